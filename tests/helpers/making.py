@@ -37,6 +37,7 @@ def make_run(
         steps=10,
         samples=320,
         images_per_s=320 / time_s,
+        flop=6.4e8,
         step_time_ms=100 * time_s,
         peak_memory_gib=0.5,
         memory_limit_gib=1.0,

@@ -3,10 +3,13 @@
 import pytest
 import torch
 from torch import nn
-from training import CPU, Tiny
+from training import Tiny, TinyNetwork, make_recipe, make_splits, run
 
 from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.speedups.progressive_resizing import ProgressiveResizing
+from tune_speed.components.speedups.selective_backprop import SelectiveBackprop
 from tune_speed.components.speedups.stochastic_depth import StochasticDepth
+from tune_speed.training import flops
 from tune_speed.training.flops import num_parameters, training_flop_per_sample
 
 SHAPE = (3, 8, 8)
@@ -25,18 +28,15 @@ def make_network() -> nn.Sequential:
     )
 
 
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_count_is_that_of_the_closed_form(dtype: torch.dtype | None) -> None:
-    counted = training_flop_per_sample(
-        make_network(), image_shape=SHAPE, device=CPU, autocast_dtype=dtype
-    )
+def test_count_is_that_of_the_closed_form() -> None:
+    counted = training_flop_per_sample(make_network(), image_shape=SHAPE)
     # Forward, gradients of the weights, and of the inputs, which the first layer does without.
     assert counted == 2 * (2 * CONV_MACS + 3 * LINEAR_MACS)
 
 
 def test_deep_network_costs_about_three_forward_passes() -> None:
     network = ResNet20().network(in_channels=3, num_classes=10, image_size=32)
-    counted = training_flop_per_sample(network, image_shape=(3, 32, 32), device=CPU)
+    counted = training_flop_per_sample(network, image_shape=(3, 32, 32))
     # He et al. 2016 count 40.8 million multiply-adds for the forward pass.
     assert counted == pytest.approx(3 * 2 * 40.8e6, rel=0.02)
 
@@ -46,7 +46,7 @@ def test_counting_leaves_no_trace() -> None:
     network[0].weight.grad = torch.ones_like(network[0].weight)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     random = torch.get_rng_state()
-    training_flop_per_sample(network, image_shape=SHAPE, device=CPU)
+    training_flop_per_sample(network, image_shape=SHAPE)
     assert torch.equal(torch.get_rng_state(), random)
     after = network.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
@@ -56,31 +56,36 @@ def test_counting_leaves_no_trace() -> None:
 
 def test_network_counts_its_own_passes_as_before() -> None:
     network = Tiny(crash_after=1).network(in_channels=3, num_classes=3, image_size=8)
-    training_flop_per_sample(network, image_shape=SHAPE, device=CPU)
+    training_flop_per_sample(network, image_shape=SHAPE)
     network(torch.zeros(2, *SHAPE))
 
 
 def test_no_gradient_is_needed_outside() -> None:
     with torch.no_grad():
-        counted = training_flop_per_sample(make_network(), image_shape=SHAPE, device=CPU)
+        counted = training_flop_per_sample(make_network(), image_shape=SHAPE)
     assert counted == 2 * (2 * CONV_MACS + 3 * LINEAR_MACS)
 
 
 def test_frozen_network_counts_its_forward_pass_alone() -> None:
     network = make_network().requires_grad_(False)
-    counted = training_flop_per_sample(network, image_shape=SHAPE, device=CPU)
+    counted = training_flop_per_sample(network, image_shape=SHAPE)
     assert counted == 2 * (CONV_MACS + LINEAR_MACS)
 
 
 def test_compiled_network_counts_as_the_network_within() -> None:
     compiled = torch.compile(make_network())
-    counted = training_flop_per_sample(compiled, image_shape=SHAPE, device=CPU)
+    counted = training_flop_per_sample(compiled, image_shape=SHAPE)
     assert counted == 2 * (2 * CONV_MACS + 3 * LINEAR_MACS)
+
+
+def test_network_of_sequences_has_no_count() -> None:
+    """Taken apart into its steps, it takes a minute."""
+    assert training_flop_per_sample(nn.LSTM(4, 4), image_shape=SHAPE) is None
 
 
 def test_network_that_the_counter_does_not_know_has_no_count() -> None:
     network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(3))
-    assert training_flop_per_sample(network, image_shape=SHAPE, device=CPU) is None
+    assert training_flop_per_sample(network, image_shape=SHAPE) is None
 
 
 def test_parameters_count_once_trainable_or_not() -> None:
@@ -99,7 +104,7 @@ def test_skipped_blocks_count_as_often_as_they_are_executed(rule: str) -> None:
     config.change_model(network, num_classes=10, seed=0)
     state = config.state(network)["draws"]
     whole, counted, again = (
-        training_flop_per_sample(each, image_shape=(3, 32, 32), device=CPU)
+        training_flop_per_sample(each, image_shape=(3, 32, 32))
         for each in (plain, network, network)
     )
     assert whole is not None and counted == again
@@ -114,7 +119,68 @@ def test_skipped_blocks_count_as_often_as_they_are_executed(rule: str) -> None:
 
 
 def test_a_forward_pass_alone_is_counted_without_the_other_two() -> None:
-    counted = training_flop_per_sample(
-        make_network(), image_shape=SHAPE, device=CPU, has_backward=False
-    )
+    counted = training_flop_per_sample(make_network(), image_shape=SHAPE, has_backward=False)
     assert counted == 2 * (CONV_MACS + LINEAR_MACS)
+
+
+# --- Of runs
+
+
+def tiny_flop(size: int, *, backward: bool = True) -> float:
+    """By hand, for an image of `Tiny`: its convolution's input needs no gradient."""
+    conv, linear = size * size * 9 * 4, 4 * 3
+    return 2.0 * (2 * conv + 3 * linear) if backward else 2.0 * (conv + linear)
+
+
+def test_run_counts_the_operations_of_all_its_samples_and_their_rate() -> None:
+    result = run(make_recipe(epochs=3.0))
+    assert result.flop == 60 * tiny_flop(6)
+    assert result.flop_per_s == pytest.approx(result.flop / result.clocks.train_s)
+    later = result.model_copy(update={"init_s": result.clocks.train_s / 2})
+    assert later.flop_per_s == pytest.approx(2 * result.flop_per_s), "no steps are taken meanwhile"
+    assert result.model_copy(update={"flop": None}).flop_per_s is None
+
+
+def test_run_counts_images_at_the_size_at_which_they_are_seen() -> None:
+    resizing = ProgressiveResizing(initial_scale=0.5, delay_frac=0.5, finetune_frac=0.5)
+    recipe = make_recipe(epochs=2.0)
+    speedups = recipe.speedups.model_copy(update={"resolution": resizing})
+    result = run(recipe.model_copy(update={"speedups": speedups}))
+    assert result.flop == 20 * tiny_flop(4) + 20 * tiny_flop(6), "sizes are multiples of 4"
+
+
+def test_run_counts_samples_that_only_go_forward_as_that() -> None:
+    recipe = make_recipe(epochs=2.0, batch_size=10)
+    half = SelectiveBackprop(start=0.5, end=1.0, keep=0.5)
+    speedups = recipe.speedups.model_copy(update={"selection": half})
+    result = run(recipe.model_copy(update={"speedups": speedups}))
+    chosen_from = 20 * tiny_flop(6, backward=False) + 10 * tiny_flop(6)
+    assert result.flop == 20 * tiny_flop(6) + chosen_from
+
+
+def test_network_that_cannot_be_copied_trains_uncounted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lonely(TinyNetwork):
+        def __deepcopy__(self, memo: object) -> None:
+            raise TypeError("there is one of me")
+
+    class LonelyConfig(Tiny):
+        def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+            return Lonely(self, in_channels, num_classes)
+
+    monkeypatch.setattr(flops, "_COUNTED", {})
+    result = run(make_recipe(model=LonelyConfig()), make_splits())
+    assert result.steps == 6 and (result.flop, result.flop_per_s) == (None, None)
+    assert "there is one of me" in caplog.text
+
+
+def test_network_is_counted_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flops, "_COUNTED", {})
+    calls: list[object] = []
+    real = flops.step_flop
+    monkeypatch.setattr(flops, "step_flop", lambda *a, **k: calls.append(a) or real(*a, **k))
+    runs = [run(make_recipe(), seed=seed) for seed in (0, 1)]
+    assert len(calls) == 1 and runs[0].flop == runs[1].flop
+    wider = run(make_recipe(), make_splits(channels=2))
+    assert len(calls) == 2 and wider.flop > runs[0].flop

@@ -90,6 +90,7 @@ def test_training_clock_on_a_shared_device_is_steps_times_isolated_step_time() -
     (step_time,) = result.step_times
     assert result.timing == Timing.ISOLATED
     assert result.clocks.train_s == pytest.approx(3 * NUM_TRAIN / 16 * step_time.step_s)
+    assert result.flop_per_s == pytest.approx(result.flop / result.clocks.train_s)
     assert [e.train_s for e in result.evaluations] == pytest.approx(
         [e.samples / 16 * step_time.step_s for e in result.evaluations]
     )

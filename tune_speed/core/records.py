@@ -153,6 +153,8 @@ class RunResult(Record):
     samples: int = 0
     images_per_s: float | None = None
     """Training samples per second of the training clock."""
+    flop: float | None = None
+    """Floating-point operations of all forwards and backwards; None: not counted."""
     step_time_ms: float | None = None
     """Training clock per optimizer step, without `init_s`."""
     timing: Timing = Timing.SHARED
@@ -188,6 +190,12 @@ class RunResult(Record):
     device: str = "cpu"
     """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
     traceback: str | None = None
+
+    @property
+    def flop_per_s(self) -> float | None:
+        """Floating-point operations per second of the training clock, without `init_s`."""
+        steps_s = self.clocks.train_s - self.init_s
+        return self.flop / steps_s if self.flop and steps_s > 0 else None
 
     @property
     def amortised_time_to_target_s(self) -> float | None:

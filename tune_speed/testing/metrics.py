@@ -86,6 +86,7 @@ def _finished_run() -> RunResult:
         steps=10,
         samples=320,
         images_per_s=320.0,
+        flop=6.4e8,
         step_time_ms=100.0,
         peak_memory_gib=0.5,
         memory_limit_gib=1.0,

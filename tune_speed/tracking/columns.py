@@ -121,6 +121,14 @@ class BoardColumns(Config):
         heading="images/s",
         is_metric=True,
     )
+    flop_per_s: float | None = column(
+        "operations of forward and backward per second of the training clock, without init_s",
+        of_run=lambda x: x.flop_per_s,
+        unit="FLOP/s",
+        format=".2e",
+        heading="FLOP/s",
+        is_metric=True,
+    )
     peak_memory_gib: float | None = column(
         "peak of the device's memory in the last run; CPU: resident",
         of_run=lambda x: x.peak_memory_gib,

@@ -15,6 +15,7 @@ from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.build import Job, Part, build_forward, build_model, open_loader, set_seed
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.state import Training
+from tune_speed.training.flops import counted
 from tune_speed.training.preparation import needs_preparation, prepare
 from tune_speed.training.progress import Progress
 from tune_speed.training.ranks import ALONE, Ranks
@@ -134,10 +135,13 @@ def _before_first_step(
     if sharing.warm is not None:
         sharing.warm.update(key_of(job, loader, shape) for shape in job.shapes)
     with clock.span("setup_s"):
+        flops = counted(job, model)
         stepper = Stepper(model, averaging, recipe, device=device, ranks=job.ranks)
     with clock.span("compile_s"):
         record(job, stepper, loader)
-    progress = Progress(job, model=model, clock=clock, sharing=sharing, phases=phases)
+    progress = Progress(
+        job, model=model, clock=clock, sharing=sharing, phases=phases, flop_per_sample=flops
+    )
     training = Training(job, model, loader, stepper, progress)
     recipe.speedups.begin(model, seed=job.seed)
     recipe.speedups.begin_step(model, job.shapes[0])

@@ -69,6 +69,7 @@ class ProgressState(Config):
     phases: tuple[PhaseState, ...]
     eval_batch_size: int
     loss_samples: int
+    flop: float | None = None
     waited_s: float
     """For batches."""
     cpu_wait_s: float | None
@@ -97,16 +98,18 @@ class Progress:
         clock: Clock,
         sharing: Sharing,
         phases: Mapping[Shape, Phase],
+        flop_per_sample: Mapping[Shape, float | None],
     ) -> None:
         """Begins before the first step.
 
         Rank 0 of the job's ranks evaluates for all. `phases` is what steps of each shape take in
-        isolation; where it is empty, the clock is what counts.
+        isolation; where it is empty, the clock is what counts. `flop_per_sample` are operations.
         """
         self.workload, self.recipe, self.splits = job.workload, job.recipe, job.splits
         self.seed, self.device, self.ranks = job.seed, job.device, job.ranks
         self.evaluated_on, self.step_schedule = job.evaluated_on, job.step_schedule
         self.model, self.clock, self.sharing, self.phases = model, clock, sharing, phases
+        self.flop_per_sample = flop_per_sample
         self.averager: Averager | None = None
         self.figures: Callable[[], dict[str, float]] = dict
         self.waits = Waits()
@@ -126,6 +129,7 @@ class Progress:
         self.loss_sum = torch.zeros((), device=self.device)
         """Of the training, since the last evaluation; on the device."""
         self._loss_samples = 0
+        self._flop: float | None = 0.0
         self._held = dict[Part, HeldImages]()
         self._waited_before_s = cpu_wait_s()
         self._utilisations = list[float]()
@@ -158,6 +162,8 @@ class Progress:
         if self.phases:
             self.phases[shape].samples += num_samples
         self._loss_samples += num_learned
+        flop = self.flop_per_sample[shape]
+        self._flop = None if self._flop is None or flop is None else self._flop + flop * num_samples
         self.loss_sum += loss_sum
 
     @property
@@ -268,6 +274,7 @@ class Progress:
             train_s=train_s,
             steps=self.steps,
             samples=self.samples,
+            flop=self._flop,
             seed=self.seed,
             stop_reason=stop_reason,
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
@@ -298,6 +305,7 @@ class Progress:
             phases=tuple(PhaseState.of(*item) for item in self.phases.items()),
             eval_batch_size=self._eval_batch_size,
             loss_samples=self._loss_samples,
+            flop=self._flop,
             waited_s=self.waits.waited_s,
             cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             utilisations=tuple(self._utilisations),
@@ -316,7 +324,7 @@ class Progress:
         self.init_s, self._ahead_s = state.init_s, state.ahead_s
         self.evaluations, self.losses = list(state.evaluations), list(state.losses)
         self._eval_batch_size = state.eval_batch_size
-        self._loss_samples = state.loss_samples
+        self._loss_samples, self._flop = state.loss_samples, state.flop
         self.loss_sum.copy_(loss_sum)
         self.waits.waited_s = state.waited_s
         self._utilisations = list(state.utilisations)

@@ -156,7 +156,7 @@ class Surroundings(Record):
     num_parameters: int | None = None
     """Parameters of the recipe's model."""
     flop_per_sample: float | None = None
-    """Floating-point operations of forward and backward per training sample; None: unknown."""
+    """Of surroundings that older versions described, whose runs have no `flop`."""
     dataset_checksum: str | None = None
     """Hash over the data set's images and labels."""
     max_lr: float | None = None
@@ -185,21 +185,13 @@ def describe(spec: SpecBase) -> Surroundings:
 def _describe_model(spec: TrialSpec, device: "torch.device") -> dict[str, Any]:
     from tune_speed.data.cache import prepare
     from tune_speed.training.build import build_model
-    from tune_speed.training.flops import num_parameters, training_flop_per_sample
+    from tune_speed.training.flops import num_parameters
     from tune_speed.training.objective import load_splits
-    from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 
     recipe, splits = spec.recipe, load_splits(spec.workload)
     model = build_model(recipe, splits, seed=0, device=device)
-    height, width, channels = splits.train.pixels.shape[1:]
     return {
         "num_parameters": num_parameters(model),
-        "flop_per_sample": training_flop_per_sample(
-            model,
-            image_shape=(channels, height, width),
-            device=device,
-            autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
-        ),
         "dataset_checksum": prepare(spec.workload.dataset).data_hash,
         "max_lr": recipe.optimizer.step_lr(recipe.samples_per_step),
         "num_train": len(splits.train.labels),

@@ -12,7 +12,7 @@ from tune_speed.training.flops import training_flop_per_sample
 def test_linear_layer_of_4_by_3_does_its_forward_and_its_weights_gradient() -> None:
     """The first layer's input needs no gradient: 2 times 4 · 3 multiply-adds, as two each."""
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-    per_sample = training_flop_per_sample(model, image_shape=(1, 2, 2), device=CPU)
+    per_sample = training_flop_per_sample(model, image_shape=(1, 2, 2))
     assert per_sample == 48
 
 

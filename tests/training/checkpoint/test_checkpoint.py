@@ -73,6 +73,7 @@ def test_trial_goes_on_and_its_record_is_that_of_a_whole_run(place: Path) -> Non
     run = record.runs[0]
     assert run.note == "resumed at step 8 of 16" and whole.runs[0].note == ""
     assert (run.status, run.steps, run.samples) == (Status.MISSED, 16, 240)
+    assert run.flop == whole.runs[0].flop is not None
     assert whole.finished_at <= record.started_at == standing.started_at < record.finished_at
     assert run.evaluations[:3] == standing.runs[0].evaluations
     assert run.clocks.setup_s > standing.runs[0].clocks.setup_s

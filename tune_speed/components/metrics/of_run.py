@@ -104,6 +104,7 @@ OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     "epoch_s": epoch_s,
     "epochs_to_convergence": epochs_of_run,
     "images_per_s": lambda run: run.images_per_s,
+    "flop_per_s": lambda run: run.flop_per_s,
     "gpu_utilisation": lambda run: run.gpu_utilisation,
     "fed_ratio": lambda run: run.fed_ratio,
     "peak_memory_gib": lambda run: run.peak_memory_gib,

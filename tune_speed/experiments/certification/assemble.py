@@ -135,9 +135,11 @@ class _Parts:
 
     def result(self) -> sections.Result:
         runs, task, found = self.placed.runs, task_of(self.records[0]), self.statistics
-        times, flop = found.hits_s, self.surroundings[0].flop_per_sample
+        times = found.hits_s
         metrics = [task.metric_of(run.final) for run in runs if run.final is not None]
         mean = statistics.fmean(metrics) if metrics else None
+        flop = self.surroundings[0].flop_per_sample or 0.0
+        flops = [each for run in runs if (each := run.flop or flop * run.samples)]
         speeds = [run.images_per_s for run in runs if run.images_per_s is not None]
         peaks_gib = [run.peak_memory_gib for run in runs if run.peak_memory_gib]
         return sections.Result(
@@ -157,7 +159,7 @@ class _Parts:
             steps=statistics.median(run.steps for run in runs),
             epochs=statistics.median(run.final.epoch if run.final else 0.0 for run in runs),
             samples=statistics.median(run.samples for run in runs),
-            pflop=flop and statistics.median(flop * run.samples for run in runs) / 1e15,
+            pflop=statistics.median(flops) / 1e15 if flops else None,
             images_per_s=statistics.median(speeds) if speeds else None,
             peak_memory_gib=max(peaks_gib, default=None),
             runs=self.rows(),

@@ -21,7 +21,6 @@ Bytes that are moved, at least, if nothing stays in a cache from one use to the 
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -31,11 +30,11 @@ from torch.utils._pytree import tree_leaves
 from tune_speed.data.split import Splits
 from tune_speed.experiments.profiling.pipeline import Pipeline
 from tune_speed.training.build import open_dummy
-from tune_speed.training.flops import training_flop_per_sample
+from tune_speed.training.flops import step_flop
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import AUTOCAST_DTYPES, EagerGradient
-from tune_speed.training.step.step import Group, accumulation_of, build_optimizer, micro_batch_of
+from tune_speed.training.step.gradient import EagerGradient
+from tune_speed.training.step.step import accumulation_of, build_optimizer, micro_batch_of
 
 
 class Work(NamedTuple):
@@ -100,21 +99,8 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
     """Returns what a step does, once steps were taken; the recipe is for one device."""
     shape, model = pipeline.shape, pipeline.stepper.model
     _, _, _, channels = splits.train.pixels.shape
-    group = Group(recipe.samples_per_step * shape.growth, ())
-    flop_per_sample = partial(
-        training_flop_per_sample,
-        model,
-        image_shape=(channels, shape.height, shape.width),
-        device=device,
-        autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
-    )
     parameters, gradients = parameter_bytes(model)
-    flop, num_learned = flop_per_sample(), group.num_learned(recipe, shape)
-    if flop is not None:
-        flop *= num_learned
-        if num_learned < group.num_samples:
-            # All of them go forward first, to be chosen from.
-            flop += (flop_per_sample(has_backward=False) or 0.0) * group.num_samples
+    flop = step_flop(model, recipe, shape, channels=channels)
     return Work(
         parameters=parameters,
         gradients=gradients,
@@ -123,7 +109,7 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
         # Loaders give normalised images, of four bytes a value.
         images=micro_batch_of(recipe) * channels * shape.height * shape.width * 4,
         num_micro_batches=accumulation_of(recipe) * shape.growth,
-        flop=flop,
+        flop=flop and flop * recipe.samples_per_step * shape.growth,
     )
 
 

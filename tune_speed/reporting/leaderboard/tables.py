@@ -85,6 +85,7 @@ SHOWN: dict[str, Shown] = {
     "steps": _plain("steps", "Steps"),
     "images_per_s": _plain("images_per_s", "Images/s"),
     "peak_memory_gib": _plain("peak_memory_gib", "Memory [GiB]"),
+    "flop_per_s": _plain("flop_per_s", "FLOP/s"),
     "timing": _plain("timing", "Clock", is_left=True),
     FASTER: Shown(
         lambda row: faster_text(row) + (f", {row.rival}" if row.rival else ""),
@@ -101,7 +102,10 @@ SHOWN: dict[str, Shown] = {
 MARKDOWN = tuple(name for name in SHOWN if name != FACTOR)
 
 _ESTIMATE = ("rank", EXPECTED, "chance", "hits/n", "status")
-_OF_FASTEST = ("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib")
+_OF_FASTEST = (
+    *("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib"),
+    "flop_per_s",
+)
 _CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status")
 TERMINAL = {
     "estimate": tuple(

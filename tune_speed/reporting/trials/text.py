@@ -42,7 +42,8 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  device           {record.device}, up to {record.max_cotenants} co-tenants",
         f"  clocks [s]       {clocks}",
         f"  speed            {significant(run.images_per_s)} images/s,"
-        f" {significant(run.step_time_ms)} ms a step, {run.steps} steps",
+        f" {significant(run.flop_per_s)} FLOP/s, {significant(run.step_time_ms)} ms a step,"
+        f" {run.steps} steps",
         f"  peak memory      {significant(run.peak_memory_gib)} of"
         f" {significant(run.memory_limit_gib)} GiB{beside}",
         f"  searched         {describe_params(record.params)}",
