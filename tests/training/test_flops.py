@@ -1,16 +1,21 @@
 """Operations are counted exactly, and counting leaves no trace."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
-from training import Tiny, TinyNetwork, make_recipe, make_splits, run
+from training import CPU, Tiny, TinyNetwork, make_recipe, make_splits, make_workload, run
 
 from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig
 from tune_speed.components.speedups.progressive_resizing import ProgressiveResizing
 from tune_speed.components.speedups.selective_backprop import SelectiveBackprop
 from tune_speed.components.speedups.stochastic_depth import StochasticDepth
 from tune_speed.training import flops
-from tune_speed.training.flops import num_parameters, training_flop_per_sample
+from tune_speed.training.build import Job, build_model
+from tune_speed.training.flops import counted, num_parameters, training_flop_per_sample
+from tune_speed.training.ranks import ALONE
 
 SHAPE = (3, 8, 8)
 CONV_MACS = 8 * 8 * (3 * 3 * 3) * 8
@@ -184,3 +189,25 @@ def test_network_is_counted_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -
     assert len(calls) == 1 and runs[0].flop == runs[1].flop
     wider = run(make_recipe(), make_splits(channels=2))
     assert len(calls) == 2 and wider.flop > runs[0].flop
+
+
+class Freezing(SpeedupConfig):
+    """Trains the linear layer alone."""
+
+    slot: ClassVar[Slot] = "depth"
+
+    def begin_step(self, model: nn.Module, shape: Shape) -> None:
+        model.conv.requires_grad_(False)
+
+
+def test_counting_trains_no_other_part_of_the_network_than_before() -> None:
+    """An optimizer has what is trained when it is made."""
+    recipe = make_recipe()
+    speedups = recipe.speedups.model_copy(update={"depth": Freezing()})
+    recipe = recipe.model_copy(update={"speedups": speedups})
+    job = Job(make_workload(), recipe, make_splits(), 0, CPU, "validation", ALONE)
+    model = build_model(recipe, job.splits, seed=0, device=CPU)
+    conv, linear = 6 * 6 * 9 * 4, 4 * 3
+    # The frozen layer's input and the norm's weights: no products.
+    assert list(counted(job, model).values()) == [2.0 * (conv + 3 * linear)]
+    assert all(parameter.requires_grad for parameter in model.parameters())

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.modules.stochastic_depth import Skipping, find_skipping
 from tune_speed.training.build import Job
+from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import Group
 
@@ -26,24 +27,28 @@ NUM_IMAGES = 2
 def counted(job: Job, model: nn.Module) -> dict[Shape, float | None]:
     """Returns the operations per sample of each shape of the job's steps, see `step_flop`.
 
-    The part of `model` that is trained is then that of the last shape. None: cannot be counted.
+    None: they cannot be counted. Leaves no trace in `model`.
     """
     recipe, channels = job.recipe, job.splits.train.pixels.shape[3]
     network = (repr(recipe.model), repr(recipe.speedups), recipe.precision, job.splits.num_classes)
     found: dict[Shape, float | None] = {}
     for shape in job.shapes:
-        recipe.speedups.begin_step(model, shape)
         key = (*network, channels, recipe.samples_per_step, recipe.batch_size, shape)
         if key not in _COUNTED:
-            try:
-                flop = step_flop(model, recipe, shape, channels=channels)
-            # No training fails of a network that cannot be copied or needs values to go on.
-            except Exception:
-                _log.warning("operations were not counted", exc_info=True)
-                flop = None
-            _COUNTED[key] = flop
+            with without_trace(model, device=job.device):
+                recipe.speedups.begin_step(model, shape)
+                _COUNTED[key] = _counted(model, recipe, shape, channels=channels)
         found[shape] = _COUNTED[key]
     return found
+
+
+def _counted(model: nn.Module, recipe: Recipe, shape: Shape, *, channels: int) -> float | None:
+    try:
+        return step_flop(model, recipe, shape, channels=channels)
+    # No training fails of a network that cannot be copied or needs values to go on.
+    except Exception:
+        _log.warning("operations were not counted", exc_info=True)
+        return None
 
 
 def step_flop(model: nn.Module, recipe: Recipe, shape: Shape, *, channels: int) -> float | None:
