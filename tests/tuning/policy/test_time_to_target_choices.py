@@ -19,6 +19,7 @@ from tune_speed.tuning.policy.base import (
     SearchTarget,
 )
 from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.policy.curve_table import GAP_UNIT
 from tune_speed.tuning.policy.history import LUCK
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of
@@ -267,3 +268,19 @@ def test_trial_that_is_taken_back_runs_no_more_until_it_is_proposed_again() -> N
         again = policy.ask()
         assert (again == proposal) == (method == "retry")
         assert list(policy._history.running) == [again.trial_id]
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.01])
+def test_noise_is_known_from_the_runs_of_earlier_studies(spread: float) -> None:
+    """Ten configurations near the target, four runs each: without them it would be a guess."""
+    drawn = np.random.default_rng(0).normal(0.0, spread, (10, 4))
+    ends = np.linspace(0.89, 0.91, 10)[:, None] + drawn
+    earlier = [
+        prior(Status.REACHED if end >= 0.9 else Status.MISSED, 10.0, float(end), x)
+        for x, runs in zip(np.linspace(0.0, 1.0, 10), ends, strict=True)
+        for end in runs
+    ]
+    policy = make_policy(prior_trials=earlier)
+    policy._learn()
+    within = np.sqrt(drawn.var(axis=1, ddof=1).mean()) / GAP_UNIT
+    assert policy._known[1].process.noise_sd == pytest.approx(within, rel=0.35)
