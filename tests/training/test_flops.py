@@ -9,6 +9,7 @@ from training import CPU, Tiny, TinyNetwork, make_recipe, make_splits, make_work
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig
+from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.components.speedups.progressive_resizing import ProgressiveResizing
 from tune_speed.components.speedups.selective_backprop import SelectiveBackprop
 from tune_speed.components.speedups.stochastic_depth import StochasticDepth
@@ -148,17 +149,13 @@ def test_run_counts_the_operations_of_all_its_samples_and_their_rate() -> None:
 
 def test_run_counts_images_at_the_size_at_which_they_are_seen() -> None:
     resizing = ProgressiveResizing(initial_scale=0.5, delay_frac=0.5, finetune_frac=0.5)
-    recipe = make_recipe(epochs=2.0)
-    speedups = recipe.speedups.model_copy(update={"resolution": resizing})
-    result = run(recipe.model_copy(update={"speedups": speedups}))
+    result = run(make_recipe(epochs=2.0, speedups=Speedups(resolution=resizing)))
     assert result.flop == 20 * tiny_flop(4) + 20 * tiny_flop(6), "sizes are multiples of 4"
 
 
 def test_run_counts_samples_that_only_go_forward_as_that() -> None:
-    recipe = make_recipe(epochs=2.0, batch_size=10)
     half = SelectiveBackprop(start=0.5, end=1.0, keep=0.5)
-    speedups = recipe.speedups.model_copy(update={"selection": half})
-    result = run(recipe.model_copy(update={"speedups": speedups}))
+    result = run(make_recipe(epochs=2.0, batch_size=10, speedups=Speedups(selection=half)))
     chosen_from = 20 * tiny_flop(6, backward=False) + 10 * tiny_flop(6)
     assert result.flop == 20 * tiny_flop(6) + chosen_from
 
