@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import jsonschema
 import pytest
 from command import TINY_STUDY, TUNE_SPEED, Done, environment
 
-from tune_speed.cli import main, show
+from tune_speed.cli import checks, main, show
 from tune_speed.core.errors import ServiceError
 from tune_speed.reporting.listings.listings import techniques_table
+from tune_speed.runtime.temporary import PREFIX, TemporaryFolder
 from tune_speed.study.yaml import read_yaml
 from tune_speed.tuning.ray import cluster
 
@@ -197,6 +199,23 @@ def test_doctor_leaves_no_cluster_behind(
     assert findings["ray"]["is_ok"]
     assert findings["ray"]["found"] == "a local cluster starts; 3 CPUs"
     assert asked == ["to None", "disconnect"]
+
+
+def test_doctor_names_what_killed_sessions_left_and_removes_it_where_it_is_told_to(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(checks, "CHECKS", {"leftovers": checks.CHECKS["leftovers"]})
+    left = tmp_path / f"{PREFIX}1" / "ray"
+    left.mkdir(parents=True)
+    (left / "state").write_bytes(bytes(2_500_000))
+    with TemporaryFolder() as ours:
+        (found,) = call("doctor", "--json", folder=tmp_path).json
+        said = f"of killed sessions: {left.parent} (2.5 MB); `tune-speed doctor --clean` removes"
+        assert found["is_ok"] and found["found"].startswith(said)
+        (found,) = call("doctor", "--clean", "--json", folder=tmp_path).json
+        assert found["found"] == "nothing of killed sessions"
+        assert ours.exists() and not left.parent.exists()
 
 
 def test_doctor_says_what_is_broken_and_ends_with_code_1(

@@ -14,6 +14,7 @@ import psutil
 
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.folders import default_cache_dir, studies_folder
+from tune_speed.runtime.temporary import leftovers
 
 GIB = 1024**3
 MIN_FREE_GIB = 1.0
@@ -137,6 +138,19 @@ def _mlflow() -> tuple[bool, str]:
     return True, strip_secrets(uri)
 
 
+def _leftovers() -> tuple[bool, str]:
+    left = [(path, _megabytes(path)) for path in leftovers()]
+    if not left:
+        return True, "nothing of killed sessions"
+    named = ", ".join(f"{path} ({size:.1f} MB)" for path, size in left)
+    return True, f"of killed sessions: {named}; `tune-speed doctor --clean` removes them"
+
+
+def _megabytes(folder: Path) -> float:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
 CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "python": lambda: (sys.version_info[:2] in ((3, 11), (3, 12)), platform.python_version()),
     "packages": _packages,
@@ -153,6 +167,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "shared memory": _shared_memory,
     "studies folder": lambda: _writable(studies_folder()),
     "data cache": lambda: _writable(default_cache_dir()),
+    "leftovers": _leftovers,
     "ray": _ray,
     "mlflow": _mlflow,
 }

@@ -1,17 +1,28 @@
 """The command `doctor`."""
 
+from typing import Annotated
+
 import typer
 
 from tune_speed.cli.common import NOT_REACHED, JsonOption, PluginOption, print_rows, say_json
 
 
-def doctor(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
+def doctor(
+    plugin: PluginOption = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed sessions left, first.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Check this machine: versions, devices, memory, disk, caches, Ray and MLflow.
 
     Example: tune-speed doctor
     """
     from tune_speed.cli.checks import run_checks
+    from tune_speed.runtime.temporary import remove_leftovers
 
+    if clean:
+        remove_leftovers()
     findings = run_checks()
     if as_json:
         say_json([finding._asdict() for finding in findings])

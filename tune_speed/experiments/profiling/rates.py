@@ -12,7 +12,6 @@ few times over.
 """
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from tune_speed.experiments.profiling.result import DeviceRates
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.training.worker import local_rank
 
 # A repetition this long is long enough [s].
@@ -155,8 +155,8 @@ def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | N
         return 0.0
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory(prefix="tune_speed-averaging-") as folder:
-        arguments = (size, device.type, Path(folder), num_bytes, there)
+    with TemporaryFolder() as folder:
+        arguments = (size, device.type, folder, num_bytes, there)
         processes = [
             context.Process(target=_rank, args=(rank, *arguments), daemon=True)
             for rank in range(size)

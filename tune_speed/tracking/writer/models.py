@@ -4,13 +4,13 @@ A model is saved by `mlflow.pytorch` as a graph (torch's `pt2`), which holds cod
 user's neither as text nor as a pickle, and loads without this package.
 """
 
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.reader.parent_run import PARENT
@@ -66,8 +66,8 @@ def log_model(
         run.info.experiment_id, name=NAME, source_run_id=run_id, model_type="classifier"
     )
     try:
-        with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
-            path = Path(folder) / NAME
+        with TemporaryFolder() as folder:
+            path = folder / NAME
             _save(model, path, logged, run_id, image_shape, num_classes)
             client.log_model_artifacts(logged.model_id, str(path))
     except Exception:

@@ -5,13 +5,12 @@ reached the server all the same: points carry fixed timestamps, parameters fixed
 `forget` makes the next look-up query the server, so that a repetition leaves nothing twice.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.reader.parent_run import PARENT, open_parent
@@ -162,10 +161,10 @@ class StudyRuns:
 
     def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
         """Writes artifacts from texts."""
-        with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
+        with TemporaryFolder() as folder:
             for name, text in files.items():
-                (Path(folder) / name).write_text(text, encoding="utf-8")
-            self._client.log_artifacts(ref.run_id, folder)
+                (folder / name).write_text(text, encoding="utf-8")
+            self._client.log_artifacts(ref.run_id, str(folder))
 
     def end(self, ref: RunRef, status: str) -> None:
         """Gives a run its last status."""

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from torch import multiprocessing
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.device import resolve_device
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.training.distributed import supervisor
 from tune_speed.training.objective import Trial, run_trial
 from tune_speed.training.trial import TrialSpec
@@ -54,7 +54,7 @@ class LocalCrew:
                 hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
             )
         context = _context()
-        self._folder = tempfile.TemporaryDirectory(prefix="tune_speed-ranks-")
+        self._folder = TemporaryFolder()
         self._pipes: list[connection.Connection] = []
         self._processes: list[BaseProcess] = []
         for rank in range(size):
@@ -62,7 +62,7 @@ class LocalCrew:
             name = f"cuda:{rank}" if device.type == "cuda" else "cpu"
             own = spec.allotment.model_copy(update={"device": name})
             own_spec = spec.model_copy(update={"allotment": own})
-            arguments = (_Here(), own_spec, rank, Path(self._folder.name), theirs)
+            arguments = (_Here(), own_spec, rank, self._folder.path, theirs)
             process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
             with _without_ctrl_c():
                 process.start()
@@ -105,7 +105,7 @@ class LocalCrew:
                 process.join()
         for pipe in self._pipes:
             pipe.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _refuse_death(self, rank: int) -> None:
         if rank in self._ended:

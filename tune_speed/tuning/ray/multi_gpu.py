@@ -13,7 +13,6 @@ import asyncio
 import logging
 import math
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import TuneSpeedError, readable
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.distributed import supervisor
 from tune_speed.training.distributed.supervisor import Ended, RanksDied, Standing
@@ -101,9 +101,7 @@ class RayCrew:
 
         without_group_cleaner()
         self._mailbox = ray.remote(_Mailbox).options(num_cpus=0).remote()
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="tune_speed-train-", ignore_cleanup_errors=True
-        )
+        self._folder = TemporaryFolder()
         self._failure: BaseException | None = None
         self._num_ranks = self._num_left = spec.recipe.devices
         config = {"spec": spec.model_dump_json(), "plugins": shipped(), "mailbox": self._mailbox}
@@ -119,7 +117,7 @@ class RayCrew:
                 label_selector=on_nodes(node_ids) or None,
             ),
             run_config=RunConfig(
-                name="ranks", storage_path=self._folder.name, failure_config=failure
+                name="ranks", storage_path=str(self._folder.path), failure_config=failure
             ),
         )
 
@@ -156,7 +154,7 @@ class RayCrew:
             pass  # The list of workers is lost; without a mailbox the ranks end by themselves.
         ray.kill(self._mailbox)
         self._fitting.join(LEAVE_S)
-        self._folder.cleanup()
+        self._folder.close()
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=ANSWER_S)

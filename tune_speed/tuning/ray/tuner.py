@@ -6,7 +6,6 @@
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from ray.tune.search import Searcher
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.ray import compat
@@ -307,17 +307,17 @@ def run_search(
         compat.use_prestarted_workers()
     with (
         # Ray's state of the experiment: nothing in it that the ledger does not have.
-        tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder,
+        TemporaryFolder() as folder,
         # Tune leaves its handlers in place: after a search by the API the first Ctrl-C would be
         # swallowed.
         handlers_kept(signal.SIGINT, signal.SIGUSR1),
     ):
         if compat.is_client():
-            compat.run_tune_here(Path(folder))
+            compat.run_tune_here(folder)
         tune.run(
             process,
             name="ray",
-            storage_path=folder,
+            storage_path=str(folder),
             num_samples=10**9,  # The searcher says when it is over.
             search_alg=tune.search.ConcurrencyLimiter(
                 _Searcher(adapter), max_concurrent=study.search.at_once
