@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -45,6 +46,10 @@ def wait_for(condition: Callable[[], object], *, process: subprocess.Popen[str])
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def trial_id(record: dict[str, Any]) -> str:
+    return str(record["trial_id"])
 
 
 def write_study(folder: Path, **changes: str) -> str:
@@ -140,6 +145,26 @@ def test_show_says_why_a_trial_was_tried(searched: Path, call: Call) -> None:
     assert record["proposal_reason"]
     done = call("show", f"tiny/{record['trial_id']}", folder=searched)
     assert f"proposed because {record['proposal_reason']}" in done.out
+
+
+def test_lost_ledger_is_rebuilt_from_mlflow_and_the_search_goes_on(
+    searched: Path, tmp_path: Path
+) -> None:
+    before = finished(searched)
+    # With what SQLite has not yet moved into it; files of artifacts stay where they are.
+    for file in (searched / "tiny.yaml", *searched.glob("mlflow.db*")):
+        shutil.copy(file, tmp_path)
+    lost = run_inside("search", "tiny.yaml", "--resume", folder=tmp_path)
+    assert lost.code == 2 and "rebuild it with --resume --from-mlflow" in lost.err
+    anew = run_inside("search", "tiny.yaml", folder=tmp_path)
+    assert anew.code == 2 and "rebuild its ledger here with --resume --from-mlflow" in anew.err
+    more = ("--trials", str(TRIALS + 1))
+    done = run_inside("search", "tiny.yaml", "--from-mlflow", *more, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert f"rebuilt the ledger from MLflow: {TRIALS} finished trials" in done.err
+    now = finished(tmp_path)
+    assert sorted(now[:TRIALS], key=trial_id) == sorted(before, key=trial_id)
+    assert mlflow_runs(tmp_path) == [(f"t000{i}", "FINISHED") for i in range(TRIALS + 1)]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,19 @@
-"""The device that a study is pinned to."""
+"""Which studies may be searched on: the same space, workload, measuring rules and device."""
 
+import json
 from pathlib import Path
 
 import pytest
+from command import TINY_STUDY
 from making import make_record
+from stored import store_of
 
 from tune_speed.components.plugins import registry
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, ServiceError, StorageError
+from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.study.file import StudyFile, load_study
+from tune_speed.tracking import Tracker, open_store
+from tune_speed.tuning import admission
 from tune_speed.tuning.admission import pinned_device, refuse_changed_plugins
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policy.base import Proposal
@@ -49,3 +56,103 @@ def test_study_keeps_the_source_of_its_plugins(
             return
         with pytest.raises(ConfigError, match=f"ran nets.py with source {'a' * 16}.*{said}"):
             refuse_changed_plugins(ledger, name="tiny")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyFile:
+    (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
+    return load_study(tmp_path / "tiny.yaml")
+
+
+def begun(folder: Path, study: StudyFile, **changes: object) -> None:
+    """Begins a study's ledger, with another header where that is given."""
+    with Ledger(folder) as ledger:
+        admission.begin(ledger, study, workload_hash="w")
+    path = folder / "ledger.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes) + "\n")
+
+
+def resumed(folder: Path, study: StudyFile) -> None:
+    with Ledger(folder) as ledger:
+        admission.admit(ledger, study, workload_hash="w", resume=True)
+
+
+def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
+    tmp_path: Path, study: StudyFile
+) -> None:
+    begun(tmp_path, study)
+    resumed(tmp_path, study)
+    begun(tmp_path / "other", study, protocol_version=99, tune_speed="99.0")
+    said = rf"protocol {PROTOCOL_VERSION}, and its ledger is of tune_speed 99\.0 with protocol 99"
+    with pytest.raises(ConfigError, match=said):
+        resumed(tmp_path / "other", study)
+
+
+def test_ledger_without_its_header_is_not_gone_on_with(tmp_path: Path, study: StudyFile) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.proposed(Proposal("t0000", {}), seed=0)
+    with pytest.raises(StorageError, match=r"ledger\.jsonl:1: a ledger's first event must be"):
+        resumed(tmp_path, study)
+
+
+def test_empty_ledger_says_how_it_is_rebuilt(tmp_path: Path, study: StudyFile) -> None:
+    with pytest.raises(ConfigError, match=r"the ledger of tiny in .* is empty.*--from-mlflow"):
+        resumed(tmp_path, study)
+
+
+def in_mlflow(uri: str, study: StudyFile, records: list[TrialRecord], **tags: str) -> None:
+    """Writes a search and its trials as its driver does."""
+    same = {"space_hash": study.space.hash, "workload_hash": "w"}
+    same["protocol_version"] = str(PROTOCOL_VERSION)
+    client = open_store(uri)
+    named = {"study": study.name, "study_tags": same | tags, "search_id": "s1"}
+    tracker = Tracker(client, **named, linger_s=0.02)
+    for record in records:
+        tracker.trial_finished(record=record)
+    assert tracker.close(timeout_s=60) == ()
+
+
+def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
+    tmp_path: Path, study: StudyFile
+) -> None:
+    uri = store_of([], folder=tmp_path)
+    records = [
+        make_record(trial_id=f"t{i:04d}").model_copy(
+            update={"study": "tiny", "finished_at": f"2026-11-26T0{9 - i}:00:00+00:00"}
+        )
+        for i in range(3)
+    ]
+    in_mlflow(uri, study, records)
+    with Ledger(tmp_path / "tiny") as ledger:
+        assert admission.rebuild(ledger, study, workload_hash="w", uri=uri) == 3
+        with pytest.raises(ConfigError, match="rebuilds a ledger that was lost, but that of tiny"):
+            admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+    with Ledger(tmp_path / "tiny") as again:
+        assert list(again.records.values()) == records[::-1]  # As they ended.
+        assert [again.proposals[r.trial_id].params for r in records] == [r.params for r in records]
+        assert again.header is not None and again.header["search_id"] == "s1"
+        admission.admit(again, study, workload_hash="w", resume=True)
+
+
+def test_trial_of_a_foreign_name_is_refused(tmp_path: Path, study: StudyFile) -> None:
+    """Files are named by it."""
+    uri = store_of([], folder=tmp_path)
+    record = make_record(trial_id="../t0000").model_copy(update={"study": "tiny"})
+    in_mlflow(uri, study, [record])
+    with (
+        Ledger(tmp_path / "tiny") as ledger,
+        pytest.raises(StorageError, match=r"called t0000 or so, but got '\.\./t0000'"),
+    ):
+        admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+
+
+def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: StudyFile) -> None:
+    uri = store_of([], folder=tmp_path)
+    record = make_record().model_copy(update={"study": "tiny"})
+    with Ledger(tmp_path / "tiny") as ledger:
+        with pytest.raises(ServiceError, match="must hold a study"):
+            admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+        in_mlflow(uri, study, [record], space_hash="another")
+        with pytest.raises(ConfigError, match=r"must keep its search space.* has another \(run "):
+            admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+        assert ledger.header is None

@@ -27,7 +27,6 @@ but the process's end stops the others.
 """
 
 import dataclasses
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -63,6 +62,7 @@ def search(
     address: str | None = None,
     set: "Overrides | None" = None,
     resume: bool = False,
+    from_mlflow: bool = False,
     download: bool = False,
     progress: "bool | Progress | None" = None,
     plugins: Sequence[str | Path] = (),
@@ -89,6 +89,7 @@ def search(
         address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
         set: values to override, by their dotted path.
         resume: resume this study; no finished trial runs again.
+        from_mlflow: rebuild its ledger from MLflow first, where that was lost.
         download: fetch the data set if it is missing.
         progress: show how far it is; None: in a notebook or at a prompt only.
         plugins: files or installed distributions that add models, data sets and so on.
@@ -126,7 +127,8 @@ def search(
     return search_study(
         checked,
         address=address,
-        resume=resume,
+        resume=resume or from_mlflow,
+        from_mlflow=from_mlflow,
         download=download,
         progress=Progress.of(progress),
     )
@@ -337,10 +339,12 @@ def ablate(
         ablate__seeds=seeds,
         ablate__retune=retune,
     )
+    from tune_speed.runtime.temporary import TemporaryFolder
+
     # Each arm reads its recipe again from a file, so a dict becomes one for as long as they run.
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         ablation = run_ablation(
-            _plan(recipe, workload, overrides, Path(folder), check_data=not download),
+            _plan(recipe, workload, overrides, folder, check_data=not download),
             folder=studies_folder(),
             again=again,
             download=download,

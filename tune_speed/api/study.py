@@ -166,7 +166,13 @@ class Study(Shown):
 
 
 def search_study(
-    study: StudyFile, *, address: str | None, resume: bool, download: bool, progress: Progress
+    study: StudyFile,
+    *,
+    address: str | None,
+    resume: bool,
+    from_mlflow: bool,
+    download: bool,
+    progress: Progress,
 ) -> Study:
     """Searches, and certifies the fastest where the study's file has a section `certify`.
 
@@ -176,6 +182,7 @@ def search_study(
         study,
         address=address,
         resume=resume,
+        from_mlflow=from_mlflow,
         download=download,
         on_progress=progress.decoded,
         make_view=progress.view,

@@ -161,12 +161,12 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file. Raises: StorageError if it cannot be written."""
-    from tune_speed.core.errors import StorageError
+    from tune_speed.core.errors import unwritable
 
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+        raise unwritable(path, error) from error
 
 
 def write_recipe(

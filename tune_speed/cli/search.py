@@ -40,6 +40,10 @@ def search(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume this study; no finished trial runs again.")
     ] = False,
+    from_mlflow: Annotated[
+        bool,
+        typer.Option("--from-mlflow", help="Rebuild a lost ledger from MLflow, then resume."),
+    ] = False,
     download: common.DownloadOption = False,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -67,13 +71,15 @@ def search(
         address=address,
         set=[*(set_ or []), *given],
         resume=resume,
+        from_mlflow=from_mlflow,
         download=download,
         progress=common.on_stderr(on_searched=None if as_json else searched),
     )
     if as_json:
         common.say(found.to_json())
     if found.was_stopped:
-        again = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        how_begun = ("--resume", "--from-mlflow")
+        again = [argument for argument in sys.argv[1:] if argument not in how_begun]
         # Redacted, as `--set search.storage=…` may hold a database's password.
         common.note(redact(f"stopped; resume with: tune-speed {shlex.join(again)} --resume"))
         raise typer.Exit(common.INTERRUPTED)

@@ -10,8 +10,10 @@ Exit code 0 means that the command did what it says, 1 that a search or a traini
 meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl-C stopped it.
 """
 
+import os
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from tune_speed.core.redact import redact
@@ -83,6 +85,17 @@ class StorageError(TuneSpeedError):
     """A disk is full, or a folder cannot be written."""
 
     exit_code = 5
+
+
+def unwritable(path: Path, error: OSError, *, hint: str = "") -> StorageError:
+    """Returns the error of a file that cannot be written; `hint` is for what else was met."""
+    why = f"got: {error.strerror}.{hint and ' '}{hint}"
+    # Not `Path.is_file`, which raises an error where a folder must not be searched.
+    if file := next((each for each in path.parents if os.path.isfile(each)), None):
+        why = f"{file} must be a folder for that, and is a file. Rename or remove it."
+    elif os.path.isdir(path):
+        why = "it is a folder. Rename or remove it."
+    return StorageError(f"{path} must be writable, but {why}")
 
 
 class SetUpFailed(TuneSpeedError):

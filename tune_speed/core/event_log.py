@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import ConfigError, StorageError, unwritable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,10 @@ class LogAdvice:
     )
 
 
+class MisplacedEvent(ValueError):
+    """A whole event that cannot be where it is; the message says why."""
+
+
 class EventLog:
     """An open log."""
 
@@ -41,7 +45,8 @@ class EventLog:
 
         `what` it is about, such as `a certification`, and `advice` are for messages.
 
-        Raises: ConfigError if another process holds it; StorageError if it cannot be written.
+        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or
+            is no file.
         """
         self.path = path
         self._what, self._advice = what, advice or LogAdvice()
@@ -50,6 +55,12 @@ class EventLog:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise self.unwritable(error) from error
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            self.close()
+            # Reading a named pipe would wait for a writer, for ever.
+            raise StorageError(
+                f"{path} must be a regular file, but it is a pipe or a device. Rename or remove it."
+            )
         try:
             # The kernel frees this lock when its process ends, however it ends: none stays.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,24 +135,26 @@ class EventLog:
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
         except OSError:
-            # A device such as /dev/full cannot be truncated, and the reason must not be lost.
-            if stat.S_ISREG(os.fstat(self._file).st_mode):
-                os.ftruncate(self._file, size)
+            os.ftruncate(self._file, size)
             raise
+
+    def clear(self) -> None:
+        """Removes all events."""
+        os.ftruncate(self._file, 0)
 
     def damaged(self, number: int, error: BaseException) -> StorageError:
         """Returns the error for a line that cannot be read."""
+        kind = type(error).__name__
+        fault = f"every line must be an event as JSON, but this one is damaged ({kind})."
+        fault += " Fix or remove the line"
+        if isinstance(error, MisplacedEvent):
+            fault = f"{error}. Put the lines back in the order in which they were written"
         instead = self._advice.damaged.format(what=self._what)
-        return StorageError(
-            f"{self.path}:{number}: every line must be an event as JSON, but this one is damaged"
-            f" ({type(error).__name__}). Fix or remove the line, or {instead}."
-        )
+        return StorageError(f"{self.path}:{number}: {fault}, or {instead}.")
 
     def unwritable(self, error: OSError) -> StorageError:
         """Returns the error for a file that cannot be opened or written."""
-        return StorageError(
-            f"{self.path} must be writable, but got: {error.strerror}. {self._advice.unwritable}"
-        )
+        return unwritable(self.path, error, hint=self._advice.unwritable)
 
 
 class SessionLog(ABC):

@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune_speed.core.errors import StorageError
+from tune_speed.core.errors import unwritable
 from tune_speed.core.text import printable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def write_figure(figure: "Figure", path: Path, *, dpi: int = DPI, facecolor: str
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, facecolor=facecolor)
     except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+        raise unwritable(path, error) from error
 
 
 def folded(text: str, width: int) -> str:

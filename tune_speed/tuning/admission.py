@@ -2,15 +2,15 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tune_speed.components.plugins import registry
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target
@@ -19,8 +19,9 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import StudyFile
 from tune_speed.study.yaml import dump_yaml
+from tune_speed.tracking.reader.queries import find_search
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.ledger import ADVICE, Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
 
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
@@ -30,21 +31,19 @@ WORKING_DIRS = "/runtime_resources/working_dir_files/"
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
     """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
     if ledger.header is None:
-        if resume and not ledger.proposals:
+        if ledger.proposals:
+            raise StorageError(
+                f"{ledger.folder}/ledger.jsonl:1: a ledger's first event must be `study`, but it"
+                f" has none. Put the line back, or {ADVICE.damaged}."
+            )
+        if resume:
             raise ConfigError(
-                f"--resume needs a study that was begun, but got {study.name} and there is none in"
-                f" {ledger.folder.parent}. Leave --resume out to begin it."
+                f"--resume needs a study that was begun, but the ledger of {study.name} in"
+                f" {ledger.folder} is empty. Leave --resume out to begin it, or, where MLflow has"
+                " its trials, rebuild it with --resume --from-mlflow."
             )
         return
-    other = "Give this one another name with --set study=NAME, or put the file back as it was"
-    for what, ours in (("space_hash", study.space.hash), ("workload_hash", workload_hash)):
-        theirs = ledger.header.get(what)
-        if theirs != ours:
-            name = {"space_hash": "search space", "workload_hash": "workload"}[what]
-            raise ConfigError(
-                f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
-                f" ledger has {theirs} ({ledger.folder}). {other}."
-            )
+    _refuse_other(ledger.header, study, workload_hash=workload_hash, place=str(ledger.folder))
     if not resume and ledger.proposals:
         raise ConfigError(
             f"study {study.name} exists, with {len(ledger.records)} finished trials"
@@ -52,6 +51,52 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
             " with --set study=NAME."
         )
     refuse_changed_plugins(ledger, name=study.name)
+
+
+def rebuild(ledger: Ledger, study: StudyFile, *, workload_hash: str, uri: str) -> int:
+    """Writes a lost ledger anew from the study's runs in MLflow; returns the number of its trials.
+
+    Raises: ConfigError if the ledger is not empty, or MLflow has another search of that name;
+        ServiceError if it has none.
+    """
+    if ledger.proposals:
+        raise ConfigError(
+            f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
+            f" with {len(ledger.records)} finished trials (in {ledger.folder}). Leave it out."
+        )
+    found = find_search(uri, study.name)
+    header = found.header | {"study": study.name, "tune_speed": __version__}
+    _refuse_other(header, study, workload_hash=workload_hash, place=f"run {found.run_id}")
+    ledger.restart()  # One that was begun anew has its header, and MLflow refused it.
+    _write_header(ledger, study, header)
+    for record in found.records:
+        ledger.take_over(record)
+    return len(found.records)
+
+
+def _refuse_other(
+    header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str
+) -> None:
+    """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
+    same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
+    for what, ours in {**same, "protocol_version": PROTOCOL_VERSION}.items():
+        theirs = header.get(what)
+        if theirs == ours:
+            continue
+        if what == "protocol_version":
+            raise ConfigError(
+                f"study {study.name} must go on with the measuring rules that it began with, but"
+                f" this is tune_speed {__version__} with protocol {ours}, and its ledger is of"
+                f" tune_speed {header.get('tune_speed')} with protocol {theirs} ({place}): their"
+                " times do not compare. Begin another with --set study=NAME, or install that"
+                " version."
+            )
+        name = {"space_hash": "search space", "workload_hash": "workload"}[what]
+        raise ConfigError(
+            f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
+            f" ledger has {theirs} ({place}). Give this one another name with --set study=NAME, or"
+            " put the file back as it was."
+        )
 
 
 def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
@@ -88,19 +133,22 @@ def begin(
     if ledger.header is not None:
         return str(ledger.header["search_id"])
     search_id = uuid.uuid4().hex
-    ledger.begin(
-        {
-            "study": study.name,
-            "search_id": search_id,
-            "space_hash": study.space.hash,
-            "workload_hash": workload_hash,
-            "device_type": device_type,
-            "protocol_version": PROTOCOL_VERSION,
-            "tune_speed": __version__,
-        }
-    )
-    (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
+    header = {
+        "study": study.name,
+        "search_id": search_id,
+        "space_hash": study.space.hash,
+        "workload_hash": workload_hash,
+        "device_type": device_type,
+        "protocol_version": PROTOCOL_VERSION,
+        "tune_speed": __version__,
+    }
+    _write_header(ledger, study, header)
     return search_id
+
+
+def _write_header(ledger: Ledger, study: StudyFile, header: Mapping[str, Any]) -> None:
+    ledger.begin(header)
+    (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
 
 
 def refuse_throw_away(folder: Path, uri: str) -> None:

@@ -72,6 +72,68 @@ def test_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
         Ledger(tmp_path)
 
 
+def _study(folder: Path) -> list[str]:
+    """Writes a ledger of two finished trials; returns its lines."""
+    with Ledger(folder) as ledger:
+        ledger.begin({"study": "a"})
+        for number in range(2):
+            ledger.proposed(proposal(number), seed=number)
+            ledger.finished(make_record(f"t{number:04d}"))
+    return (folder / "ledger.jsonl").read_text().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("order", "line", "said"),
+    [
+        ([4, 3, 2, 1, 0], 2, "t0001 must be proposed before it finishes"),
+        ([0, 2, 1, 3, 4], 3, "t0000 must be proposed before it finishes"),
+        ([1, 2, 0, 3, 4], 3, "must begin with its event `study`"),
+    ],
+)
+def test_events_out_of_order_are_named(
+    tmp_path: Path, order: list[int], line: int, said: str
+) -> None:
+    lines = _study(tmp_path)
+    (tmp_path / "ledger.jsonl").write_text("".join(lines[number] for number in order))
+    with pytest.raises(StorageError, match=rf"ledger\.jsonl:{line}: .*{said}.*--from-mlflow"):
+        Ledger(tmp_path)
+
+
+def test_ledger_of_two_studies_is_refused_and_doubled_lines_are_not(tmp_path: Path) -> None:
+    lines = _study(tmp_path)
+    (tmp_path / "ledger.jsonl").write_text("".join(line * 2 for line in lines) + "".join(lines))
+    with Ledger(tmp_path) as ledger:
+        assert list(ledger.records) == list(ledger.proposals) == ["t0000", "t0001"]
+        assert ledger.unproposed == set()
+    (tmp_path / "ledger.jsonl").write_text("".join(lines) + lines[0].replace('"a"', '"b"'))
+    with pytest.raises(StorageError, match=r"ledger\.jsonl:6: .*`study` and have no other"):
+        Ledger(tmp_path)
+
+
+def test_finished_trial_needs_no_proposal(tmp_path: Path) -> None:
+    lines = _study(tmp_path)
+    (tmp_path / "ledger.jsonl").write_text("".join(lines[i] for i in (0, 1, 2, 4)))
+    with Ledger(tmp_path) as ledger:
+        assert ledger.unproposed == {"t0001"}
+        assert ledger.proposals["t0001"].params == make_record("t0001").params
+        assert ledger.unfinished == ()
+
+
+def test_named_pipe_is_no_ledger(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger.jsonl")  # Reading it would wait forever.
+    with pytest.raises(StorageError, match=r"ledger\.jsonl must be a regular file"):
+        Ledger(tmp_path)
+
+
+def test_what_is_in_the_way_of_the_ledger_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a" / "ledger.jsonl").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"jsonl must be writable, but it is a folder\. Rename"):
+        Ledger(tmp_path / "a")
+    with pytest.raises(StorageError, match=rf"but {tmp_path}/file must be a folder for that"):
+        Ledger(tmp_path / "file" / "b")
+
+
 def test_second_driver_is_refused(tmp_path: Path) -> None:
     with Ledger(tmp_path), pytest.raises(ConfigError, match="one process at a time"):
         Ledger(tmp_path)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import final_metric, sign_of
 from tune_speed.core.config import canonical_hash
-from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError
+from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError, unwritable
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
 from tune_speed.data.cache import prepare
@@ -360,5 +360,5 @@ def save_result(ablation: Ablation) -> Path:
     try:
         path.write_text(text)
     except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+        raise unwritable(path, error) from error
     return path

@@ -81,5 +81,6 @@ def _taken(client: "MlflowClient", other: Any, study: str) -> ConfigError:
         f" has a search of {study} whose ledger is not in this study's folder: begun by"
         f" {schema.clean(user, limit=80)} on {began:%Y-%m-%d %H:%M} UTC, {num_trials:.0f} trials"
         f" finished, {other.info.status.lower()}. Give this one another name with --set study=NAME,"
-        " or go on with that one by --resume where its folder is (TUNE_SPEED_STUDIES)."
+        " go on with that one by --resume where its folder is (TUNE_SPEED_STUDIES), or, if that is"
+        " lost, rebuild its ledger here with --resume --from-mlflow."
     )

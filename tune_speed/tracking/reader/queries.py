@@ -7,21 +7,23 @@ record of a trial comes from its tags in one request; its curves lie in an artif
 import logging
 import re
 import shlex
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader import mlflow_filter
 from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, runs_with
+from tune_speed.tracking.reader.parent_run import PARENT
+from tune_speed.tracking.search_summary import NUM_TRIALS
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
@@ -112,6 +114,43 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
         whole = whole_record(client, run.info.run_id)
         info, has_curve = run.info, whole is not None
         return TrackedTrial(info.run_id, info.experiment_id, whole or record, has_curve)
+
+
+class FoundSearch(NamedTuple):
+    """A search as MLflow has it."""
+
+    run_id: str
+    header: dict[str, Any]
+    """Of what its ledger's header says, what MLflow has, too."""
+    records: list[TrialRecord]
+    """Its finished trials with their curves, in the order in which they ended."""
+
+
+def find_search(uri: str, study: str) -> FoundSearch:
+    """Returns the search of a study that has trials.
+
+    Raises: ServiceError if the store does not answer, or has none of that name, or several.
+    """
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        experiments = experiments_of(client, uri, study)
+        runs = list(runs_with(client, experiments, {schema.KIND: schema.SEARCH}))
+        begun = [run for run in runs if run.data.metrics.get(NUM_TRIALS)]
+        if len(begun) != 1:
+            raise ServiceError(
+                f"{strip_secrets(uri)} must have one search of {study!r} with finished trials, but"
+                f" it has {len(begun)}. Begin the study anew, under another name."
+            )
+        (run,) = begun
+        mine = {PARENT: run.info.run_id, schema.KIND: "estimate"}
+        trials = tracked(runs_with(client, experiments, mine, also=HAS_RECORD))
+        found = {each.record.trial_id: with_curve(client, each).record for each in trials}
+    names = ("search_id", "space_hash", "workload_hash", "protocol_version")
+    header: dict[str, Any] = {n: run.data.tags.get(f"{schema.PREFIX}{n}", "") for n in names}
+    if header["protocol_version"].isdecimal():
+        header["protocol_version"] = int(header["protocol_version"])
+    records = sorted(found.values(), key=lambda record: (record.finished_at, record.trial_id))
+    return FoundSearch(run.info.run_id, header, records)
 
 
 def is_on(name: str, device: str | None) -> bool:
@@ -236,9 +275,9 @@ def whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
     """Returns the record with its curves from the run's files, or None if they are gone."""
     from mlflow.exceptions import MlflowException
 
-    with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
+    with TemporaryFolder() as folder:
         try:
-            path = client.download_artifacts(run_id, schema.RECORD_FILE, folder)
+            path = client.download_artifacts(run_id, schema.RECORD_FILE, str(folder))
             return TrialRecord.model_validate_json(Path(path).read_bytes())
         except (MlflowException, OSError, ValidationError) as error:
             _log.debug("run %s has no readable %s", run_id, schema.RECORD_FILE, exc_info=error)

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tune_speed.core.event_log import EventLog, LogAdvice
+from tune_speed.core.errors import StorageError
+from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
 from tune_speed.core.records import TrialRecord
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.trial_files import read_trial_file
@@ -32,7 +33,8 @@ LEVEL = 1
 BALLAST_BYTES = 1 << 20
 ADVICE = LogAdvice(
     locked="Wait for it, stop it, or give this study another name with --set study=NAME.",
-    damaged="start the study under another name",
+    damaged="move the file away and rebuild it from MLflow with --resume --from-mlflow, or start"
+    " the study under another name",
     unwritable="Free some space, or choose another folder, and continue with --resume; no finished"
     " trial is lost.",
 )
@@ -81,6 +83,8 @@ class Ledger:
         self.costs: dict[str, Cost | None] = {}
         """The predicted cost of each trial when it was proposed."""
         self.records = PackedRecords()
+        self.unproposed: set[str] = set()
+        """Trials with a record and without an event `proposed`: their record has what was."""
         self.prior_trials: dict[str, tuple[PriorTrial, ...]] = {}
         """What the study learns from, by the study that it comes from."""
         self._log = EventLog(folder / "ledger.jsonl", what="a study", advice=ADVICE)
@@ -121,6 +125,12 @@ class Ledger:
         self._append("study", **header)
         self.header = dict(header)
 
+    def restart(self) -> None:
+        """Makes the ledger of a study without trials empty."""
+        assert not self.proposals
+        self._log.clear()
+        self.header, self.prior_trials = None, {}
+
     def warm_started(self, study: str, trials: Sequence[PriorTrial]) -> None:
         """Writes what is learned from another study, for resuming: MLflow may lose it."""
         assert study not in self.prior_trials, study
@@ -140,15 +150,32 @@ class Ledger:
         self.records.add(record)
         self._append("finished", record=record.model_dump(mode="json"))
 
+    def take_over(self, record: TrialRecord) -> None:
+        """Writes a trial that finished, of a ledger that was lost. Raises: StorageError."""
+        try:
+            _checked_id(record.trial_id)
+        except ValueError as error:
+            raise StorageError(
+                f"a trial must be called t0000 or so, but got {record.trial_id!r}."
+            ) from error
+        self.proposed(_proposal_of(record), seed=record.runs[-1].seed)
+        self.finished(record)
+
     def interrupted(self, trial_id: str, *, reason: str) -> None:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
     def _replay(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "study":
+            if self.header not in (None, event) or (self.proposals and self.header is None):
+                raise MisplacedEvent("a ledger must begin with its event `study` and have no other")
             self.header = event
         elif kind == "proposed":
             proposal, cost = _proposal(event), event.get("cost")
+            if proposal.trial_id in self.unproposed:
+                raise MisplacedEvent(
+                    f"{proposal.trial_id} must be proposed before it finishes, but was afterwards"
+                )
             self.proposals[proposal.trial_id] = proposal
             self.costs[proposal.trial_id] = None if cost is None else Cost(*cost)
         elif kind == "warm_start":
@@ -156,7 +183,9 @@ class Ledger:
             self.prior_trials[event["study"]] = trials
         elif kind == "finished":
             record = TrialRecord.model_validate(event["record"])
-            _checked_id(record.trial_id)
+            if (trial_id := _checked_id(record.trial_id)) not in self.proposals:
+                self.unproposed.add(trial_id)
+                self.proposals[trial_id], self.costs[trial_id] = _proposal_of(record), None
             self.records.add(record)
 
     def _append(self, kind: str, /, **fields: Any) -> None:
@@ -178,6 +207,10 @@ def _proposal(event: Mapping[str, Any]) -> Proposal:
         params=dict(event["params"]),
         reason=str(event.get("reason", "")),
     )
+
+
+def _proposal_of(record: TrialRecord) -> Proposal:
+    return Proposal(record.trial_id, dict(record.params), record.proposal_reason)
 
 
 def _checked_id(trial_id: str) -> str:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from pydantic import ConfigDict, ValidationError
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
@@ -290,4 +290,4 @@ def write_table(
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
     except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+        raise unwritable(path, error) from error
