@@ -18,6 +18,7 @@ from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
+from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -89,6 +90,7 @@ def search(
     *,
     address: str | None,
     resume: bool,
+    from_mlflow: bool = False,
     download: bool,
     on_progress: Callable[[int, int], None],
     make_view: Callable[[SearchController], View],
@@ -98,7 +100,7 @@ def search(
 
     Everything that can be refused is refused before the first trial: names, data, disk, MLflow, Ray
     and its resources. Ctrl-C and SIGTERM stop the search; finished trials are kept, and `resume`
-    runs the interrupted ones again.
+    runs the interrupted ones again. With `from_mlflow`, a ledger that was lost is rebuilt first.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
@@ -114,6 +116,9 @@ def search(
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
+        if from_mlflow:
+            number = admission.rebuild(ledger, study, workload_hash=workload_hash, uri=uri)
+            on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
         admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
         with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.ray.concurrency import packed
@@ -153,6 +158,9 @@ def search(
                 view = make_view(controller)
                 observers.append(view)
                 notes = [describe(name, *found) for name, found in carried.items()]
+                if ledger.unproposed:
+                    names = ", ".join(sorted(ledger.unproposed))
+                    notes.append(f"the ledger lacks the proposals of {names}: taken from records")
                 was_stopped = _run(controller, view, notes, nodes, tracker)
                 favourites = controller.favourites
                 tracker.recommend(favourites)
@@ -187,7 +195,8 @@ def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str)
 
 def _plan(study: StudyFile) -> SearchPlan:
     if Path(sys.argv[0]).name == "tune-speed":
-        arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        how_begun = ("--resume", "--from-mlflow")
+        arguments = [argument for argument in sys.argv[1:] if argument not in how_begun]
     else:  # A call from Python: what a command line would be.
         loop = [] if study.loop is None else ["--train", f"FILE.py:{study.loop.name}"]
         arguments = ["search", study.file, *loop]
@@ -213,20 +222,18 @@ def _services(
     from tune_speed.tuning.ray import cluster
     from tune_speed.tuning.ray.nodes import Nodes
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        store = pool.submit(open_store, uri)
-        # Imports of the first proposal, while Ray's own processes start.
-        policies = pool.submit(importlib.import_module, "tune_speed.tuning.policies")
-        devices = most_devices(study.space) if study.loop is None else 1
-        cluster.connect(address, resources=study.search.resources, devices=devices)
     seen = studies_folder() / study.name / "ledger.jsonl"
     resources, is_local = study.search.resources, address is None
-    try:
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            store = pool.submit(open_store, uri)
+            # Imports of the first proposal, while Ray's own processes start.
+            policies = pool.submit(importlib.import_module, "tune_speed.tuning.policies")
+            devices = most_devices(study.space) if study.loop is None else 1
+            stack.enter_context(cluster.connected(address, resources=resources, devices=devices))
         client, _ = store.result(), policies.result()
         with Nodes(resources, pin=pin, is_local=is_local, study=seen) as nodes:
             yield client, nodes
-    finally:
-        cluster.disconnect()
 
 
 def _run(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from ray._private import services
@@ -12,10 +13,11 @@ from tune_speed.tuning.ray import compat
 
 STARTS_ONE = """
 import json
+import signal
 import psutil
 from ray._private import utils
 from ray._private.node import Node
-from tune_speed.tuning.ray.cluster import connect, disconnect
+from tune_speed.tuning.ray.cluster import connected
 from tune_speed.tuning.ray.compat import BYSTANDERS
 from tune_speed.study.settings import ResourceConfig
 
@@ -23,14 +25,45 @@ def replaced():
     return [getattr(Node, name) for name in BYSTANDERS] + [utils.get_dashboard_dependency_error]
 
 before = replaced()
-connect(None, resources=ResourceConfig(cpu=1))
-children = psutil.Process().children(recursive=True)
-commands = [" ".join(child.cmdline()) for child in children]
-is_restored = before == replaced()
-disconnect()
+with connected(None, resources=ResourceConfig(cpu=1)):
+    children = psutil.Process().children(recursive=True)
+    commands = [" ".join(child.cmdline()) for child in children]
+    is_restored = before == replaced()
+is_restored = is_restored and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 gone, alive = psutil.wait_procs(children, timeout=20)
 print(json.dumps([commands, is_restored, len(alive)]))
 """
+
+IS_KILLED_ONCE = """
+import json
+import threading
+import time
+import psutil
+import ray
+from tune_speed.study.settings import ResourceConfig
+from tune_speed.tuning.ray.cluster import connected
+
+def daemons():
+    alive = [each for each in psutil.Process().children() if each.status() != "zombie"]
+    return sorted(each.name() for each in alive)
+
+def kill_first():
+    while True:
+        for child in psutil.Process().children():
+            if child.name() == "raylet":
+                child.kill()
+                return
+        time.sleep(0.01)
+
+killer = threading.Thread(target=kill_first)
+killer.start()
+with connected(None, resources=ResourceConfig(cpu=1)):
+    killer.join()
+    answer = ray.get(ray.remote(num_cpus=1)(lambda: 7).remote())
+    print(json.dumps([answer, daemons()]))
+"""
+
+RAYLET = [SimpleNamespace(name=lambda: "raylet")]
 
 
 @pytest.mark.slow
@@ -44,6 +77,28 @@ def test_local_cluster_starts_without_bystanders_and_leaves_nothing() -> None:
     assert [each for each in commands if any(f"{name} " in each for name in unwanted)] == []
     assert any("raylet/raylet" in each and "--minimal" in each for each in commands)
     assert (is_restored, num_alive) == (True, 0)
+
+
+@pytest.mark.slow
+def test_start_of_a_local_cluster_that_is_killed_is_tried_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IS_KILLED_ONCE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [7, ["gcs_server", "raylet"]]
+
+
+def test_node_that_ended_while_it_started_is_not_waited_for(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_node(gcs_address: str, node_id: str) -> str:
+        raise RuntimeError("No node info found")
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    monkeypatch.setattr(compat, "_daemons", lambda: RAYLET if clock[0] < 17 else [])
+    with compat.patient(), pytest.raises(ConnectionError, match="ended while it started"):
+        services.get_node("127.0.0.1:1", "node")
+    assert clock[0] == pytest.approx(17, abs=0.2)
 
 
 @pytest.fixture
@@ -65,6 +120,7 @@ def test_node_that_registers_late_is_waited_for(
         return node_id
 
     monkeypatch.setattr(services, "get_node", get_node)
+    monkeypatch.setattr(compat, "_daemons", lambda: RAYLET)
     with compat.patient():
         if is_found:
             assert services.get_node("127.0.0.1:1", "node") == "node"

@@ -195,8 +195,11 @@ class _Session:
 
         first = next(iter(self.everyone.values())).record
         kind = first.device_kind
-        cluster.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
-        with stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped:
+        resources = ResourceConfig(cpu=1, gpu=float(kind == "cuda"))
+        with (
+            cluster.connected(address, resources=resources),
+            stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped,
+        ):
             device = ExclusiveDevice(
                 device=kind,
                 cpu_threads=first.cpu_threads,
@@ -215,7 +218,6 @@ class _Session:
                 return True
             finally:
                 device.close()
-                cluster.disconnect()
         return False
 
     def _describe(self, device: ExclusiveDevice, *, is_last: bool) -> None:

@@ -2,22 +2,50 @@
 
 import logging
 import os
+import signal
 import socket
 import urllib.parse
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import ray
 
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.runtime.process import handlers_kept
+from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig
-from tune_speed.tuning.ray.compat import mute_daemons, on_loopback, patient, without_bystanders
+from tune_speed.tuning.ray.compat import (
+    end_failed_start,
+    mute_daemons,
+    on_loopback,
+    patient,
+    with_known_ports,
+    without_bystanders,
+)
 from tune_speed.tuning.ray.node_query import alive_nodes
 from tune_speed.tuning.ray.token import server_of
 
 CONNECT_TIMEOUT_S = 8.0
+STARTS = 3
+"""Times that a local cluster is started before it is an error."""
+_log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
+
+
+@contextmanager
+def connected(
+    address: str | None, *, resources: ResourceConfig, devices: int = 1
+) -> Iterator[None]:
+    """Connects for the block, as `connect` does, and leaves the cluster after it."""
+    remove_leftovers()
+    # Ray leaves a handler of its own, in a process that may be the caller's.
+    with handlers_kept(signal.SIGTERM):
+        connect(address, resources=resources, devices=devices)
+        try:
+            yield
+        finally:
+            disconnect()
 
 
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
@@ -31,20 +59,22 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     if address is not None:
         _refuse_dead_address(address)
     is_here = address is None or (server_of(address) or "").startswith(LOOPBACK)
-    # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
-    package = {"py_modules": [str(Path(__file__).parents[2])]}
-    try:
-        with on_loopback() if is_here else nullcontext(), without_bystanders(), patient():
-            ray.init(
-                address=address or "local",
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                runtime_env=None if address is None else package,
-                configure_logging=False,
-            )
-    except Exception as error:  # Ray raises a bare one where its processes do not start in time.
-        raise ServiceError(_no_ray(address, error)) from error
+    for left in reversed(range(STARTS if address is None else 1)):
+        try:
+            with (
+                on_loopback() if is_here else nullcontext(),
+                without_bystanders(),
+                with_known_ports(),
+                patient(),
+            ):
+                _init(address)
+            break
+        except Exception as error:  # Ray raises a bare one where a process of its own ends early.
+            if not left or "ray.init twice" in str(error):
+                raise ServiceError(_no_ray(address, error)) from error
+            _log.info("Ray is started again", exc_info=error)
+            ray.shutdown()
+            end_failed_start()
     for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
         wanted, there = each * devices, ray.cluster_resources().get(name, 0.0)
         if wanted > there:
@@ -54,6 +84,19 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
                 f" but got {wanted:g} asked for and {there:g} there."
                 f" Try --set search.resources.{name.lower()}={there / devices:g}."
             )
+
+
+def _init(address: str | None) -> None:
+    # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
+    package = {"py_modules": [str(Path(__file__).parents[2])]}
+    ray.init(
+        address=address or "local",
+        include_dashboard=False if address is None else None,
+        log_to_driver=False,
+        logging_level=logging.CRITICAL,
+        runtime_env=None if address is None else package,
+        configure_logging=False,
+    )
 
 
 def disconnect() -> None:

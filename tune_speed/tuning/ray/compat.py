@@ -4,19 +4,26 @@ Each function says what breaks without it. Look at all of them when Ray is upgra
 by Ray's deprecation policy.
 """
 
+import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
+from ray import _raylet
 from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray.experimental import internal_kv
 
 BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 """Starters of the autoscaler's monitor, the dashboard and the log monitor."""
+
+BYSTANDERS_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+"""Without a dashboard its agent has none of them, and says so with -1."""
 
 START_LIMIT_S = 120.0
 """In this time a local cluster's node must have registered."""
@@ -61,12 +68,53 @@ def patient() -> AbstractContextManager[None]:
         while True:
             try:
                 return get_node(gcs_address, node_id)
-            except RuntimeError:
+            except RuntimeError as error:
                 if time.monotonic() >= deadline:
                     raise
+                if "raylet" not in (each.name() for each in _daemons()):
+                    raise ConnectionError("Ray's node ended while it started") from error
             time.sleep(0.1)
 
     return _replaced(services, get_node=wait_for_node)
+
+
+def with_known_ports() -> AbstractContextManager[None]:
+    """Tells a local cluster's node the ports of its agents, instead of letting it wait for them."""
+    # It waits 15 s for each, fixed, and then ends: on two slow cores at a load of 6 an agent needs
+    # 17 s to import its libraries (Ray's issue 65983).
+    start = Node.start_head_processes
+
+    def start_head_processes(self: Node) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._ray_params.update(runtime_env_agent_port=free.getsockname()[1])
+        for name in BYSTANDERS_PORTS:
+            _raylet.persist_port(self._session_dir, self._node_id, name, -1)
+        start(self)
+
+    return _replaced(Node, start_head_processes=start_head_processes)
+
+
+def end_failed_start() -> None:
+    """Ends what is left of a local cluster that did not start."""
+    # Ray itself ends its processes only with this one, and the next start would share the machine
+    # with them.
+    for daemon in _daemons():
+        with suppress(psutil.NoSuchProcess):
+            left = [*daemon.children(recursive=True), daemon]
+            for process in left:
+                process.kill()
+            psutil.wait_procs(left, timeout=10)
+
+
+def _daemons() -> list[psutil.Process]:
+    found, core = [], f"{os.sep}ray{os.sep}core{os.sep}"
+    for child in psutil.Process().children():
+        # One that has ended, and that nobody has waited for, has no command line.
+        with suppress(psutil.Error):
+            if core in child.cmdline()[0]:
+                found.append(child)
+    return found
 
 
 def mute_daemons() -> None:
