@@ -204,6 +204,11 @@ class Cluster:
             self.nodes.pop().kill()
         raise AssertionError(node.log.read_text())
 
+    def said(self, name: str) -> str:
+        """Returns the ends of its logs whose names begin so, for messages of tests that fail."""
+        logs = sorted(self.folder.glob(f"n*/session_2*/logs/{name}*"))
+        return "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in logs)
+
     def _head_options(self) -> list[str]:
         options = ["--head", "--port", str(self.port), "--no-monitor"]
         options += ["--ray-client-server-port", str(self.client_port)]
