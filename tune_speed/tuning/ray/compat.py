@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import ray
-from ray import _raylet
 from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray.experimental import internal_kv
@@ -89,7 +88,7 @@ def with_known_ports() -> AbstractContextManager[None]:
             free.bind(("127.0.0.1", 0))
             self._ray_params.update(runtime_env_agent_port=free.getsockname()[1])
         for name in BYSTANDERS_PORTS:
-            _raylet.persist_port(self._session_dir, self._node_id, name, -1)
+            (Path(self._session_dir) / f"{name}_{self._node_id}").write_text("-1")
         start(self)
 
     return _replaced(Node, start_head_processes=start_head_processes)
