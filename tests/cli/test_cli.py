@@ -231,5 +231,32 @@ def test_doctor_says_what_is_broken_and_ends_with_code_1(
     assert "mlflow" in done.out
 
 
+AWAY = """
+import os, sys, tempfile
+from tune_speed.cli.main import main
+os.chdir(folder := tempfile.mkdtemp())
+os.rmdir(folder)
+sys.argv = ["tune-speed", "list", "studies"]
+main()
+"""
+
+
+def test_command_in_a_folder_that_was_removed_is_refused_in_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", AWAY], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = "error: the working directory must exist, but it was removed. Change to another folder."
+    assert done.stderr.splitlines() == [said]
+
+
+def test_terminal_without_our_characters_gets_question_marks(tmp_path: Path) -> None:
+    command = [TUNE_SPEED, "list", "techniques"]
+    variables = {**environment(tmp_path), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "?" in done.stdout and done.stdout.isascii()
+
+
 def test_command_is_installed() -> None:
     assert Path(TUNE_SPEED).exists()

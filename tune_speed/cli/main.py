@@ -1,6 +1,8 @@
 """The application of the command line: its commands, and how errors end."""
 
+import os
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -18,7 +20,7 @@ from tune_speed.cli import (
     watch,
 )
 from tune_speed.cli.common import load_plugins_of_environment, note
-from tune_speed.core.errors import TuneSpeedError
+from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.runtime import process
 
 app = typer.Typer(
@@ -69,8 +71,22 @@ def main() -> None:
     """Runs the command line; an error of the user's ends with its message and exit code."""
     # Importing a search's libraries takes 3.4 s, a fifth of it in the garbage collector.
     process.make_patient()
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal's encoding does not have, such as `≥`, must not end the command.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
+        _refuse_removed_folder()
         app()
     except TuneSpeedError as error:
         note(f"error: {error}")
         sys.exit(error.exit_code)
+
+
+def _refuse_removed_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "the working directory must exist, but it was removed. Change to another folder."
+        ) from None

@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray._private import services
 from ray.train.v2.api import data_parallel_trainer
 
+from tune_speed.core.errors import ServiceError
+from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.ray import compat
+from tune_speed.tuning.ray.cluster import connect
 
 STARTS_ONE = """
 import json
@@ -143,3 +148,13 @@ def test_ray_train_cleans_up_itself_where_a_dashboard_can_help(
     )
     compat.without_group_cleaner()
     assert (data_parallel_trainer.PlacementGroupCleanerCallback is before) == has_dashboard
+
+
+def test_socket_path_that_is_too_long_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ("x" * 107)).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 107)))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(ServiceError, match=r"Ray's sockets need short paths.*Set TMPDIR"):
+        connect(None, resources=ResourceConfig(cpu=1))

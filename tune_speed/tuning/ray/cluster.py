@@ -137,6 +137,8 @@ def _no_ray(address: str | None, error: Exception) -> str:
     said = str(error).strip().rstrip(".")
     if "ray.init twice" in said:
         return "Ray must not be running in this process yet, but it is. Call ray.shutdown() first."
+    if "AF_UNIX" in said:
+        return f"Ray's sockets need short paths, but got: {said}. Set TMPDIR to a shorter folder."
     if address is None:
         return f"Ray must start on this machine, but got: {said}. Is it too busy, or out of memory?"
     if "No node info found" in said or "possible node ids" in said:
