@@ -128,7 +128,7 @@ def crew(
     for made, trainer in zip(crews, Trainer.made, strict=True):
         trainer.gate.set()
         made._fitting.join(SOON_S)
-        made._folder.cleanup()
+        made._folder.close()
 
 
 def let_go(made: RayCrew, trainer: Trainer, error: Exception | None = None) -> None:
