@@ -92,9 +92,9 @@ def unwritable(path: Path, error: OSError, *, hint: str = "") -> StorageError:
     why = f"got: {error.strerror}.{hint and ' '}{hint}"
     # Not `Path.is_file`, which raises an error where a folder must not be searched.
     if file := next((each for each in path.parents if os.path.isfile(each)), None):
-        why = f"{file} must be a folder for that, and is a file. Rename or remove it."
+        why = f"{file} must be a folder for that, and is a file. Move it away, or name another."
     elif os.path.isdir(path):
-        why = "it is a folder. Rename or remove it."
+        why = "it is a folder. Move it away, or name another file."
     return StorageError(f"{path} must be writable, but {why}")
 
 

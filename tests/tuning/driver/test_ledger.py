@@ -128,7 +128,7 @@ def test_named_pipe_is_no_ledger(tmp_path: Path) -> None:
 def test_what_is_in_the_way_of_the_ledger_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "ledger.jsonl").mkdir(parents=True)
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"jsonl must be writable, but it is a folder\. Rename"):
+    with pytest.raises(StorageError, match=r"jsonl must be writable, but it is a folder\. Move"):
         Ledger(tmp_path / "a")
     with pytest.raises(StorageError, match=rf"but {tmp_path}/file must be a folder for that"):
         Ledger(tmp_path / "file" / "b")
