@@ -4,9 +4,11 @@ import io
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +153,14 @@ def test_lost_ledger_is_rebuilt_from_mlflow_and_the_search_goes_on(
     searched: Path, tmp_path: Path
 ) -> None:
     before = finished(searched)
-    # With what SQLite has not yet moved into it; files of artifacts stay where they are.
-    for file in (searched / "tiny.yaml", *searched.glob("mlflow.db*")):
-        shutil.copy(file, tmp_path)
+    shutil.copy(searched / "tiny.yaml", tmp_path)
+    # A plain copy would open and close the file, which frees the locks that SQLite has on it in
+    # this process: it was damaged so. Files of artifacts stay where they are.
+    with (
+        closing(sqlite3.connect(searched / "mlflow.db")) as theirs,
+        closing(sqlite3.connect(tmp_path / "mlflow.db")) as ours,
+    ):
+        theirs.backup(ours)
     lost = run_inside("search", "tiny.yaml", "--resume", folder=tmp_path)
     assert lost.code == 2 and "rebuild it with --resume --from-mlflow" in lost.err
     anew = run_inside("search", "tiny.yaml", folder=tmp_path)
