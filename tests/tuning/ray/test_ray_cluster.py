@@ -104,6 +104,9 @@ def test_node_that_ended_while_it_started_is_not_waited_for(
     with compat.patient(), pytest.raises(ConnectionError, match="ended while it started"):
         services.get_node("127.0.0.1:1", "node")
     assert clock[0] == pytest.approx(17, abs=0.2)
+    # A cluster's node is no process of ours.
+    with compat.patient(is_ours=False), pytest.raises(RuntimeError, match="No node info"):
+        services.get_node("127.0.0.1:1", "node")
 
 
 @pytest.fixture

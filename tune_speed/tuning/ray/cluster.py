@@ -65,7 +65,7 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
                 on_loopback() if is_here else nullcontext(),
                 without_bystanders(),
                 with_known_ports(),
-                patient(),
+                patient(is_ours=address is None),
             ):
                 _init(address)
             break
