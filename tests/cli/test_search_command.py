@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,6 @@ def wait_for(condition: Callable[[], object], *, process: subprocess.Popen[str])
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-def trial_id(record: dict[str, Any]) -> str:
-    return str(record["trial_id"])
 
 
 def write_study(folder: Path, **changes: str) -> str:
@@ -170,7 +167,8 @@ def test_lost_ledger_is_rebuilt_from_mlflow_and_the_search_goes_on(
     assert done.code == 0, done.err
     assert f"rebuilt the ledger from MLflow: {TRIALS} finished trials" in done.err
     now = finished(tmp_path)
-    assert sorted(now[:TRIALS], key=trial_id) == sorted(before, key=trial_id)
+    by_trial = itemgetter("trial_id")
+    assert sorted(now[:TRIALS], key=by_trial) == sorted(before, key=by_trial)
     assert mlflow_runs(tmp_path) == [(f"t000{i}", "FINISHED") for i in range(TRIALS + 1)]
 
 

@@ -1,7 +1,6 @@
 """The commands `search` and `certify`."""
 
 import shlex
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,10 +77,11 @@ def search(
     if as_json:
         common.say(found.to_json())
     if found.was_stopped:
-        how_begun = ("--resume", "--from-mlflow")
-        again = [argument for argument in sys.argv[1:] if argument not in how_begun]
+        from tune_speed.tuning.search import arguments_of_a_new_search
+
+        again = shlex.join(arguments_of_a_new_search())
         # Redacted, as `--set search.storage=…` may hold a database's password.
-        common.note(redact(f"stopped; resume with: tune-speed {shlex.join(again)} --resume"))
+        common.note(redact(f"stopped; resume with: tune-speed {again} --resume"))
         raise typer.Exit(common.INTERRUPTED)
     if found.certification is not None:
         _end_of_certification(found.certification, train, is_shown=not as_json)

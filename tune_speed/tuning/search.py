@@ -193,10 +193,14 @@ def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str)
         return "no model is logged: it was stopped; --resume logs it"
 
 
+def arguments_of_a_new_search() -> list[str]:
+    """Returns this command's arguments without those that go on with a search."""
+    return [each for each in sys.argv[1:] if each not in ("--resume", "--from-mlflow")]
+
+
 def _plan(study: StudyFile) -> SearchPlan:
     if Path(sys.argv[0]).name == "tune-speed":
-        how_begun = ("--resume", "--from-mlflow")
-        arguments = [argument for argument in sys.argv[1:] if argument not in how_begun]
+        arguments = arguments_of_a_new_search()
     else:  # A call from Python: what a command line would be.
         loop = [] if study.loop is None else ["--train", f"FILE.py:{study.loop.name}"]
         arguments = ["search", study.file, *loop]
