@@ -13,6 +13,7 @@ import psutil
 import pytest
 import yaml
 from command import TINY_STUDY, Done, environment, finished, ledger, start
+from processes import command_of
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.training.distributed.local import run_here
@@ -56,19 +57,12 @@ def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> l
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline and process.poll() is None:
         below = psutil.Process(process.pid).children(recursive=True)
-        found = [p for p in below if p.is_running() and name in _command(p)]
+        found = [p for p in below if p.is_running() and name in command_of(p)]
         if len(found) >= number:
             return found
         time.sleep(0.3)
     process.kill()  # Else it could be one that waits for ever.
     raise AssertionError(process.communicate())
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def test_train_on_two_devices_says_so(tmp_path: Path, call: Callable[..., Done]) -> None:

@@ -21,6 +21,7 @@ import pytest
 from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, run_inside, start
 from numpy.typing import NDArray
 from PIL import Image
+from processes import command_of
 
 pytestmark = pytest.mark.slow
 
@@ -234,7 +235,7 @@ def test_time_budget_ends_the_search_and_leaves_nothing_running(
     assert 0 < len(ended) < 1000
     assert {status for _, status in mlflow_runs(searched)} <= {"FINISHED", "KILLED"}
     children = psutil.Process().children(recursive=True)
-    of_ray = [child for child in children if "ray" in " ".join(child.cmdline())]
+    of_ray = [child for child in children if "ray" in command_of(child)]
     assert psutil.wait_procs(of_ray, timeout=20)[1] == []
 
 

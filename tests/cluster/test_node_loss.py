@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run
+from processes import command_of
 from ray_nodes import Cluster, RayNode
 
 pytestmark = pytest.mark.slow
@@ -76,15 +77,8 @@ def unfinished(folder: Path) -> set[str]:
 
 
 def trial_processes_left(nodes: list[RayNode]) -> list[psutil.Process]:
-    found = []
-    for node in nodes:
-        for process in node.processes:
-            try:
-                if "TrialProcess" in " ".join(process.cmdline()):
-                    found.append(process)
-            except psutil.Error:
-                continue
-    return found
+    below = [process for node in nodes for process in node.processes]
+    return [process for process in below if "TrialProcess" in command_of(process)]
 
 
 def test_search_ends_with_all_trials(outcome: Outcome) -> None:

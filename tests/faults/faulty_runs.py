@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from command import TUNE_SPEED, environment, exit_code, finished, here, mlflow_runs
+from processes import command_of
 
 from tune_speed.components.models import MODELS
 from tune_speed.tuning import precheck
@@ -118,11 +119,7 @@ class Search:
 
     def named(self, name: str) -> list[psutil.Process]:
         """Returns those processes whose command line holds `name`, such as TrialProcess."""
-        found = []
-        for process in self.processes():
-            with suppress(psutil.Error):
-                found += [process] if name in " ".join(process.cmdline()) else []
-        return found
+        return [process for process in self.processes() if name in command_of(process)]
 
     def left_after(self, within_s: float) -> list[str]:
         """Returns what still runs after so long at most; an empty list as soon as nothing does."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from processes import is_alive
 
 CHILD = "{call}\nprint('ready', flush=True)\nimport time; time.sleep(600)"
 PARENT = """
@@ -17,10 +18,6 @@ print(child.pid, flush=True)
 child.wait()
 """
 CALL = "from tune_speed.runtime.process import end_with_parent; end_with_parent()"
-
-
-def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from processes import command_of, is_alive
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.augment import Augmentation
@@ -48,15 +49,7 @@ def open_with_workers(config: Streaming) -> Loader:
 def workers() -> list[psutil.Process]:
     """Returns the workers below this process, which may have other children."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "gather_worker" in " ".join(child.cmdline())]
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Returns whether it runs; one that ended may wait, as a zombie, for a parent that reads it."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return [child for child in children if "gather_worker" in command_of(child)]
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:

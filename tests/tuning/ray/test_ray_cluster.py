@@ -1,12 +1,14 @@
 """A local Ray cluster has what trials need, and nothing beside it."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import processes
 import pytest
 from ray._private import services
 from ray.train.v2.api import data_parallel_trainer
@@ -20,6 +22,7 @@ STARTS_ONE = """
 import json
 import signal
 import psutil
+from processes import command_of
 from ray._private import utils
 from ray._private.node import Node
 from tune_speed.tuning.ray.cluster import connected
@@ -32,7 +35,7 @@ def replaced():
 before = replaced()
 with connected(None, resources=ResourceConfig(cpu=1)):
     children = psutil.Process().children(recursive=True)
-    commands = [" ".join(child.cmdline()) for child in children]
+    commands = [command_of(child) for child in children]
     is_restored = before == replaced()
 is_restored = is_restored and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 gone, alive = psutil.wait_procs(children, timeout=20)
@@ -45,17 +48,18 @@ import threading
 import time
 import psutil
 import ray
+from processes import command_of, is_alive
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.ray.cluster import connected
 
 def daemons():
-    alive = [each for each in psutil.Process().children() if each.status() != "zombie"]
+    alive = [each for each in psutil.Process().children() if is_alive(each)]
     return sorted(each.name() for each in alive)
 
 def kill_first():
     while True:
         for child in psutil.Process().children():
-            if child.name() == "raylet":
+            if command_of(child).split(" ")[0].endswith("/raylet"):
                 child.kill()
                 return
         time.sleep(0.01)
@@ -68,14 +72,20 @@ with connected(None, resources=ResourceConfig(cpu=1)):
     print(json.dumps([answer, daemons()]))
 """
 
+HELPERS = str(Path(processes.__file__).parent)
 RAYLET = [SimpleNamespace(name=lambda: "raylet")]
+
+
+def run(program: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
+    command, own = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=own, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
 def test_local_cluster_starts_without_bystanders_and_leaves_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STARTS_ONE], capture_output=True, text=True, check=True
-    )
+    done = run(STARTS_ONE)
+    assert done.returncode == 0, done.stderr
     commands, is_restored, num_alive = json.loads(done.stdout.splitlines()[-1])
     assert [name for name in ("gcs_server", "raylet") if name not in " ".join(commands)] == []
     unwanted = ("dashboard/dashboard.py", "_private/monitor.py", "log_monitor.py")
@@ -86,9 +96,7 @@ def test_local_cluster_starts_without_bystanders_and_leaves_nothing() -> None:
 
 @pytest.mark.slow
 def test_start_of_a_local_cluster_that_is_killed_is_tried_again() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IS_KILLED_ONCE], capture_output=True, text=True, check=False
-    )
+    done = run(IS_KILLED_ONCE)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [7, ["gcs_server", "raylet"]]
 

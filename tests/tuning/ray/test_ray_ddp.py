@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 import ray
+from processes import command_of
 from ray._private.state import available_resources_per_node
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import (
@@ -69,8 +70,8 @@ def find_held(folder: Any) -> Held:
         keeper = ray.remote(num_cpus=0)(TrialProcess).remote(config)
         while "record" not in ray.get(keeper.step.remote()):  # Signs of life, while ranks start.
             pass
-        before, there_are = held(), [" ".join(p.cmdline()) for p in psutil.process_iter()]
-        cleaners = sum("PlacementGroupCleaner" in command for command in there_are)
+        before, commands = held(), [command_of(process) for process in psutil.process_iter()]
+        cleaners = sum("PlacementGroupCleaner" in command for command in commands)
         ray.kill(keeper)
         holdings.release("t0002")
         deadline = time.monotonic() + FREE_S

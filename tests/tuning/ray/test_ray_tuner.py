@@ -19,6 +19,7 @@ import psutil
 import pytest
 import ray
 from making import make_run
+from processes import command_of
 from ray.cluster_utils import Cluster
 
 from tune_speed.core.errors import ServiceError, SetUpFailed
@@ -176,13 +177,8 @@ def left_after(seconds: float) -> list[str]:
 
 
 def trial_processes() -> list[str]:
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            found += [" ".join(child.cmdline())] if "Harmful" in " ".join(child.cmdline()) else []
-        except psutil.Error:
-            continue
-    return found
+    commands = map(command_of, psutil.Process().children(recursive=True))
+    return [command for command in commands if "Harmful" in command]
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from processes import is_alive
 
 PROGRAM = """
 import os, subprocess, sys, threading, time
@@ -44,15 +44,29 @@ def output_of(program: str) -> str:
 
 
 def test_thread_without_a_sign_of_life_is_shown_where_it_stands() -> None:
-    out = output_of("watchdog.watch(limit_s=0.5)\nhang_here()")
+    out = output_of("watchdog.watch(limit_s=0.5)\nheartbeat.beat()\nhang_here()")
     assert out.startswith("hung after 0.50 s")
     assert "in hang_here" in out and "Thread MainThread" in out
+
+
+def test_first_sign_of_life_may_take_longer_and_no_later_one() -> None:
+    program = """
+heartbeat.beat()  # Of the trial before.
+watchdog.watch(limit_s=0.2, start_s=1.0)
+time.sleep(0.6)
+print("starts", not hung.is_set(), flush=True)
+heartbeat.beat()
+hang_here()
+"""
+    starts, hangs = output_of(program).splitlines()[:2]
+    assert starts == "starts True"
+    assert hangs.startswith("hung after 0.20 s")
 
 
 @pytest.mark.slow
 def test_signs_of_life_keep_it_quiet_and_so_does_rest() -> None:
     program = f"""
-watchdog.watch(limit_s={LIMIT_S})
+watchdog.watch(limit_s={LIMIT_S}, start_s=0)
 for _ in range(40):
     time.sleep({LIMIT_S} / 20)
     heartbeat.beat()
@@ -66,7 +80,7 @@ print("went on")
 @pytest.mark.slow
 def test_time_in_which_the_process_was_frozen_does_not_count(tmp_path: Path) -> None:
     program = f"""
-watchdog.watch(limit_s=4.0)
+watchdog.watch(limit_s=4.0, start_s=0)
 open({str(tmp_path / "ready")!r}, "w").close()
 for _ in range(20):  # Of which the first goes on while it is frozen.
     time.sleep(0.1)
@@ -99,6 +113,6 @@ leave(7)
     assert process.returncode == 7
     sleeper = int(out)
     deadline = time.monotonic() + 20
-    while psutil.pid_exists(sleeper) and psutil.Process(sleeper).status() != "zombie":
+    while is_alive(sleeper):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -26,7 +26,8 @@ LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
 # How much longer than a trial may hang a process may send no heartbeat [s].
 MARGIN_S = 20.0
-# How much longer it may be before its first heartbeat [s]: Python starts slowly on a busy node.
+# How much longer it may be before a process's first heartbeat, and before the first sign of life of
+# its trial [s]: a busy node is slow to start Python and to import torch.
 START_S = 100.0
 LOOK_EVERY_S = 1.0
 # What a look counts at most [s].
@@ -48,9 +49,12 @@ class Watchdog:
         self._changed = threading.Event()
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
-    def watch(self, *, limit_s: float) -> None:
-        """Starts again at zero; after `limit_s` without a sign of life it calls `on_hang`."""
-        self._quiet_s, self._limit_s = 0.0, limit_s
+    def watch(self, *, limit_s: float, start_s: float = START_S) -> None:
+        """Starts again; after `limit_s` without a sign of life it calls `on_hang`.
+
+        The first one from now on may take `start_s` longer.
+        """
+        self._beats, self._quiet_s, self._limit_s = heartbeat.beats(), -start_s, limit_s
         self._changed.set()
 
     def rest(self) -> None:

@@ -153,10 +153,10 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         return record
 
     def _run(self, spec: SpecBase, config: dict[str, Any], on_report: Tell) -> TrialRecord:
-        heartbeat.beat()
         if isinstance(spec, TrialSpec):
             from tune_speed.training.objective import finish
 
+            heartbeat.beat()  # After the import of torch, see `liveness.START_S`.
             return finish(self._open(spec, config), on_report=on_report)
         assert isinstance(spec, OwnSpec)
         from tune_speed.custom.trial import run_own_trial
