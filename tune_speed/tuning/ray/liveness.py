@@ -50,10 +50,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def watch(self, *, limit_s: float, start_s: float = START_S) -> None:
-        """Starts again; after `limit_s` without a sign of life it calls `on_hang`.
-
-        The first one from now on may take `start_s` longer.
-        """
+        """Starts again, at `limit_s` without a sign of life; the first may be `start_s` later."""
         self._beats, self._quiet_s, self._limit_s = heartbeat.beats(), -start_s, limit_s
         self._changed.set()
 
