@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_noisy_search.py --seeds 10 --jobs 2 --out noisy.json
 
-Sides: ours, ours without repeats (`no_repeats`), vanilla, random; the second and third with their
+Sides: ours, ours without repeats (`no_repeats`), ours that keeps 100 to 200 trials (`forgets`, as
+searches of thousands keep 400 to 800), vanilla, random; ours without repeats and vanilla with their
 five fastest run three times more at the end (`…+reruns`); SMAC3, if it is installed (`pip install
 smac`). Of each also the configuration of its fastest run (`…, fastest run`). Each searches each
 benchmark of `simulation/noisy.py` with 20 full runs' worth and 4 workers; what it recommends then
@@ -65,6 +66,7 @@ def with_reruns(benchmark: Noisy, seed: int, *, side: str) -> Policy:
 SIDES: dict[str, Callable[[Noisy, int], Policy]] = {
     "ours": partial(ours, parts=Parts()),
     "no_repeats": partial(ours, parts=Parts(repeats=False)),
+    "forgets": partial(ours, parts=Parts(most_trials=100)),
     "vanilla": lambda benchmark, seed: new_policy("vanilla", benchmark, seed),
     "random": lambda benchmark, seed: new_policy("random", benchmark, seed),
     "no_repeats+reruns": partial(with_reruns, side="no_repeats"),

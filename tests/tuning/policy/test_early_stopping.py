@@ -25,7 +25,7 @@ def history_of(mode: Any, *, cost_s: float | None = None, limit_s: float = 100.0
         return Cost(cost_s or 2.0 * params["epochs"], num_steps=100)
 
     target = SearchTarget(0.9, mode, limit_s)
-    return History(Encoder(SPACE), target, cost_of, share_first=True)
+    return History(Encoder(SPACE), target, cost_of, Parts())
 
 
 def begin(history: History, number: int, *, epochs: int | None = None) -> Trial:
@@ -160,7 +160,7 @@ def test_where_no_end_is_known_only_the_clock_counts() -> None:
         Encoder(SPACE),
         SearchTarget(0.9, "fixed_length", math.inf),
         lambda params: None,
-        share_first=True,
+        Parts(),
     )
     end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
     trial = report(begin(history, 1), (17.9, 0.0))

@@ -28,7 +28,7 @@ def make_history(
         return Cost(2.0 * params["epochs"], num_steps=10 * params["epochs"])
 
     target = SearchTarget(0.9, mode, limit_s)
-    return History(Encoder(SPACE), target, cost_of, share_first=share_first)
+    return History(Encoder(SPACE), target, cost_of, Parts(share_first=share_first))
 
 
 def begin(history: History, number: int, epochs: int = 5) -> Trial:
@@ -66,7 +66,7 @@ def test_ended_trial_leads_by_its_time_and_is_listed_by_its_number() -> None:
     end(history, 2, (20.0, 0.95), status=Status.REACHED)
     end(history, 0, (15.0, 0.92), status=Status.REACHED)
     assert history.leader is not None and history.leader.trial_id == "t0000"
-    assert (history.to_beat_s(), history.spent_s()) == (15.0, 35.0)
+    assert (history.to_beat_s(), history.spent_s) == (15.0, 35.0)
     end(history, 1, (3.0, 0.1), status=Status.FAILED)
     assert [trial.number for trial in history.finished] == [0, 2]
     assert not history.running
@@ -194,7 +194,7 @@ def test_trials_of_other_studies_inform_only_where_they_compare(
     expected = every if same_times else [Status.REACHED] * (mode == "fixed_length")
     assert known == expected
     assert [trial.number for trial in history.finished] == list(range(-len(known), 0))
-    assert (history.leader, history.spent_s(), history.num_proposed) == (None, 0.0, 0)
+    assert (history.leader, history.spent_s, history.num_proposed) == (None, 0.0, 0)
 
 
 def test_evidence_ranks_hits_by_time_then_misses_by_distance_then_what_did_not_fit() -> None:

@@ -153,19 +153,19 @@ class Recorded:
 
 @pytest.mark.slow
 @QUICK
-@given(seed=seeds, mode=modes, share=st.floats(0.1, 0.9))
+@given(seed=seeds, mode=modes, share=st.floats(0.1, 0.9), most_trials=st.sampled_from([8, 400]))
 def test_policy_rebuilt_from_its_ledger_goes_on_exactly(
-    seed: int, mode: Mode, share: float
+    seed: int, mode: Mode, share: float, most_trials: int
 ) -> None:
     benchmark = Bumpy(seed, mode)
-    recorded = Recorded(make_policy(benchmark))
+    recorded = Recorded(make_policy(benchmark, most_trials=most_trials))
     run_policy(recorded, benchmark, num_workers=3, budget_s=70.0)  # type: ignore[arg-type]
     cut = int(share * len(recorded.log))
     past, future = recorded.log[:cut], recorded.log[cut:]
     finished = [(step.proposal, step.outcome) for step in past if step.outcome is not None]
     ended = {proposal.trial_id for proposal, _ in finished}
     running = [s.proposal for s in past if not s.outcome and s.proposal.trial_id not in ended]
-    rebuilt = make_policy(benchmark)
+    rebuilt = make_policy(benchmark, most_trials=most_trials)
     rebuilt.restore(finished=finished, unfinished=running)
     assert [rebuilt.ask() for _ in running] == running
     for step in future:

@@ -259,7 +259,7 @@ def test_too_long_is_from_the_leaders_time_on_and_what_is_unknown_is_allowed() -
 
 def test_trial_that_is_taken_back_runs_no_more_until_it_is_proposed_again() -> None:
     for method in ("retry", "withdraw"):
-        policy = make_policy()
+        policy = make_policy(sampler="random")
         proposal = policy.ask()
         getattr(policy, method)(proposal if method == "retry" else proposal.trial_id)
         assert not policy._history.running

@@ -12,6 +12,7 @@ from tune_speed.tuning.policy.base import Cost, Outcome, PriorTrial, Proposal, S
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.history import LUCK, History, Trial
+from tune_speed.tuning.policy.settings import Parts
 
 SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 40}})
 
@@ -20,7 +21,7 @@ def history_of(mode: Any = "fixed_length", *, limit_s: float = 100.0, **costs: A
     def cost_of(params: Any) -> Cost | None:
         return Cost(2.0 * params["epochs"], **costs) if params["epochs"] < 40 else None
 
-    return History(Encoder(SPACE), SearchTarget(0.9, mode, limit_s), cost_of, share_first=True)
+    return History(Encoder(SPACE), SearchTarget(0.9, mode, limit_s), cost_of, Parts())
 
 
 def run(
@@ -154,5 +155,35 @@ def test_prior_trials_are_numbered_below_zero_and_cost_nothing() -> None:
     run(history, 0, Status.MISSED, (8.0, 0.5))
     numbers = [(trial.number, trial.proposal.trial_id) for trial in history.finished]
     assert numbers == [(-2, "e2"), (-1, "e1"), (0, "t0000")]
-    assert history.spent_s() == 8.0
+    assert history.spent_s == 8.0
     assert not history.was_tried({"epochs": 3}) and history.was_tried({"epochs": 5})
+
+
+def test_of_very_many_trials_the_best_the_newest_and_some_of_every_quality_stay() -> None:
+    limit = 40
+    target = SearchTarget(0.9, "fixed_length", math.inf)
+    space = SearchSpace.from_tree({"x": {"low": 0.0, "high": 1.0}})
+    history = History(Encoder(space), target, lambda _: Cost(3.0), Parts(most_trials=limit))
+    drawn = np.random.default_rng(0)
+    for number in range(1000):
+        # Five are runs of the same configuration, of which four meet the target: slower than the
+        # lucky run 37, and the best by its expected time.
+        x = 0.5 if number % 200 == 50 else float(drawn.random())
+        met = number == 37 or (x == 0.5 and number != 250)
+        metric = 0.91 if met else 0.9 - 0.1 * x - 0.01
+        history.begin(Proposal(f"t{number:04d}", {"x": x}))
+        time_s = 1.8 if number == 37 else 2.0
+        status = Status.REACHED if met else Status.MISSED
+        outcome = Outcome(status, time_s, Curve(np.array([time_s]), np.array([metric])))
+        history.finish(f"t{number:04d}", outcome)
+        assert len(history.finished) < 2 * limit
+        assert history.finished[-1].number == number
+    assert (history.num_finished, history.num_proposed) == (1000, 1000)
+    assert history.spent_s == pytest.approx(2.0 * 1000 - 0.2)
+    assert history.was_tried({"x": 0.5}) and history.times_tried({"x": 0.5}) == 5
+    lucky, proven = sorted(history.known(), key=lambda each: len(each.runs))
+    assert (lucky.hits, len(proven.runs), proven.hits) == (1, 5, 4)
+    kept = [trial.proposal.params["x"] for trial in history.finished]
+    assert sum(x < 0.1 for x in kept) > 12  # The best, of which there were a hundred.
+    assert sum(x > 0.5 for x in kept) > 5
+    assert max(kept) > 0.9

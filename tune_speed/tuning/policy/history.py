@@ -1,9 +1,8 @@
 """What a policy has observed: running and finished trials, and their curves on one axis."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import RELIABLE
+from tune_speed.tuning.policy.settings import Parts
 
 SCHEDULE_PLACES = np.arange(1, 33) / 32
 """Places on a schedule of fixed length, at which curves are compared."""
@@ -129,10 +129,9 @@ class History:
         encoder: Encoder,
         target: base.SearchTarget,
         cost_of: base.CostOf,
-        *,
-        share_first: bool,
+        parts: Parts,
     ) -> None:
-        self._share_first = share_first
+        self._share_first, self._most_trials = parts.share_first, parts.most_trials
         self.encoder, self.target, self._cost_of = encoder, target, cost_of
         self.running: dict[str, Trial] = {}
         self.leader: Leader | None = None
@@ -141,9 +140,16 @@ class History:
         self.start_y = float(distance(0.0, target.value))
         """Distance before any training."""
         self.num_proposed = 0
+        self.num_finished = 0
+        """Trials that did not fail, those of other studies included."""
+        self.spent_s = 0.0
+        """What the study's finished trials took, on their training clocks."""
+        self._num_prior, self._longest_s = 0, -math.inf
         self._finished: dict[int, Trial] = {}
         self._tried: dict[base.ParamsKey, set[int]] = {}  # With the numbers of its trials.
         self._table: tuple[float | None, CurveTable] | None = None
+        self._sorted: list[Trial] | None = None
+        self._configurations: dict[base.ParamsKey, list[Trial]] | None = None
         self._known: list[Known] | None = None
 
     @property
@@ -203,8 +209,9 @@ class History:
         needs_times = prior.outcome.status == Status.OOM or not self.knows_length
         if needs_times and not prior.same_times:
             return
-        number = -1 - sum(number < 0 for number in self._finished)
-        trial = self._trial(number, Proposal(f"e{-number}", prior.params))
+        self._num_prior += 1
+        name = f"e{self._num_prior}"
+        trial = self._trial(-self._num_prior, Proposal(name, prior.params))
         trial.outcome = prior.outcome
         self._add(trial)
 
@@ -214,32 +221,58 @@ class History:
 
     def _add(self, trial: Trial) -> None:
         assert trial.outcome is not None
-        if trial.outcome.status != Status.FAILED:
-            self._finished[trial.number] = trial
-        self._table = self._known = None
+        if trial.outcome.status == Status.FAILED:
+            return
+        self._finished[trial.number] = trial
+        self.num_finished += 1
+        self.spent_s += trial.outcome.curve.end_s if trial.number >= 0 else 0.0
+        self._longest_s = max(self._longest_s, trial.cost.likely_s if trial.cost else -math.inf)
+        self._table = self._sorted = self._configurations = self._known = None
+        if len(self._finished) >= 2 * self._most_trials:
+            self._thin_out({trial.number})
 
-    @property
-    def num_finished(self) -> int:
-        """Trials that did not fail, those of other studies included."""
-        return len(self._finished)
+    def _thin_out(self, kept: set[int]) -> None:
+        """Forgets half of the trials but `kept`; of a configuration all runs stay, or none.
+
+        Half of what stays is the best, a quarter the newest, and a quarter of every quality.
+        """
+        own: dict[base.ParamsKey, list[Trial]] = {}
+        for trial in self.finished:
+            own.setdefault(base.params_key(trial.proposal.params), []).append(trial)
+        best = sorted(own.values(), key=self._promise, reverse=True)
+        newest = [own[base.params_key(trial.proposal.params)] for trial in self.finished[::-1]]
+        quarter = max(self._most_trials // 4, 1)
+        evenly = best[:: max(len(best) // quarter, 1)]
+        for limit, runs in ((2 * quarter, best), (3 * quarter, newest), (4 * quarter, evenly)):
+            for each in runs:
+                if len(kept) < limit:
+                    kept.update(trial.number for trial in each)
+        self._finished = {number: self._finished[number] for number in kept}
+        self._sorted = None
+
+    def _promise(self, runs: Sequence[Trial]) -> float:
+        """Returns how good a configuration is, larger is better; with one more miss if it met."""
+        ends = [trial for trial in runs if self._is_run(trial)]
+        if hits := sum(trial.met for trial in ends):
+            return _rank_of_time(sum(map(_spent_s, ends)) / hits * (1 + 1 / len(ends)))
+        outcomes = [trial.outcome for trial in runs if trial.outcome is not None]
+        best = [-math.inf if o.best_metric is None else o.best_metric for o in outcomes]
+        return max(map(_rank, outcomes, distance(best, self.target.value)))
 
     @property
     def finished(self) -> list[Trial]:
-        """Trials that did not fail, by their numbers."""
-        return [trial for _, trial in sorted(self._finished.items())]
+        """Trials that did not fail, by their numbers; of very many, those that say most."""
+        if self._sorted is None:
+            self._sorted = [trial for _, trial in sorted(self._finished.items())]
+        return self._sorted
 
     def longest_s(self) -> float:
         """Returns the longest run's cost so far [s], at most the time limit; NaN if unknown."""
         limit_s = self.target.max_train_s
-        every = chain(self._finished.values(), self.running.values())
-        costs = (trial.cost.likely_s for trial in every if trial.cost is not None)
-        longest_s = min(max(costs, default=limit_s), limit_s)
+        costs = [t.cost.likely_s for t in self.running.values() if t.cost is not None]
+        longest_s = max([*costs, self._longest_s])
+        longest_s = min(limit_s if longest_s == -math.inf else longest_s, limit_s)
         return longest_s if math.isfinite(longest_s) else math.nan
-
-    def spent_s(self) -> float:
-        """Returns what the study's finished trials took, on their training clocks [s]."""
-        own = [trial for trial in self._finished.values() if trial.number >= 0]
-        return sum(t.outcome.curve.end_s for t in own if t.outcome is not None)
 
     def to_beat_s(self) -> float:
         """Returns the time in which a run must meet the target to be of use [s].
@@ -269,13 +302,17 @@ class History:
 
         Where the length is free, one that was run again and stopped counts: it took too long.
         """
-        found: dict[base.ParamsKey, list[Trial]] = {}
-        for trial in self.finished:
-            status = trial.outcome and trial.outcome.status
-            is_late = status == Status.CAPPED and trial.again and not self.knows_length
-            if trial.number >= 0 and (status in ENDS or is_late):
-                found.setdefault(base.params_key(trial.proposal.params), []).append(trial)
-        return found
+        if self._configurations is None:
+            self._configurations = {}
+            for trial in filter(self._is_run, self.finished):
+                key = base.params_key(trial.proposal.params)
+                self._configurations.setdefault(key, []).append(trial)
+        return self._configurations
+
+    def _is_run(self, trial: Trial) -> bool:
+        status = trial.outcome and trial.outcome.status
+        is_late = status == Status.CAPPED and trial.again and not self.knows_length
+        return trial.number >= 0 and (status in ENDS or is_late)
 
     def table(self) -> CurveTable:
         """Returns the finished trials' curves, on their schedules or on the time to beat."""
@@ -344,5 +381,9 @@ def _rank(outcome: Outcome, best_y: float) -> float:
     if outcome.status == Status.OOM:
         return -math.inf
     if outcome.status == Status.REACHED:
-        return 100.0 - math.log(max(outcome.train_s, 1e-9))
+        return _rank_of_time(outcome.train_s)
     return min(best_y, 0.0)
+
+
+def _rank_of_time(time_s: float) -> float:
+    return 100.0 - math.log(max(time_s, 1e-9))

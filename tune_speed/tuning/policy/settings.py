@@ -54,5 +54,8 @@ class Parts:
     """Share of the budget, at its end, in which only what was tried is run; 0: none."""
     cost_margin: float = 0.9
     """A running trial is stopped for its projected end only if this much of it is too long."""
+    # A proposal takes 42 ms with 500 trials, and took 0.8 s with 20,000.
+    most_trials: int = 400
+    """Trials that the model and the rungs keep, once there are twice as many."""
     acquisition: AcquisitionSettings = field(default_factory=AcquisitionSettings)
     """The model's figures."""

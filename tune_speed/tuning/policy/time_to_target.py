@@ -79,7 +79,7 @@ class TimeToTarget:
         self._space, self._sampler, self._parts = space, sampler, parts
         self._seed, self._cost_of = seed, cost_of
         self._encoder = Encoder(space)
-        self._history = History(self._encoder, target, cost_of, share_first=parts.share_first)
+        self._history = History(self._encoder, target, cost_of, parts)
         self._stopping = EarlyStopping(self._history, parts, seed=seed)
         self._optuna = OptunaStudy(
             space=space,
@@ -100,6 +100,8 @@ class TimeToTarget:
         self._again: list[Proposal] = []
         self.spent = 0.0
         self._known: tuple[int, Model | None] = (-1, None)
+        self._tried: list[Candidate] = []
+        """Configurations of the least expected times, which may be run again."""
 
     @property
     def leader(self) -> Leader | None:
@@ -197,9 +199,9 @@ class TimeToTarget:
                 return point, "a point to evaluate"
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
-        is_costly = history.spent_s() >= parts.start_runs * history.longest_s()
+        is_costly = history.spent_s >= parts.start_runs * history.longest_s()
         is_start = number < parts.num_start and not is_costly
-        if is_start or len(history.finished) < min(4, parts.num_start):
+        if is_start or history.num_finished < min(4, parts.num_start):
             return self._start(rng)
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, "exploration: spread evenly")
@@ -262,19 +264,18 @@ class TimeToTarget:
         parts, history, model = self._parts, self._history, self._known[1]
         if model is None:
             return None
-        evidence = history.evidence(graded=parts.graded, memory=parts.memory)
         running = sorted(history.running.values(), key=lambda trial: trial.number)
         candidate = best_candidate(
             self._encoder,
             model,
-            evidence,
+            self._evidence,
             running=(
                 np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1]),
                 np.array([t.likely_s for t in running]),
             ),
             objective=self._objective(only_again=only_again, is_end=is_end),
             allowed=self._allowed,
-            tried=self._tried() if parts.repeats and history.knows_length else (),
+            tried=self._tried if parts.repeats else (),
             rng=rng,
             settings=parts.acquisition,
         )
@@ -304,25 +305,34 @@ class TimeToTarget:
         if self._known[0] == number:
             return
         with one_thread():
-            evidence = history.evidence(graded=parts.graded, memory=parts.memory)
+            self._evidence = history.evidence(graded=parts.graded, memory=parts.memory)
             model = None
-            if evidence.fits.sum() >= 3:
+            if self._evidence.fits.sum() >= 3:
                 model = Model(
                     self._encoder,
-                    evidence,
+                    self._evidence,
                     has_cost=history.by_share,
                     settings=parts.acquisition,
                     rng=np.random.default_rng([self._seed, number, 11]),
                 )
             self._known = number, model
-            history.favourites, known = (), history.known()
+            history.favourites, self._tried, known = (), [], history.known()
             if known and not history.knows_length:
                 history.favourites = _by_their_runs(known)
             elif known and model is not None:
                 history.favourites = self._by_the_model(model, known)
 
     def _by_the_model(self, model: Model, known: Sequence[Known]) -> tuple[Recommended, ...]:
-        expected, mean, sd = self._log_expected(model, [each.runs for each in known])
+        runs = list(self._history.configurations().values())
+        expected, mean, sd, costs = self._log_expected(model, runs)
+        # What did not fit has no distance that says how good it is, and will not fit again.
+        fit = [i for i in np.argsort(expected, kind="stable") if not any(t.is_oom for t in runs[i])]
+        self._tried = [
+            Candidate(runs[i][0].units, runs[i][0].proposal.params, float(costs[i]))
+            for i in fit[:16]
+        ]
+        met = [i for i, own in enumerate(runs) if any(trial.met for trial in own)]
+        expected, mean, sd = expected[met], mean[met], sd[met]
         noise_sd = max(model.process.noise_sd, 1e-9)
         chance = ndtr(mean / np.hypot(sd, noise_sd))
         low, high = (ndtr((mean + z * sd) / noise_sd) for z in (-1.96, 1.96))
@@ -335,14 +345,14 @@ class TimeToTarget:
 
     def _log_expected(
         self, model: Model, runs: Sequence[Sequence[Trial]]
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Returns the logarithms of the expected times [s] of configurations: (C,).
 
-        Next to them, of their distance at the end, the mean and what the model does not know of it.
-        The length is known.
+        Next to them, of their distance at the end, the mean and what the model does not know of it,
+        and what a run costs [s]. The length is known.
         """
         units = np.array([own[0].units for own in runs])
-        costs = np.array([np.mean([t.likely_s for t in own]) for own in runs])
+        costs = np.array([sum(t.likely_s for t in own) / len(own) for own in runs])
         mean, sd = model.process.predict(model.points(units, costs))
         expected = log_expected_s(
             mean,
@@ -350,24 +360,7 @@ class TimeToTarget:
             log_cost=np.log(np.where(np.isnan(costs), model.usual_cost, costs)),
             fractions=np.array(self._history.fractions),
         )
-        return expected, mean[:, 0], sd
-
-    def _tried(self) -> list[Candidate]:
-        """Returns the configurations of the least expected times, which may be run again."""
-        model, known = self._known[1], self._history.configurations().values()
-        # What did not fit has no distance that says how good it is, and will not fit again.
-        runs = [own for own in known if not any(trial.is_oom for trial in own)]
-        if model is None or not runs:
-            return []
-        order = np.argsort(self._log_expected(model, runs)[0], kind="stable")[:16]
-        return [
-            Candidate(
-                units=runs[i][0].units,
-                params=runs[i][0].proposal.params,
-                cost_s=float(np.mean([t.likely_s for t in runs[i]])),
-            )
-            for i in order
-        ]
+        return expected, mean[:, 0], sd, costs
 
     def _reason_again(self, params: Mapping[str, Any]) -> str:
         runs = self._history.configurations()[base.params_key(params)]
