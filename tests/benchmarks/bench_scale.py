@@ -225,7 +225,7 @@ class Witness:
 class Anywhere:
     """All nodes will do."""
 
-    device_type = None
+    device_type, is_local = None, False
 
     def placement(self) -> dict[str, Any]:
         return {"node_ids": [], "device_type": None}

@@ -178,6 +178,18 @@ def trial_actors(tune_controller: Any) -> Mapping[str, Any]:
     }
 
 
+def forget_ended(tune_controller: Any) -> None:
+    """Lets Tune drop trials that have ended, with which its memory would grow for ever."""
+    # It keeps 20 kB of each for its tables and its state on disk, which nobody reads.
+    tune = tune_controller
+    for trial in [t for t in tune._trials if t.is_finished() and t not in tune._trial_to_actor]:
+        tune._trials.remove(trial)
+        tune._trial_metadata.pop(trial.trial_id, None)
+        ended = tune._stopped_trials, tune._failed_trials
+        for held in (*ended, tune._live_trials, tune._trials_to_cache):
+            held.discard(trial)
+
+
 def without_origin(ray_trial: Any) -> None:
     """Lets Tune take note of the death of a trial that has reported nothing."""
     # For a line that `verbose=0` hides it asks the trial's process for host and pid. One that has

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune.experiment import Trial as RayTrial
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -242,6 +243,14 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         return {} if self.controller is None else compat.trial_actors(self.controller)
 
 
+class _NoProgress(_Unpickled, TrialProgressCallback):  # type: ignore[misc]
+    """Stands where Tune would put one of its own, which keeps all trials for ever."""
+
+    def on_trial_result(self, *_: Any, **info: Any) -> None: ...
+    def on_trial_error(self, *_: Any, **info: Any) -> None: ...
+    def on_trial_complete(self, *_: Any, **info: Any) -> None: ...
+
+
 class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
     def __init__(
         self, adapter: Adapter, scheduler: _Scheduler, on_tick: Callable[[], None]
@@ -255,6 +264,8 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         if self._adapter.failure is not None:
             self._scheduler.controller.request_stop_experiment()
         if time.monotonic() - self._ticked_s > TICK_S:
+            if self._scheduler.controller is not None:
+                compat.forget_ended(self._scheduler.controller)
             self._ticked_s = time.monotonic()
             self._on_tick()
 
@@ -271,17 +282,11 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         # Ray keeps each trial's last result in its own state, where a curve only takes memory.
         result.pop("record", None)
 
-    def on_trial_complete(
-        self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any
-    ) -> None:
-        trial.config.clear()  # Tune keeps all trials; of an ended one nothing is needed.
-
     def on_trial_error(
         self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any
     ) -> None:
         self._adapter.died(trial)
         compat.without_origin(trial)
-        trial.config.clear()
 
     def on_experiment_end(self, trials: list[RayTrial], **info: Any) -> None:
         for trial_id in self._adapter.controller.running:
@@ -323,7 +328,7 @@ def run_search(
                 _Searcher(adapter), max_concurrent=study.search.at_once
             ),
             scheduler=scheduler,
-            callbacks=[_Callback(adapter, scheduler, on_tick)],
+            callbacks=[_Callback(adapter, scheduler, on_tick), _NoProgress()],
             # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
             # would wait for ever for the one of a trial that has ended.
             reuse_actors=study.loop is not None or most_devices(study.space) == 1,
