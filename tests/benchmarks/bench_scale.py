@@ -2,6 +2,7 @@
 
     python tests/benchmarks/bench_scale.py ours      # 1,000 trials, 64 at a time, on 8 nodes
     python tests/benchmarks/bench_scale.py compare [--mlflow] [--repeats 3] [--trials 250]
+    python tests/benchmarks/bench_scale.py resume --policy time_to_target --trials 20000
 
 The nodes are those of Ray's test cluster: each has a raylet of its own, all are on this machine. A
 trial trains nothing: it is evaluated 20 times, every 50 ms, in a process without torch, so that 64
@@ -22,6 +23,10 @@ cost of our own proposals and of stopping in it.
 | driver wall  | seconds beyond what 64 workers without any overhead would take, per trial        |
 | RSS          | resident memory of the driver's process [MiB], as trials end                     |
 
+`resume` writes the ledger of a search of so many of these trials, and then takes it over in a new
+process, as `--resume` does before it starts Ray: the ledger is read, and the controller has its
+next proposal. The bar: 30 s for 20,000 trials.
+
 The bars: at least 200 reports/s; memory flat; driver CPU and wall at most half of vanilla's.
 """
 
@@ -39,13 +44,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import ray
 from ray import tune
 from ray.cluster_utils import Cluster
 
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, TrialRecord
+from tune_speed.study.file import load_study
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
+from tune_speed.tuning.driver.controller import SearchController
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.policy.base import Proposal
+from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 EVALUATIONS, EVERY_S = 20, 0.05
@@ -231,20 +242,22 @@ class Anywhere:
         return {"node_ids": [], "device_type": None}
 
 
-def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs our search over trials that sleep."""
-    from tune_speed.study.file import load_study
-    from tune_speed.tracking.store.store import open_store
-    from tune_speed.tracking.writer.tracker import Tracker
-    from tune_speed.tuning.driver.controller import SearchController
-    from tune_speed.tuning.driver.ledger import Ledger
-    from tune_speed.tuning.ray import tuner
-
+def scale_study(folder: Path, options: argparse.Namespace, *, more: int = 0) -> Any:
     sampler = f"sampler: {options.sampler}," if options.policy == "time_to_target" else ""
     text = STUDY.replace("POLICY", options.policy).replace("SAMPLER", sampler)
     (folder / "scale.yaml").write_text(text)
-    overrides = [f"search.trials={options.trials}", f"search.concurrent={options.concurrent}"]
-    study = load_study(folder / "scale.yaml", overrides=overrides)
+    trials = f"search.trials={options.trials + more}"
+    overrides = [trials, f"search.concurrent={options.concurrent}"]
+    return load_study(folder / "scale.yaml", overrides=overrides)
+
+
+def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs our search over trials that sleep."""
+    from tune_speed.tracking.store.store import open_store
+    from tune_speed.tracking.writer.tracker import Tracker
+    from tune_speed.tuning.ray import tuner
+
+    study = scale_study(folder, options)
     meter = Meter()
     observers: list[Any] = [Witness(meter)]
     if options.mlflow:
@@ -272,6 +285,53 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.mlflow:
         observers[1].close(timeout_s=60.0)
     return figures
+
+
+def write_ledger(folder: Path, options: argparse.Namespace) -> None:
+    """Writes the ledger of a search that has finished so many trials of random parameters."""
+    study, drawn = scale_study(folder, options), np.random.default_rng(0)
+    encoder = Encoder(study.space)
+    with Ledger(folder / "study") as ledger:
+        for number in range(options.trials):
+            params = encoder.params(drawn.random((1, len(encoder.parameters))))[0]
+            proposal = Proposal(f"t{number:04d}", params, "at random")
+            spec = TrialSpec(
+                study=study.name,
+                trial_id=proposal.trial_id,
+                params=params,
+                recipe=TrialSpec.recipe_of(study.space.build(params)),
+                workload=study.workload,
+                workload_hash="w",
+                space_hash=study.space.hash,
+                seed=number,
+                allotment=Allotment(device="cpu"),
+            )
+            done = [evaluation(n, accuracy_of(params, n)) for n in range(EVALUATIONS)]
+            status = Status.REACHED if done[-1].accuracy >= 0.9 else Status.MISSED
+            ledger.proposed(proposal, seed=number)
+            run = result(spec, done, status)
+            ledger.finished(make_record(spec, spec.recipe, run, started_at=""))
+
+
+def take_over(folder: Path, options: argparse.Namespace) -> None:
+    """Takes a search over and prints what that took."""
+    study = scale_study(folder, options, more=1)
+    began_s, began_cpu_s = time.perf_counter(), cpu_s()
+    with Ledger(folder / "study") as ledger:
+        read_s = time.perf_counter() - began_s
+        controller = SearchController(
+            study=study,
+            workload_hash="w",
+            ledger=ledger,
+            allotment=Allotment(device="cpu"),
+            observers=[],
+        )
+        assert controller.propose() is not None
+    took_s, rss = time.perf_counter() - began_s, psutil.Process().memory_info().rss / 2**20
+    print(
+        f"{options.trials} trials: {took_s:.1f} s, of which {read_s:.1f} s read the ledger;"
+        f" {cpu_s() - began_cpu_s:.1f} s of CPU; {rss:.0f} MiB (bar: 30 s)"
+    )
 
 
 class Counter(tune.Callback):
@@ -395,7 +455,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("side", choices=["ours", "vanilla", "compare"])
+    parser.add_argument("side", choices=["ours", "vanilla", "compare", "resume", "take_over"])
     parser.add_argument("--trials", type=int)
     parser.add_argument("--concurrent", type=int, default=64)
     parser.add_argument("--nodes", type=int, default=8)
@@ -409,6 +469,15 @@ def main() -> None:
     options.trials = options.trials or (250 if options.side == "compare" else 1000)
     if options.side == "compare":
         compare(options)
+        return
+    if options.side == "resume":
+        with tempfile.TemporaryDirectory() as name:
+            write_ledger(Path(name), options)
+            own = ["--out", name, "--trials", str(options.trials), "--policy", options.policy]
+            subprocess.run([sys.executable, __file__, "take_over", *own], check=True)
+        return
+    if options.side == "take_over":
+        take_over(options.out, options)
         return
     if options.profile:
         import cProfile

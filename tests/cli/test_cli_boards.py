@@ -49,7 +49,8 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     for study, kind in parts:
         parent = {"search_id": "1", "parent_kind": "certification"} if kind == "certified" else {}
         tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **parent)
-        tracker.reconcile(r for r in records() if (r.study, r.kind) == (study, kind))
+        mine = [r for r in records() if (r.study, r.kind) == (study, kind)]
+        tracker.reconcile({record.trial_id: record for record in mine})
         assert tracker.close(timeout_s=30) == ()
     return uri
 

@@ -144,7 +144,7 @@ def search(
                 plan=_plan(study),
                 is_only=True,
             )
-            tracker.reconcile(ledger.records.values())
+            tracker.reconcile(ledger.records)
             was_stopped, observers = True, list[Observer]([tracker])
             try:
                 controller = SearchController(

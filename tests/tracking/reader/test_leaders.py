@@ -59,7 +59,7 @@ def records(study: str) -> Iterator[TrialRecord]:
 
 def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
     tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **settings)
-    tracker.reconcile(made)
+    tracker.reconcile({each.trial_id: each for each in made})
     assert tracker.close(timeout_s=60) == ()
     return tracker
 

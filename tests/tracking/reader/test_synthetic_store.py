@@ -39,7 +39,7 @@ def stores(
     synthetic_store.add_study(open_store(uris[0]), made)
     tags = {**synthetic_store.STUDY_TAGS, "workload": made[0].workload_name}
     tracker = Tracker(open_store(uris[1]), study="study", study_tags=tags, linger_s=0.02)
-    tracker.reconcile(made)
+    tracker.reconcile({each.trial_id: each for each in made})
     assert tracker.close(timeout_s=60) == ()
     return uris[0], uris[1]
 

@@ -77,7 +77,7 @@ def test_a_study_is_read_while_it_is_written_and_a_killed_driver_is_made_good_by
     os.kill(driver.pid, signal.SIGKILL)
     assert driver.communicate(timeout=60) == ("", "")
     tracker = Tracker(client, study="study", study_tags={}, linger_s=0.02)
-    tracker.reconcile(records)
+    tracker.reconcile({record.trial_id: record for record in records})
     assert tracker.close(timeout_s=60) == ()
     runs = client.search_runs([tracker.experiment_id])
     status = {run.info.run_name: run.info.status for run in runs}

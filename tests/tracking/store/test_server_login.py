@@ -228,7 +228,7 @@ def test_a_login_that_is_lost_in_mid_search_is_told_and_costs_nothing(
         assert PASSWORD not in undelivered[0].reason
         let_in.setenv("MLFLOW_TRACKING_PASSWORD", changed)
         resumed = track(server.uri, "lost")
-        resumed.reconcile([make_record("t0000"), make_record("t0001")])
+        resumed.reconcile({name: make_record(name) for name in ("t0000", "t0001")})
         assert resumed.close(timeout_s=60) == ()
     finally:
         set_password(server, old=changed, new=PASSWORD)

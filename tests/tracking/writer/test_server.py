@@ -223,7 +223,7 @@ def end_without(tracker: Tracker) -> None:
 def check_what_a_resumed_search_delivers(server: MlflowServer, database: str, study: str) -> None:
     for _ in range(2):
         resumed = track(server.uri, study)
-        resumed.reconcile([make_record("t0000"), make_record("t0001")])
+        resumed.reconcile({name: make_record(name) for name in ("t0000", "t0001")})
         assert resumed.close(timeout_s=60) == ()
     runs = check_each_once(database, study, {"t0000": "FINISHED", "t0001": "FINISHED"})
     assert [run.steps() for run in runs] == [CURVE, [10]]  # The records made here hold one step.

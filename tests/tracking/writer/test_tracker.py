@@ -235,7 +235,7 @@ def test_the_searchs_own_metrics_are_there_once_however_often_it_is_resumed(
     records = [make_record(f"t{i:04d}") for i in range(3)]
     for number in (2, 2, 3, 3):
         tracker = make_tracker()
-        tracker.reconcile(records[:number])
+        tracker.reconcile({record.trial_id: record for record in records[:number]})
         assert tracker.close(timeout_s=20) == ()
     check_each_once(uri, "study", {record.trial_id: "FINISHED" for record in records})
     (search,) = runs_of_searches(uri, "study")
@@ -275,7 +275,7 @@ def test_reconcile_delivers_what_is_missing_once(client: Any, make_tracker: Make
     before = runs_of(client, first)["t0000"]
     for _ in range(2):
         tracker = make_tracker()
-        tracker.reconcile(records)
+        tracker.reconcile({record.trial_id: record for record in records})
         assert tracker.close(timeout_s=20) == ()
     runs = runs_of(client, first)
     status = {trial_id: run.info.status for trial_id, run in runs.items()}
@@ -310,7 +310,7 @@ def test_reconcile_leaves_a_trial_alone_that_runs_again(client: Any, make_tracke
     start(first)
     leave_running(client, first, "t0000")
     second = make_tracker()
-    second.reconcile([])
+    second.reconcile({})
     start(second)
     second.trial_finished(record=make_record())
     assert second.close(timeout_s=20) == ()
@@ -328,7 +328,7 @@ def test_a_run_that_is_there_twice_is_there_once_after_reconcile(
     client.create_run(first.experiment_id, tags=tags)
     client.create_run(first.experiment_id, tags=tags, start_time=1)
     second = make_tracker()
-    second.reconcile([make_record()])
+    second.reconcile({"t0000": make_record()})
     second.close(timeout_s=20)
     assert runs_of(client, second)["t0000"].info.run_id == complete
 
@@ -411,7 +411,7 @@ def test_what_was_undelivered_is_delivered_by_the_next_reconcile(
         assert first.close(timeout_s=0.2)
     first._thread.join(60)  # As the end of its process would do.
     second = make_tracker()
-    second.reconcile([make_record()])
+    second.reconcile({"t0000": make_record()})
     assert second.close(timeout_s=60) == ()
     assert runs_of(client, second)["t0000"].info.status == "FINISHED"
 
