@@ -11,7 +11,8 @@ are kept in a file there; run again, it goes on where it stopped. After a change
 it with `--again`; after one to a benchmark, delete the file.
 
 The cost of a policy is measured on one synthetic benchmark: the time of `ask` where 500 and where
-20,000 trials have finished, and what a process grows by when the policy takes over 10,000 trials and is asked once.
+20,000 trials have finished, and what a process grows by when the policy takes over 10,000 trials
+and is asked once.
 """
 
 import argparse
