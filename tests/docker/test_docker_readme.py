@@ -116,5 +116,5 @@ def test_secret_of_the_manifest_is_the_one_that_is_made() -> None:
 
 def test_every_file_beside_it_is_in_its_table() -> None:
     files = {file.name for file in DOCKER.iterdir() if file.is_file() and file.name[0] != "."}
-    own = {"README.md", "Dockerfile.dockerignore", "requirements.py"}
+    own = {"README.md", "Dockerfile.dockerignore"}
     assert [name for name in files - own if f"`{name}`" not in README] == []

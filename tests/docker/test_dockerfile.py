@@ -1,8 +1,6 @@
 """What must hold of the images, read from the Dockerfile."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -49,7 +47,7 @@ def test_user_is_a_number_and_not_root(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_every_install_is_by_the_constraints_and_keeps_no_cache(device: str) -> None:
+def test_every_install_is_by_hash_and_keeps_no_cache(device: str) -> None:
     installs = [
         part
         for run in of("RUN", device)
@@ -59,21 +57,43 @@ def test_every_install_is_by_the_constraints_and_keeps_no_cache(device: str) -> 
     assert len(installs) >= 2
     for install in installs:
         assert "--no-cache-dir" in install
-        assert "-c constraints.txt" in install or "--no-index" in install
+        by_hash = "--require-hashes --no-deps" in " ".join(install.split())
+        # An index of CPU-only wheels is whoever builds' own.
+        assert by_hash or "--no-index" in install or '--index-url "$TORCH_INDEX" torch' in install
     assert all("rm -rf /var/lib/apt/lists" in r for r in of("RUN", device) if "apt-get" in r)
 
 
 def test_constraints_pin_all_that_the_images_install() -> None:
+    assert wanted() <= constraints().keys()
+
+
+def test_images_install_by_hash_what_the_constraints_pin() -> None:
+    """Run `docker/lock.sh` after a change to pyproject.toml or to the constraints."""
+    both = [(DOCKER / f"requirements{kind}.txt").read_text() for kind in ("", "-cuda")]
+    locked: dict[str, str] = {}
+    for block in re.split(r"\n(?=\S)", "\n".join(each.strip() for each in both)):
+        found = re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==(\S+)", block)
+        assert found and re.search(r"--hash=sha256:[0-9a-f]{64}", block), block
+        locked[canonicalize_name(found[1])] = found[2]
+    assert "://" not in "".join(both)
+    names, pinned = wanted(), constraints()
+    assert {"ray", "torch", "mlflow", "psycopg2-binary"} <= names <= locked.keys()
+    assert [name for name in locked.keys() & pinned if locked[name] != pinned[name]] == []
+    # Others are for other systems.
+    assert locked.keys() - pinned <= {"colorama", "httpx2-jsfetch", "pywin32", "tzdata", "waitress"}
+    assert {"torch", "triton"} <= {line.split("=")[0] for line in both[1].splitlines()}
+
+
+def constraints() -> dict[str, str]:
     lines = (DOCKER / "constraints.txt").read_text().splitlines()
     assert all(re.fullmatch(r"[\w.-]+==[\w.+!]+", line) for line in lines)
-    pinned = {canonicalize_name(line.split("==")[0]) for line in lines}
-    command = [sys.executable, str(DOCKER / "requirements.py"), str(ROOT / "pyproject.toml")]
-    printed = subprocess.run(
-        [*command, "cluster"], capture_output=True, text=True, check=True, timeout=30
-    ).stdout.split("\n")
-    wanted = {canonicalize_name(Requirement(line).name) for line in printed if line}
-    assert {"ray", "torch", "mlflow", "psycopg2-binary"} <= wanted
-    assert wanted - pinned == set()
+    return {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
+
+
+def wanted() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
 
 
 def test_versions_of_ray_are_those_of_the_constraints() -> None:
@@ -89,7 +109,8 @@ def test_context_holds_the_program_and_nothing_of_a_user() -> None:
     assert tops == wanted
     assert {file for file in files if file.startswith("docker/")} == {
         "docker/constraints.txt",
-        "docker/requirements.py",
+        "docker/requirements.txt",
+        "docker/requirements-cuda.txt",
     }
     assert (
         "tune_speed/cli/main.py" in files
