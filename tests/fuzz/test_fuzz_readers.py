@@ -6,6 +6,7 @@ looks longer and deeper: `fuzz_yaml.py` and its neighbours.
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,17 +24,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_record, make_run
 
+from tune_speed.core.comparability import board_key, totals_of
 from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.study.file import parse_recipe
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
+from tune_speed.tracking import schema
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.checkpoint.file import BadCheckpoint, split
 from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.trial_files import read_trial_file, trial_file
+from tune_speed.tuning.ray.concurrency import FILE as PACKING
+from tune_speed.tuning.ray.concurrency import read_packing
 
 BRIEF = settings(max_examples=60)
 signs = st.sampled_from([*"{}[]:,-?&*!|>'\"#%@`\n\t ~<=0123abc.ex_", "\\x", "- ", ": ", "\u2028"])
@@ -180,6 +186,50 @@ def test_any_ledger_is_read_or_refused(
             assert all(name.startswith("t0") for name in (*ledger.proposals, *ledger.records))
     except StorageError as error:
         assert "ledger.jsonl:" in str(error)
+
+
+DEEP = [b"[" * 4900, b'{"a":' * 2000, b"[" * 2000 + b"]" * 2000]
+FAVOURITE = Recommended(trial_id="t0000", runs=4, hits=3, expected_s=2.5)
+KEY = board_key(make_record())
+TAGS = {
+    **schema.pack_record(make_record()),
+    **schema.pack_favourites([FAVOURITE], KEY),
+    **schema.pack_boards({KEY: totals_of([make_record()])}),
+}
+TAG_READERS = (schema.unpack_record, schema.unpack_favourites, schema.unpack_boards)
+
+
+def test_tags_that_nobody_changed_say_what_was_written() -> None:
+    assert [bool(read(TAGS)) for read in TAG_READERS] == [True] * 3
+
+
+@BRIEF
+@given(st.one_of(st.sampled_from(DEEP), mutated(*(text.encode() for text in TAGS.values()))))
+def test_any_tag_of_mlflow_is_read_or_left_out(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    for read in TAG_READERS:
+        read(dict.fromkeys(TAGS, text))
+
+
+@BRIEF
+@given(data=st.one_of(st.sampled_from(DEEP), mutated(make_record().model_dump_json().encode())))
+def test_any_file_beside_the_ledger_is_read_or_taken_for_none(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "trials").mkdir()
+    for path in (trial_file(folder, "t0000"), folder / PACKING):
+        path.write_bytes(data)
+    found = read_trial_file(folder, "t0000")
+    assert found is None or isinstance(found, TrialRecord)
+    assert read_packing(folder, {"trials": "4"}) is None
+
+
+def test_folder_in_a_files_place_is_taken_for_none(tmp_path: Path) -> None:
+    trial_file(tmp_path, "t0000").mkdir(parents=True)
+    (tmp_path / PACKING).mkdir()
+    assert read_trial_file(tmp_path, "t0000") is None
+    assert read_packing(tmp_path, {}) is None
 
 
 @BRIEF

@@ -320,7 +320,7 @@ def unpack_favourites(tags: Mapping[str, str]) -> Favourites:
     try:
         (board, *favourites), _ = json.JSONDecoder().raw_decode(_joined(RECOMMENDED, tags))
         return str(board), tuple(map(Recommended.model_validate, favourites))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return "", ()
 
 
@@ -341,7 +341,7 @@ def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None
             )
             for entry in entries
         }
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -108,7 +108,7 @@ def _read(file: Path, recipe: Recipe) -> Settled | None:
     """Returns what was settled before; None where there is nothing, or nothing that can be read."""
     try:
         found = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     names = unsettled(recipe)
     if not isinstance(found, dict) or set(found) - {NOTE} != set(names):

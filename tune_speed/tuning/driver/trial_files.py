@@ -40,7 +40,7 @@ def read_trial_file(folder: Path, trial_id: str) -> TrialRecord | None:
     path = trial_file(folder, trial_id)
     try:
         return TrialRecord.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return None
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import ray
-from pydantic import Field, ValidationError
+from pydantic import Field
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -366,7 +366,7 @@ def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
     """Returns an earlier measurement for the same `asked`; None if there is none, or damaged."""
     try:
         packing = Packing.model_validate_json((folder / FILE).read_text())
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return None
     return packing if packing.asked == asked else None
 

@@ -181,7 +181,7 @@ class RecordedBenchmark:
         for number, row in enumerate(table.to_pylist(), start=1):
             try:
                 runs.append(_run(row, space))
-            except (ConfigError, ValueError, TypeError) as error:
+            except (ConfigError, ValueError, TypeError, RecursionError) as error:
                 raise _unusable(path, f"row {number}: {error}") from error
         if not any(run.is_done for run in runs):
             raise _unusable(path, "no run went to its end")
