@@ -13,11 +13,14 @@ from typing import Any
 from command import TINY_STUDY
 from making import make_record
 
+from tune_speed.core.comparability import board_key, totals_of
 from tune_speed.core.errors import ConfigError, TuneSpeedError
+from tune_speed.core.records import Recommended
 from tune_speed.study.file import parse_recipe
 from tune_speed.study.space import SearchSpace
 from tune_speed.study.validation import study_mistakes
 from tune_speed.study.yaml import dump_yaml, scan_yaml
+from tune_speed.tracking import schema
 from tune_speed.tracking.filter.where import Where, in_mlflow, parse_where
 
 STUDIES = (
@@ -37,6 +40,15 @@ FILTERS = (
     "n != 5 and study == 'it''s'",
     "a.b-c not in (1, true, 'x')",
 )
+
+FAVOURITE = Recommended(trial_id="t0000", runs=4, hits=3, expected_s=2.5)
+KEY = board_key(make_record())
+TAGS = {
+    **schema.pack_record(make_record()),
+    **schema.pack_favourites([FAVOURITE], KEY),
+    **schema.pack_boards({KEY: totals_of([make_record()])}),
+}
+TAG_READERS = (schema.unpack_record, schema.unpack_favourites, schema.unpack_boards)
 
 
 def read_yaml(data: bytes) -> None:
@@ -94,6 +106,13 @@ def _ask(where: Where) -> None:
 def _record() -> Any:
     recipe = {"optimizer": {"sgd": {"lr": 0.1, "momentum": 0.9}}, "batch_size": 64, "compile": True}
     return make_record(params={"optimizer.sgd.lr": 0.1}).model_copy(update={"recipe": recipe})
+
+
+def read_tags(data: bytes) -> None:
+    """Reads what MLflow says of a trial and of a search, each tag with the same text."""
+    text = data.decode(errors="replace")
+    for read in TAG_READERS:
+        read(dict.fromkeys(TAGS, text))
 
 
 def read_checkpoint(data: bytes) -> None:

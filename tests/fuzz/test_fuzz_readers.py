@@ -13,9 +13,12 @@ import pytest
 from fuzz_targets import (
     FILTERS,
     STUDIES,
+    TAG_READERS,
+    TAGS,
     read_checkpoint,
     read_filter,
     read_study,
+    read_tags,
     read_yaml,
     saved_state,
     whole_checkpoint,
@@ -24,16 +27,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_record, make_run
 
-from tune_speed.core.comparability import board_key, totals_of
 from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
-from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.study.file import parse_recipe
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
-from tune_speed.tracking import schema
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.checkpoint.file import BadCheckpoint, split
 from tune_speed.tuning.driver.ledger import Ledger
@@ -189,14 +190,6 @@ def test_any_ledger_is_read_or_refused(
 
 
 DEEP = [b"[" * 4900, b'{"a":' * 2000, b"[" * 2000 + b"]" * 2000]
-FAVOURITE = Recommended(trial_id="t0000", runs=4, hits=3, expected_s=2.5)
-KEY = board_key(make_record())
-TAGS = {
-    **schema.pack_record(make_record()),
-    **schema.pack_favourites([FAVOURITE], KEY),
-    **schema.pack_boards({KEY: totals_of([make_record()])}),
-}
-TAG_READERS = (schema.unpack_record, schema.unpack_favourites, schema.unpack_boards)
 
 
 def test_tags_that_nobody_changed_say_what_was_written() -> None:
@@ -206,9 +199,7 @@ def test_tags_that_nobody_changed_say_what_was_written() -> None:
 @BRIEF
 @given(st.one_of(st.sampled_from(DEEP), mutated(*(text.encode() for text in TAGS.values()))))
 def test_any_tag_of_mlflow_is_read_or_left_out(data: bytes) -> None:
-    text = data.decode(errors="replace")
-    for read in TAG_READERS:
-        read(dict.fromkeys(TAGS, text))
+    read_tags(data)
 
 
 @BRIEF
