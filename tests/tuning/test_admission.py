@@ -123,10 +123,9 @@ def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
         for i in range(3)
     ]
     in_mlflow(uri, study, records)
-    with Ledger(tmp_path / "tiny") as ledger:
-        assert admission.rebuild(ledger, study, workload_hash="w", uri=uri) == 3
-        with pytest.raises(ConfigError, match="rebuilds a ledger that was lost, but that of tiny"):
-            admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+    assert admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri) == 3
+    with pytest.raises(ConfigError, match="rebuilds a ledger that was lost, but that of tiny"):
+        admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri)
     with Ledger(tmp_path / "tiny") as again:
         assert list(again.records.values()) == records[::-1]  # As they ended.
         assert [again.proposals[r.trial_id].params for r in records] == [r.params for r in records]
@@ -139,20 +138,45 @@ def test_trial_of_a_foreign_name_is_refused(tmp_path: Path, study: StudyFile) ->
     uri = store_of([], folder=tmp_path)
     record = make_record(trial_id="../t0000").model_copy(update={"study": "tiny"})
     in_mlflow(uri, study, [record])
-    with (
-        Ledger(tmp_path / "tiny") as ledger,
-        pytest.raises(StorageError, match=r"called t0000 or so, but got '\.\./t0000'"),
-    ):
-        admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+    with pytest.raises(StorageError, match=r"called t0000 or so, but got '\.\./t0000'"):
+        admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri)
+
+
+def test_rebuilding_that_is_stopped_leaves_no_part_and_can_be_said_again(
+    tmp_path: Path, study: StudyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, folder = store_of([], folder=tmp_path), tmp_path / "tiny"
+    records = [
+        make_record(trial_id=f"t{i:04d}").model_copy(update={"study": "tiny"}) for i in range(3)
+    ]
+    in_mlflow(uri, study, records)
+    take_over, taken = Ledger.take_over, list[str]()
+
+    def stopped_at_the_third(ledger: Ledger, record: TrialRecord) -> None:
+        taken.append(record.trial_id)
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        take_over(ledger, record)
+
+    monkeypatch.setattr(Ledger, "take_over", stopped_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+    with Ledger(folder) as ledger:
+        assert not ledger.proposals
+    assert admission.rebuild(folder, study, workload_hash="w", uri=uri) == 3
+    with Ledger(folder) as ledger:
+        assert set(ledger.records) == {"t0000", "t0001", "t0002"}
+    assert {each.name for each in folder.iterdir()} == {"ledger.jsonl", "study.yaml", "trials"}
 
 
 def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: StudyFile) -> None:
     uri = store_of([], folder=tmp_path)
     record = make_record().model_copy(update={"study": "tiny"})
-    with Ledger(tmp_path / "tiny") as ledger:
-        with pytest.raises(ServiceError, match="must hold a study"):
-            admission.rebuild(ledger, study, workload_hash="w", uri=uri)
-        in_mlflow(uri, study, [record], space_hash="another")
-        with pytest.raises(ConfigError, match=r"must keep its search space.* has another \(run "):
-            admission.rebuild(ledger, study, workload_hash="w", uri=uri)
+    folder = tmp_path / "tiny"
+    with pytest.raises(ServiceError, match="must hold a study"):
+        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+    in_mlflow(uri, study, [record], space_hash="another")
+    with pytest.raises(ConfigError, match=r"must keep its search space.* has another \(run "):
+        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+    with Ledger(folder) as ledger:
         assert ledger.header is None

@@ -138,10 +138,6 @@ class EventLog:
             os.ftruncate(self._file, size)
             raise
 
-    def clear(self) -> None:
-        """Removes all events."""
-        os.ftruncate(self._file, 0)
-
     def damaged(self, number: int, error: BaseException) -> StorageError:
         """Returns the error for a line that cannot be read."""
         kind = type(error).__name__

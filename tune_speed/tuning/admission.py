@@ -1,5 +1,6 @@
 """Checks whether a study may be searched: its data, name and place. Begins its ledger."""
 
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -53,24 +54,30 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
     refuse_changed_plugins(ledger, name=study.name)
 
 
-def rebuild(ledger: Ledger, study: StudyFile, *, workload_hash: str, uri: str) -> int:
+def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> int:
     """Writes a lost ledger anew from the study's runs in MLflow; returns the number of its trials.
 
-    Raises: ConfigError if the ledger is not empty, or MLflow has another search of that name;
-        ServiceError if it has none.
+    It appears when it is whole. Raises: ConfigError if the one in `folder` has trials, or MLflow
+        has another search of that name; ServiceError if it has none.
     """
-    if ledger.proposals:
-        raise ConfigError(
-            f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
-            f" with {len(ledger.records)} finished trials (in {ledger.folder}). Leave it out."
-        )
-    found = find_search(uri, study.name)
-    header = found.header | {"study": study.name, "tune_speed": __version__}
-    _refuse_other(header, study, workload_hash=workload_hash, place=f"run {found.run_id}")
-    ledger.restart()  # One that was begun anew has its header, and MLflow refused it.
-    _write_header(ledger, study, header)
-    for record in found.records:
-        ledger.take_over(record)
+    with Ledger(folder) as lost:
+        if lost.proposals:
+            raise ConfigError(
+                f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
+                f" with {len(lost.records)} finished trials (in {folder}). Leave it out."
+            )
+        found = find_search(uri, study.name)
+        header = found.header | {"study": study.name, "tune_speed": __version__}
+        _refuse_other(header, study, workload_hash=workload_hash, place=f"run {found.run_id}")
+        whole = folder / "rebuilt"
+        shutil.rmtree(whole, ignore_errors=True)  # Of a rebuilding that was stopped.
+        with Ledger(whole) as ledger:
+            _write_header(ledger, study, header)
+            for record in found.records:
+                ledger.take_over(record)
+        for name in ("study.yaml", "ledger.jsonl"):
+            (whole / name).replace(folder / name)
+        shutil.rmtree(whole)
     return len(found.records)
 
 

@@ -115,10 +115,10 @@ def search(
         workload_hash = data.workload_hash
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
+    if from_mlflow:
+        number = admission.rebuild(folder, study, workload_hash=workload_hash, uri=uri)
+        on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
-        if from_mlflow:
-            number = admission.rebuild(ledger, study, workload_hash=workload_hash, uri=uri)
-            on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
         admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
         with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.ray.concurrency import packed

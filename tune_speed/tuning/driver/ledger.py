@@ -126,12 +126,6 @@ class Ledger:
         self._append("study", **header)
         self.header = dict(header)
 
-    def restart(self) -> None:
-        """Makes the ledger of a study without trials empty."""
-        assert not self.proposals
-        self._log.clear()
-        self.header, self.prior_trials = None, {}
-
     def warm_started(self, study: str, trials: Sequence[PriorTrial]) -> None:
         """Writes what is learned from another study, for resuming: MLflow may lose it."""
         assert study not in self.prior_trials, study
