@@ -44,7 +44,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import ray
 from ray import tune
@@ -55,8 +54,6 @@ from tune_speed.study.file import load_study
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.policy.base import Proposal
-from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 EVALUATIONS, EVERY_S = 20, 0.05
@@ -112,6 +109,10 @@ def trivial(spec: TrialSpec, interrupt: Callable[[], bool]) -> Iterator[TrialRec
         yield make_record(
             spec, spec.recipe, result(spec, evaluations, Status.CAPPED), started_at=""
         )
+    return ended(spec, evaluations)
+
+
+def ended(spec: TrialSpec, evaluations: list[Evaluation]) -> TrialRecord:
     status = Status.REACHED if evaluations[-1].accuracy >= 0.9 else Status.MISSED
     return make_record(spec, spec.recipe, result(spec, evaluations, status), started_at="")
 
@@ -251,6 +252,16 @@ def scale_study(folder: Path, options: argparse.Namespace, *, more: int = 0) -> 
     return load_study(folder / "scale.yaml", overrides=overrides)
 
 
+def controller_of(study: Any, ledger: Ledger, *observers: Any) -> SearchController:
+    return SearchController(
+        study=study,
+        workload_hash="w",
+        ledger=ledger,
+        allotment=Allotment(device="cpu"),
+        observers=observers,
+    )
+
+
 def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Runs our search over trials that sleep."""
     from tune_speed.tracking.store.store import open_store
@@ -271,13 +282,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
     tuner.Adapter.reported = reported
     with Ledger(folder / "study") as ledger:
-        controller = SearchController(
-            study=study,
-            workload_hash="w",
-            ledger=ledger,
-            allotment=Allotment(device="cpu"),
-            observers=observers,
-        )
+        controller = controller_of(study, ledger, *observers)
         tuner.run_search(controller, Anywhere(), on_tick=lambda: None, process=Trivial)
         figures = meter.figures(options.concurrent)
         assert len(ledger.records) == options.trials
@@ -289,28 +294,12 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def write_ledger(folder: Path, options: argparse.Namespace) -> None:
     """Writes the ledger of a search that has finished so many trials of random parameters."""
-    study, drawn = scale_study(folder, options), np.random.default_rng(0)
-    encoder = Encoder(study.space)
+    at_random = argparse.Namespace(**{**vars(options), "policy": "random"})
     with Ledger(folder / "study") as ledger:
-        for number in range(options.trials):
-            params = encoder.params(drawn.random((1, len(encoder.parameters))))[0]
-            proposal = Proposal(f"t{number:04d}", params, "at random")
-            spec = TrialSpec(
-                study=study.name,
-                trial_id=proposal.trial_id,
-                params=params,
-                recipe=TrialSpec.recipe_of(study.space.build(params)),
-                workload=study.workload,
-                workload_hash="w",
-                space_hash=study.space.hash,
-                seed=number,
-                allotment=Allotment(device="cpu"),
-            )
-            done = [evaluation(n, accuracy_of(params, n)) for n in range(EVALUATIONS)]
-            status = Status.REACHED if done[-1].accuracy >= 0.9 else Status.MISSED
-            ledger.proposed(proposal, seed=number)
-            run = result(spec, done, status)
-            ledger.finished(make_record(spec, spec.recipe, run, started_at=""))
+        controller = controller_of(scale_study(folder, at_random), ledger)
+        while (spec := controller.propose()) is not None:
+            done = [evaluation(n, accuracy_of(spec.params, n)) for n in range(EVALUATIONS)]
+            controller.finished(ended(spec, done))
 
 
 def take_over(folder: Path, options: argparse.Namespace) -> None:
@@ -319,14 +308,7 @@ def take_over(folder: Path, options: argparse.Namespace) -> None:
     began_s, began_cpu_s = time.perf_counter(), cpu_s()
     with Ledger(folder / "study") as ledger:
         read_s = time.perf_counter() - began_s
-        controller = SearchController(
-            study=study,
-            workload_hash="w",
-            ledger=ledger,
-            allotment=Allotment(device="cpu"),
-            observers=[],
-        )
-        assert controller.propose() is not None
+        assert controller_of(study, ledger).propose() is not None
     took_s, rss = time.perf_counter() - began_s, psutil.Process().memory_info().rss / 2**20
     print(
         f"{options.trials} trials: {took_s:.1f} s, of which {read_s:.1f} s read the ledger;"

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from processes import marked
 
 START_S, STOP_S = 240.0, 20.0
 START_ATTEMPTS = 3
@@ -93,16 +94,6 @@ class RayNode:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         self.kill()
-
-
-def marked(name: str, value: str) -> list[psutil.Process]:
-    """Returns the processes that have this variable."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 class Cluster:

@@ -12,7 +12,8 @@ import namespaces
 import psutil
 import pytest
 from command import TINY_STUDY, TUNE_SPEED, environment, finished, run
-from ray_nodes import MARK, listening, marked
+from processes import marked
+from ray_nodes import MARK, listening
 
 pytestmark = pytest.mark.slow
 

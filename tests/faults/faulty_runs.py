@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from command import TUNE_SPEED, environment, exit_code, finished, here, mlflow_runs
-from processes import command_of
+from processes import command_of, marked
 
 from tune_speed.components.models import MODELS
 from tune_speed.tuning import precheck
@@ -115,7 +115,7 @@ class Search:
 
     def processes(self) -> list[psutil.Process]:
         """Returns all processes of this run that are alive, whoever their parent is."""
-        return _marked(self.id)
+        return marked(MARK, self.id)
 
     def named(self, name: str) -> list[psutil.Process]:
         """Returns those processes whose command line holds `name`, such as TrialProcess."""
@@ -144,20 +144,9 @@ def _faulty_variables(folder: Path, run_id: str) -> dict[str, str]:
     return {**own, "FAULTS_FOLDER": str(folder / "faults")}
 
 
-def _marked(run_id: str) -> list[psutil.Process]:
-    def is_ours(process: psutil.Process) -> bool:
-        try:
-            is_alive = process.status() != psutil.STATUS_ZOMBIE
-            return is_alive and process.environ().get(MARK) == run_id
-        except psutil.Error:
-            return False
-
-    return [process for process in psutil.process_iter() if is_ours(process)]
-
-
 def _left_after(run_id: str, within_s: float) -> list[str]:
     deadline = time.monotonic() + within_s
-    while (left := _marked(run_id)) and time.monotonic() < deadline:
+    while (left := marked(MARK, run_id)) and time.monotonic() < deadline:
         time.sleep(0.5)
     return [_described(process) for process in left]
 

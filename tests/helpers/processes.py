@@ -11,6 +11,18 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Returns the processes that run and have this variable."""
+    return [process for process in psutil.process_iter() if _has(process, name, value)]
+
+
+def _has(process: psutil.Process, name: str, value: str) -> bool:
+    try:
+        return process.environ().get(name) == value and is_alive(process)
+    except (psutil.Error, OSError):
+        return False
+
+
 def is_alive(process: psutil.Process | int) -> bool:
     """Returns whether it runs; one that ended may wait, as a zombie, for a parent that reads it."""
     try:

@@ -1,7 +1,7 @@
 """What a policy has observed: running and finished trials, and their curves on one axis."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -236,9 +236,7 @@ class History:
 
         Half of what stays is the best, a quarter the newest, and a quarter of every quality.
         """
-        own: dict[base.ParamsKey, list[Trial]] = {}
-        for trial in self.finished:
-            own.setdefault(base.params_key(trial.proposal.params), []).append(trial)
+        own = _by_params(self.finished)
         best = sorted(own.values(), key=self._promise, reverse=True)
         newest = [own[base.params_key(trial.proposal.params)] for trial in self.finished[::-1]]
         quarter = max(self._most_trials // 4, 1)
@@ -303,10 +301,7 @@ class History:
         Where the length is free, one that was run again and stopped counts: it took too long.
         """
         if self._configurations is None:
-            self._configurations = {}
-            for trial in filter(self._is_run, self.finished):
-                key = base.params_key(trial.proposal.params)
-                self._configurations.setdefault(key, []).append(trial)
+            self._configurations = _by_params(filter(self._is_run, self.finished))
         return self._configurations
 
     def _is_run(self, trial: Trial) -> bool:
@@ -369,6 +364,13 @@ class History:
             ranks=np.array(list(map(_rank, outcomes, distances.max(axis=1)))),
             fits=np.array([o.status != Status.OOM or not memory for o in outcomes], dtype=bool),
         )
+
+
+def _by_params(trials: Iterable[Trial]) -> dict[base.ParamsKey, list[Trial]]:
+    found: dict[base.ParamsKey, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(base.params_key(trial.proposal.params), []).append(trial)
+    return found
 
 
 def _spent_s(trial: Trial) -> float:
