@@ -107,7 +107,15 @@ def test_an_answer_is_not_waited_for_forever(
 ) -> None:
     monkeypatch.setattr(store_tables, "READ_S", 0.3)
     with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
-        read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(1)"))
+        read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(9)"))
+
+
+@pytest.mark.slow
+def test_the_server_ends_only_what_nobody_waits_for(postgres: Postgres) -> None:
+    (limit,) = read_directly(
+        postgres.uri("empty"), lambda tables: tables.query("SHOW statement_timeout")
+    ) or ((),)
+    assert limit == ("310s",)
 
 
 @pytest.mark.slow

@@ -174,7 +174,9 @@ def _server_tables(connection: "Connection") -> Tables:
     if connection.dialect.name == "postgresql":
         # All statements of one answer read the same snapshot of the store.
         connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        connection.execute(text(f"SET LOCAL statement_timeout = {round(READ_S * 1000)}"))
+        # Later than we stop waiting, else its error may come first and MLflow would be asked next.
+        timeout_ms = round(1000 * (READ_S + CONNECT_S))
+        connection.execute(text(f"SET LOCAL statement_timeout = {timeout_ms}"))
 
     def execute(query: str, values: Mapping[str, Any]) -> list[Row]:
         return [tuple(row) for row in connection.execute(text(query), dict(values))]
