@@ -6,15 +6,20 @@ under coverage guidance, `test_fuzz_*.py` with what hypothesis makes up.
 """
 
 import io
+import json
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from command import TINY_STUDY
 from making import make_record
 
 from tune_speed.core.comparability import board_key, totals_of
-from tune_speed.core.errors import ConfigError, TuneSpeedError
+from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
 from tune_speed.core.records import Recommended
 from tune_speed.study.file import parse_recipe
 from tune_speed.study.space import SearchSpace
@@ -113,6 +118,52 @@ def read_tags(data: bytes) -> None:
     text = data.decode(errors="replace")
     for read in TAG_READERS:
         read(dict.fromkeys(TAGS, text))
+
+
+def _opens(log: Any) -> Any:
+    return lambda folder: log(folder / "ledger.jsonl")
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def read_ledger(data: bytes) -> None:
+    """Reads a study's ledger, a certification's and an ablation's."""
+    from tune_speed.experiments.ablation.ledger import AblationLedger
+    from tune_speed.experiments.certification.schedule import CertifyLedger
+    from tune_speed.tuning.driver import ledger
+
+    path = Path(_folder().name) / "ledger.jsonl"
+    for read in (ledger.Ledger, _opens(CertifyLedger), _opens(AblationLedger)):
+        path.write_bytes(data)
+        try:
+            with patch.object(ledger, "BALLAST_BYTES", 1), read(path.parent):
+                pass
+        except StorageError as error:
+            assert f"{path}:" in str(error)
+
+
+def ledgers() -> Iterator[bytes]:
+    """Yields ledgers as drivers write them, in small."""
+    record = make_record("t0000").model_dump(mode="json")
+    proposed = {"event": "proposed", "trial_id": "t0000", "params": {"lr": 0.1}, "seed": 1}
+    events = [
+        {"event": "study", "study": "s", "workload_hash": "ab", "protocol_version": 1},
+        {"event": "warm_start", "study": "old", "trials": []},
+        proposed | {"reason": "first", "cost": [1.0, 2.0]},
+        {"event": "interrupted", "trial_id": "t0000", "reason": "Ctrl-C"},
+        {"event": "finished", "record": record},
+    ]
+    begin = {"event": "begin", "workload": "digits"}
+    turn = {"event": "run", "stage": "final", "round": 1, "name": "a", "seed": 1, "record": record}
+    tuned = {"event": "tuned", "arm": "a", "factor": 0.5, "seed": 1, "record": record}
+    facts = {"event": "described", "name": "a", "facts": {}, "is_last": True}
+    certified = [begin, facts, turn]
+    ablated = [begin, tuned, {"event": "ran", "arm": "a", "block": 1, "record": record}]
+    for some in (events[:3], [*events[:1], events[4]], events, certified, ablated):
+        yield b"".join(json.dumps(event).encode() + b"\n" for event in some)
 
 
 def read_checkpoint(data: bytes) -> None:

@@ -15,8 +15,10 @@ from fuzz_targets import (
     STUDIES,
     TAG_READERS,
     TAGS,
+    ledgers,
     read_checkpoint,
     read_filter,
+    read_ledger,
     read_study,
     read_tags,
     read_yaml,
@@ -27,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_record, make_run
 
-from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
+from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.study.file import parse_recipe
@@ -37,7 +39,6 @@ from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.checkpoint.file import BadCheckpoint, split
-from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import read_trial_file, trial_file
 from tune_speed.tuning.ray.concurrency import FILE as PACKING
 from tune_speed.tuning.ray.concurrency import read_packing
@@ -175,18 +176,15 @@ events = st.fixed_dictionaries(
 
 
 @BRIEF
-@given(lines=st.lists(st.one_of(events, json_trees), max_size=4), end=st.binary(max_size=5))
-def test_any_ledger_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[Any], end: bytes
-) -> None:
-    folder = tmp_path_factory.mktemp("study")
-    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    (folder / "ledger.jsonl").write_bytes(text + end)
-    try:
-        with Ledger(folder) as ledger:
-            assert all(name.startswith("t0") for name in (*ledger.proposals, *ledger.records))
-    except StorageError as error:
-        assert "ledger.jsonl:" in str(error)
+@given(st.lists(st.one_of(events, json_trees), max_size=4), st.binary(max_size=5))
+def test_any_events_are_a_ledger_or_refused(lines: list[Any], end: bytes) -> None:
+    read_ledger(b"".join(json.dumps(line).encode() + b"\n" for line in lines) + end)
+
+
+@BRIEF
+@given(mutated(*ledgers()))
+def test_a_changed_ledger_is_read_or_refused(data: bytes) -> None:
+    read_ledger(data)
 
 
 DEEP = [b"[" * 4900, b'{"a":' * 2000, b"[" * 2000 + b"]" * 2000]
