@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, INTERNAL_ERROR, INVALID_STATE
 from requests import HTTPError, Response
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.outbox import Outbox, deliver, is_permanent
@@ -47,8 +47,11 @@ class Told:
         return [name for name, _ in self.calls]
 
 
-def make_outbox(**fields: Any) -> Outbox:
-    return Outbox(KEY, 5000, dict(PARAMS), ("batch_size",), **fields)
+def make_outbox(*, record: TrialRecord | None = None, **fields: Any) -> Outbox:
+    outbox = Outbox(KEY, 5000, dict(PARAMS), ("batch_size",), **fields)
+    if record is not None:
+        outbox.take(record)
+    return outbox
 
 
 def send(outbox: Outbox, runs: Any) -> str | None:
@@ -85,15 +88,29 @@ def test_begin_is_told_once_and_what_the_run_has_is_not_repeated() -> None:
 def test_outcome_comes_after_the_files_and_the_last_status_at_the_very_end(status: Status) -> None:
     runs, record = Told(), make_record(status=status)
     assert send(make_outbox(record=record), runs) is None
-    assert runs.names() == ["begin", "write", "files", "write", "end"]
-    points, params, _ = runs.calls[1][1]
+    assert runs.names() == ["begin", "files", "write", "end"]
+    assert runs.calls[1] == ("files", set(schema.artifact_files(record)))
+    points, params, tags = runs.calls[2][1]
     assert points == schema.record_points(record, start_ms=1000, without=set())
     # It ran with 32 where 64 were proposed.
     assert params == PARAMS | schema.ran_entries(record.recipe, PARAMS)
-    assert runs.calls[2] == ("files", set(schema.artifact_files(record)))
     note = {descriptions.NOTE: descriptions.trial_note(record, run_id="r")}
-    assert runs.calls[3][1] == ([], {}, schema.record_tags(record) | note)
-    assert runs.calls[4] == ("end", "FAILED" if status is Status.FAILED else "FINISHED")
+    start = schema.start_tags("t0000", kind="estimate") | schema.searched_tag(("batch_size",))
+    assert tags == start | schema.record_tags(record) | note
+    assert runs.calls[3] == ("end", "FAILED" if status is Status.FAILED else "FINISHED")
+
+
+def test_record_that_others_keep_is_asked_for_when_its_turn_comes() -> None:
+    record, asked, runs = make_record(), list[str](), (Told(), Told())
+    params = schema.param_entries(record.recipe, record.params)
+    for told, proposed in zip(runs, (params, PARAMS), strict=True):
+        outbox = Outbox(KEY, 5000, dict(proposed), ("batch_size",))
+        outbox.take(record, lambda: asked.append("") or record)
+        assert (outbox.params is None) == (proposed is params) and not asked
+        send(outbox, told)
+        ran = schema.ran_entries(record.recipe, proposed)
+        assert told.calls[2][1][1] == proposed | ran and asked.pop() == ""
+    assert "ran.batch_size" in runs[1].calls[2][1][1]
 
 
 def test_curve_that_is_there_is_not_told_again_with_the_record() -> None:
@@ -103,27 +120,29 @@ def test_curve_that_is_there_is_not_told_again_with_the_record() -> None:
     outbox.take(record)
     send(outbox, runs)
     seen = {(e.step, e.train_s) for e in record.runs[0].evaluations}
-    assert runs.calls[2][1][0] == schema.record_points(record, start_ms=1000, without=seen)
+    assert runs.names() == ["begin", "write", "files", "write", "end"]
+    assert runs.calls[3][1][0] == schema.record_points(record, start_ms=1000, without=seen)
 
 
 def test_interrupted_trial_says_why_and_is_killed() -> None:
     runs = Told()
     assert send(make_outbox(interrupted="Ctrl-C"), runs) is None
-    assert runs.names() == ["begin", "write", "write", "end"]
+    assert runs.names() == ["begin", "write", "end"]
     note = {descriptions.NOTE: descriptions.interrupted_note("Ctrl-C")}
-    assert runs.calls[2][1] == ([], {}, schema.interrupted_tags("Ctrl-C") | note)
-    assert runs.calls[3] == ("end", "KILLED")
+    start = schema.start_tags("t0000", kind="estimate") | schema.searched_tag(("batch_size",))
+    assert runs.calls[1][1] == ([], PARAMS, start | schema.interrupted_tags("Ctrl-C") | note)
+    assert runs.calls[2] == ("end", "KILLED")
 
 
 def test_files_that_are_refused_for_good_are_named_and_the_rest_is_delivered() -> None:
     runs = Told(files=PermissionError("no place"))
     reason = send(make_outbox(record=make_record()), runs)
     assert reason == "its files could not be stored (PermissionError: no place)"
-    assert runs.names() == ["begin", "write", "files", "write", "end"]
+    assert runs.names() == ["begin", "files", "write", "end"]
     passing = Told(files=ConnectionError("gone"))
     with pytest.raises(ConnectionError):
         send(make_outbox(record=make_record()), passing)
-    assert passing.names() == ["begin", "write", "files"]
+    assert passing.names() == ["begin", "files"]
 
 
 @pytest.mark.parametrize("status", [399, 400, 401, 403, 404, 408, 409, 425, 429, 499, 500, 503])

@@ -98,6 +98,21 @@ def test_run_that_ended_runs_again_and_one_that_contradicts_goes_to_the_trash(cl
     assert client.get_run(ref.run_id).info.lifecycle_stage == "deleted"
 
 
+@pytest.mark.parametrize("is_found", [False, True])
+def test_parameters_of_a_complete_run_stay_in_the_store(client: Any, is_found: bool) -> None:
+    """Those of 20,000 runs would take more memory than all else that is known of them."""
+    runs = open_runs(client)
+    ref = runs.begin(KEY, params={}, start_ms=1)
+    runs.write(ref, params={"a": "1"}, tags={schema.BOARD: "{}"})
+    runs.end(ref, "FINISHED")
+    again = open_runs(client) if is_found else runs
+    assert again.known()[KEY].params is None
+    same = again.begin(KEY, params={"a": "1"}, start_ms=2)
+    assert same.run_id == ref.run_id and same.params == {"a": "1"}
+    again.end(same, "FINISHED")
+    assert again.begin(KEY, params={"a": "2"}, start_ms=3).run_id != ref.run_id
+
+
 @pytest.mark.parametrize("is_first_fuller", [True, False])
 def test_of_two_runs_of_a_trial_the_fuller_stays(client: Any, is_first_fuller: bool) -> None:
     runs = open_runs(client)

@@ -5,6 +5,7 @@ Its thread has ended, so that each step is taken by the test.
 
 import random
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -284,10 +285,43 @@ def test_trial_that_runs_again_is_expected_again_whatever_of_it_was_delivered(
     take(idle)
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
     # Delivered after the trial was announced, and before the thread heard of it.
-    idle._deliver(is_last=False)
+    idle._deliver_trial("t0000")
     assert idle.expected == set()
     take(idle)
     assert idle.expected == {"t0000"}
+
+
+def test_of_what_waits_for_a_slow_store_only_names_take_memory(
+    idle: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = {name: make_record(name) for name in ("t0000", "t0001")}
+    records = {name: record.model_copy() for name, record in ledger.items()}
+    idle.reconcile(ledger)
+    take(idle)
+    idle._ledger = None
+    for name, record in records.items():
+        idle.trial_started(trial_id=name, params=record.params, recipe=record.recipe)
+        idle.trial_finished(record=record)
+    waiting = [weakref.ref(records.pop(name)) for name in tuple(records)]
+    del record
+    assert [each() for each in waiting] == [None, None]
+    take(idle)
+    assert [outbox.params for outbox in idle._outboxes.values()] == [None, None]
+    # What happens while one trial is delivered is taken in before the next one is.
+    seen = []
+    deliver = tracker_module.deliver_outbox
+
+    def slow(outbox: Any, runs: Any) -> Any:
+        if not seen:
+            idle.trial_started(trial_id="t0002", params={}, recipe={})
+            idle.trial_interrupted(trial_id="t0002", reason="Ctrl-C")
+        seen.append((outbox.key[1], "t0002" in idle._outboxes))
+        return deliver(outbox, runs)
+
+    monkeypatch.setattr(tracker_module, "deliver_outbox", slow)
+    idle._deliver(is_last=False)
+    assert seen == [("t0000", False), ("t0001", True)]
+    assert idle._outboxes.pop("t0002").interrupted == "Ctrl-C" and idle._refused == {}
 
 
 def test_twenty_trials_are_named_and_more_are_cut_short() -> None:

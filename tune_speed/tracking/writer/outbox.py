@@ -1,5 +1,6 @@
 """What is still to be delivered about one trial, and how it is delivered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tune_speed.core.records import Evaluation, Status, TrialRecord
@@ -24,7 +25,8 @@ class Outbox:
 
     key: Key
     start_ms: int
-    params: dict[str, str]
+    params: dict[str, str] | None
+    """As proposed; None: as the record says."""
     searched: tuple[str, ...] = ()
     """Names of those parameters that the search chose."""
     is_new: bool = False
@@ -32,7 +34,8 @@ class Outbox:
     was proposed."""
     evaluations: list[Evaluation] = field(default_factory=list)
     """Not delivered yet."""
-    record: TrialRecord | None = None
+    load: Callable[[], TrialRecord] | None = None
+    """Returns the record of a trial that has one: kept where it takes the least memory."""
     interrupted: str | None = None
     """Why the trial stopped without an outcome."""
     ref: RunRef | None = None
@@ -43,13 +46,18 @@ class Outbox:
     @property
     def has_ended(self) -> bool:
         """Whether nothing more will come."""
-        return self.record is not None or self.interrupted is not None
+        return self.load is not None or self.interrupted is not None
 
-    def take(self, record: TrialRecord) -> None:
-        """Ends the attempt with its outcome, whose curve need not be stored twice."""
-        self.record, self.interrupted = record, None
+    def take(self, record: TrialRecord, load: Callable[[], TrialRecord] | None = None) -> None:
+        """Ends the attempt with its outcome, whose curve need not be stored twice.
+
+        `load` returns the record once more; without, it is kept here.
+        """
+        self.load, self.interrupted = load or (lambda: record), None
         on_record = {_mark(each) for run in record.runs for each in run.evaluations}
         self.evaluations = [each for each in self.evaluations if _mark(each) not in on_record]
+        if self.ref is None and self.params == schema.param_entries(record.recipe, record.params):
+            self.params = None
 
     @property
     def is_due(self) -> bool:
@@ -62,16 +70,21 @@ def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
 
     Returns what was refused for good though the rest is there: the reason why files are missing.
     """
+    record = outbox.load() if outbox.load is not None else None
+    if outbox.params is None:
+        assert record is not None
+        outbox.params = schema.param_entries(record.recipe, record.params)
     required = outbox.params if outbox.is_new else {}
     ref = outbox.ref or runs.begin(outbox.key, params=required, start_ms=outbox.start_ms)
-    _write_values(outbox, ref, runs)
-    if outbox.record is not None:
-        return _finish(outbox.record, ref, runs)
-    if outbox.interrupted is not None:
-        note = {descriptions.NOTE: descriptions.interrupted_note(outbox.interrupted)}
-        runs.write(ref, tags=schema.interrupted_tags(outbox.interrupted) | note)
+    # Files first, the status last: so a run with a record has its files.
+    refused = _write_files(record, ref, runs) if record is not None else None
+    _write_values(outbox, record, ref, runs)
+    if record is not None:
+        # A miss is a finished measurement: only an error failed.
+        runs.end(ref, "FAILED" if record.status is Status.FAILED else "FINISHED")
+    elif outbox.interrupted is not None:
         runs.end(ref, "KILLED")
-    return None
+    return refused
 
 
 def is_permanent(error: Exception) -> bool:
@@ -101,42 +114,47 @@ def _has_lost_database(error: BaseException | None) -> bool:
     return False
 
 
-def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
-    evaluations, start_ms = tuple(outbox.evaluations), ref.start_ms
-    points = [p for e in evaluations for p in schema.curve_points(e, start_ms=start_ms)]
-    params = {key: ref.params.get(key, value) for key, value in outbox.params.items()}
-    if outbox.record is not None:
-        points += schema.record_points(
-            outbox.record,
-            start_ms=start_ms,
-            without=outbox.delivered | set(map(_mark, evaluations)),
-        )
-        params |= schema.ran_entries(outbox.record.recipe, params)
-    missing = {key: value for key, value in params.items() if key not in ref.params}
-    kind, trial_id = outbox.key
-    begin = schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
-    begin = {} if outbox.ref else begin
-    runs.write(ref, points=points, params=missing, tags=begin)
-    ref.params |= missing
-    outbox.ref = ref
-    outbox.delivered |= set(map(_mark, evaluations))
-    del outbox.evaluations[: len(evaluations)]
-
-
-def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
-    # Files first, the status last: so a run with a record has its files.
-    refused = None
+def _write_files(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
     try:
         runs.write_files(ref, schema.artifact_files(record))
     except Exception as error:
         if not is_permanent(error):
             raise
-        refused = f"its files could not be stored ({type(error).__name__}: {error})"
-    note = {descriptions.NOTE: descriptions.trial_note(record, run_id=ref.run_id)}
-    runs.write(ref, tags=schema.record_tags(record) | note)
-    # A miss is a finished measurement: only an error failed.
-    runs.end(ref, "FAILED" if record.status is Status.FAILED else "FINISHED")
-    return refused
+        return f"its files could not be stored ({type(error).__name__}: {error})"
+    return None
+
+
+def _write_values(outbox: Outbox, record: TrialRecord | None, ref: RunRef, runs: StudyRuns) -> None:
+    """Writes all of the moment at once: of a store's time, most goes by the request."""
+    evaluations, start_ms = tuple(outbox.evaluations), ref.start_ms
+    points = [p for e in evaluations for p in schema.curve_points(e, start_ms=start_ms)]
+    known = ref.params or {}
+    params = {key: known.get(key, value) for key, value in (outbox.params or {}).items()}
+    if record is not None:
+        points += schema.record_points(
+            record, start_ms=start_ms, without=outbox.delivered | set(map(_mark, evaluations))
+        )
+        params |= schema.ran_entries(record.recipe, params)
+    missing = {key: value for key, value in params.items() if key not in known}
+    runs.write(ref, points=points, params=missing, tags=_tags(outbox, record, ref))
+    ref.params = {**known, **missing}
+    outbox.ref = ref
+    outbox.delivered |= set(map(_mark, evaluations))
+    del outbox.evaluations[: len(evaluations)]
+
+
+def _tags(outbox: Outbox, record: TrialRecord | None, ref: RunRef) -> dict[str, str]:
+    kind, trial_id = outbox.key
+    tags = {}
+    if outbox.ref is None:
+        tags = schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
+    if record is not None:
+        tags |= schema.record_tags(record)
+        tags[descriptions.NOTE] = descriptions.trial_note(record, run_id=ref.run_id)
+    elif outbox.interrupted is not None:
+        tags |= schema.interrupted_tags(outbox.interrupted)
+        tags[descriptions.NOTE] = descriptions.interrupted_note(outbox.interrupted)
+    return tags
 
 
 def _mark(evaluation: Evaluation) -> tuple[int, float]:

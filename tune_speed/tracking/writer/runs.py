@@ -43,7 +43,8 @@ class RunRef:
     run_id: str
     start_ms: int
     status: str
-    params: dict[str, str] = field(default_factory=dict)
+    params: dict[str, str] | None = field(default_factory=dict)
+    """None: of a complete run, those in the store."""
     has_board: bool = True
     """False: an older version delivered it, without what leaderboards find it by."""
     has_points: bool = False
@@ -63,7 +64,8 @@ class RunRef:
         """Whether another attempt at the trial may continue in this run."""
         # MLflow never changes a parameter. Steps of an attempt that broke off would be there twice,
         # at two times.
-        is_same = all(params.get(key, value) == value for key, value in self.params.items())
+        known = (self.params or {}).items()
+        is_same = all(params.get(key, value) == value for key, value in known)
         return is_same and (self.status in COMPLETE or not self.has_points)
 
 
@@ -129,6 +131,8 @@ class StudyRuns:
         a new one takes its place.
         """
         ref = self.known().get(key)
+        if ref is not None and ref.params is None:
+            ref.params = dict(self._client.get_run(ref.run_id).data.params)
         if ref is not None and not ref.fits(params):
             self._client.delete_run(ref.run_id)
             ref = None
@@ -170,6 +174,8 @@ class StudyRuns:
         """Gives a run its last status."""
         self._client.set_terminated(ref.run_id, status)
         ref.status = status
+        if ref.is_complete:
+            ref.params = None
 
     def _create(self, key: Key, *, start_ms: int) -> RunRef:
         tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent.run_id}
@@ -186,6 +192,7 @@ class StudyRuns:
     def _find_all(self) -> dict[Key, RunRef]:
         """Returns one run per trial; what a lost answer or an old fault left twice is deleted."""
         refs: dict[Key, RunRef] = {}
+        twice: list[RunRef] = []
         found = runs_with(
             self._client,
             [self.experiment_id],
@@ -193,8 +200,7 @@ class StudyRuns:
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )
-        # All pages first: deleting a run would shift them.
-        for run in list(found):
+        for run in found:
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
             info, has_board = run.info, schema.BOARD in tags
@@ -204,7 +210,12 @@ class StudyRuns:
             if first is not ref:
                 is_fuller = _fullness(ref) > _fullness(first)
                 refs[key], other = (ref, first) if is_fuller else (first, ref)
-                self._client.delete_run(other.run_id)
+                twice.append(other)
+        # After all pages: deleting a run would shift them.
+        for other in twice:
+            self._client.delete_run(other.run_id)
+        for ref in refs.values():
+            ref.params = None if ref.is_complete else ref.params
         return refs
 
 
