@@ -13,7 +13,16 @@ from PIL import Image
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures import DARK, FIGURES, LIGHT, Drawn, draw_png, draw_svg, facts
+from tune_speed.reporting.figures import (
+    DARK,
+    FIGURES,
+    LIGHT,
+    Drawn,
+    canvas,
+    draw_png,
+    draw_svg,
+    facts,
+)
 from tune_speed.reporting.figures.theme import SENTINELS
 from tune_speed.reporting.importance.importance import Importance, importance
 from tune_speed.reporting.study.view import StudyPart
@@ -222,3 +231,19 @@ def test_settings_of_the_user_do_not_change_a_figure(part: StudyPart) -> None:
     with matplotlib.rc_context({"font.size": 30, "text.parse_math": True, "axes.grid": False}):
         assert draw_svg("front", part, id_prefix="a") == first
         assert matplotlib.rcParams["font.size"] == 30
+
+
+@pytest.mark.parametrize("name", ["best_so_far", "front", "slices"])
+def test_of_very_many_points_every_so_manyth_is_drawn(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = random_part(200)
+    whole = draw_svg(name, part, id_prefix="a")
+    monkeypatch.setattr(canvas, "MOST_POINTS", 25)
+    thin = draw_svg(name, part, id_prefix="a")
+    assert whole is not None and thin is not None and "one in" not in whole.about
+    (every,) = re.findall(r"one in (\d+) is drawn", thin.about)
+    drawn = [each.svg.count("<title>") for each in (whole, thin)]
+    assert int(every) > 1 and drawn[0] / int(every) <= drawn[1] <= 0.5 * drawn[0]
+    assert part.leader is not None and f">{part.leader.record.trial_id} · " in thin.svg
+    assert thin.alt == whole.alt

@@ -6,7 +6,9 @@ import warnings
 import numpy as np
 import optuna
 import pytest
+from sklearn.tree import DecisionTreeRegressor
 
+from tune_speed.reporting.importance import main_effects as module
 from tune_speed.reporting.importance.main_effects import Effects, columns_of, main_effects
 
 
@@ -118,6 +120,23 @@ def test_a_seed_gives_the_same_effects_twice():
     outcome = [row["a"] for row in rows]
     assert _effects(rows, outcome, seed=4) == _effects(rows, outcome, seed=4)
     assert _effects(rows, outcome, seed=4) != _effects(rows, outcome, seed=5)
+
+
+def test_trees_of_very_many_trials_see_some_and_say_the_same(monkeypatch):
+    monkeypatch.setattr(module, "MOST_OF_TREE", 300)
+    fitted = []
+    fit = DecisionTreeRegressor.fit
+    monkeypatch.setattr(
+        DecisionTreeRegressor,
+        "fit",
+        lambda tree, x, y, **more: fitted.append(len(y)) or fit(tree, x, y, **more),
+    )
+    rows = _uniform(3000, "abc")
+    effects = _effects(rows, [3 * row["a"] + row["b"] for row in rows])
+    assert set(fitted) == {300}
+    assert effects.by_name["a"].value == pytest.approx(0.9, abs=0.04)
+    assert effects.by_name["b"].value == pytest.approx(0.1, abs=0.04)
+    assert effects.explained > 0.95
 
 
 def test_noise_is_not_explained():

@@ -6,6 +6,7 @@ import pytest
 from page_views import certified, ordinary, page_of, running, searched, trained
 
 from tune_speed.core.records import Status
+from tune_speed.reporting.page import trial_table
 
 EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
 VOID = {"meta", "link", "input", "img", "br"}
@@ -83,6 +84,18 @@ def test_every_link_inside_the_page_has_its_target(page: str) -> None:
     targets = set(re.findall(r'href="#([^"]+)"', page))
     assert "trial-t0000" in targets
     assert targets <= set(outline(page).ids)
+
+
+def test_page_of_very_many_trials_has_rows_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = page_of(ordinary())
+    assert "All trials</h3>" in whole and "--format csv" not in whole
+    monkeypatch.setattr(trial_table, "MOST_ROWS", 7)
+    page = page_of(ordinary())
+    rows = [name for name in outline(page).ids if name.startswith("trial-")]
+    assert rows == [f"trial-t000{number}" for number in (0, 1, 2, 3, 4, 9, 8)]
+    assert set(re.findall(r'href="#(trial-[^"]+)"', page)) <= set(rows)
+    assert "The first 7 of 12 trials" in page and "<dt>Trials</dt><dd>12</dd>" in page
+    assert "--misses --top 12 --format csv</code>" in page
 
 
 def test_page_refers_to_nothing_outside(page: str) -> None:

@@ -10,6 +10,7 @@ from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.study.reader import StudyReader, read_study
 from tune_speed.tracking import Tracker, open_store, schema
+from tune_speed.tracking.reader import study_snapshot
 
 STARTS = {"searched": "optimizer, optimizer.sgd.lr", "trials": "9"}
 RECIPE = {"optimizer": {"sgd": {"lr": 0.1}}, "batch_size": 32}
@@ -197,33 +198,62 @@ def test_a_missing_store_is_told_and_not_created(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.parametrize("is_direct", [True, False])
 def test_a_trial_that_has_ended_is_asked_for_only_once(
-    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch
+    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch, is_direct: bool
 ) -> None:
     fill(open_tracker(), [record(i) for i in range(8)])
     open_store(uri)  # Loaded before its method is replaced.
     from mlflow import MlflowClient
 
-    asked: list[int] = []
-    ask = MlflowClient.search_runs
+    asked, unpacked = list[int](), list[str]()
+    ask, unpack = MlflowClient.search_runs, schema.unpack_record
 
     def count(client: Any, *arguments: Any, **settings: Any) -> Any:
         page = ask(client, *arguments, **settings)
         asked.append(len(page))
         return page
 
+    def count_records(tags: Any) -> Any:
+        found = unpack(tags)
+        unpacked.append(found.trial_id if found else "")
+        return found
+
     monkeypatch.setattr(MlflowClient, "search_runs", count)
-    monkeypatch.setattr("tune_speed.tracking.reader.study_snapshot.END_MARGIN_MS", 1)
+    monkeypatch.setattr(schema, "unpack_record", count_records)
+    if not is_direct:
+        monkeypatch.setattr(study_snapshot, "read_directly", lambda *_: None)
+    monkeypatch.setattr(study_snapshot, "END_MARGIN_MS", 1)
     reader = StudyReader(uri, "study")
     first = reader.read()
-    assert len(first.trials) == 8 and sum(asked) >= 8
+    assert len(first.trials) == 8 and sorted(unpacked) == sorted(
+        t.record.trial_id for t in first.trials
+    )
+    assert (sum(asked) >= 8) != is_direct
     tracker = open_tracker()
     tracker.trial_finished(record=record(30, 0.5))
     tracker.close(timeout_s=20)
     asked.clear()
+    unpacked.clear()
     again = reader.read()
     assert ids(again.trials) == [*ids(first.trials), "t0030"]
-    assert sum(asked) <= 4  # The search twice, the new trial, the latest of those before.
+    assert sum(asked) <= 4 and len(unpacked) <= 2  # The new trial, the latest of those before.
+
+
+def test_a_study_reads_alike_from_its_tables_and_through_mlflow(
+    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = open_tracker()
+    for number in range(40):
+        tracker.trial_finished(record=record(number, None if number % 3 else 0.5))
+    start(tracker, "t0050")
+    tracker.trial_interrupted(trial_id="t0050", reason="Ctrl-C")
+    tracker.close(timeout_s=60)
+    views = [read_study(uri, "study")]
+    monkeypatch.setattr(study_snapshot, "read_directly", lambda *_: None)
+    views.append(read_study(uri, "study"))
+    one, other = (view.__dict__ | {"read_at": ""} for view in views)
+    assert one == other and len(views[0].trials) == 40 and views[0].interrupted == 1
 
 
 def test_reading_goes_on_while_a_search_writes(uri: str, open_tracker: Any) -> None:

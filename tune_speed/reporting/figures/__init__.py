@@ -72,7 +72,9 @@ def draw_svg(
         if sketch is None:
             return None
         svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt, anchors=anchors)
-    return Drawn(kind.title, kind.about, sketch.alt, Markup(svg))
+        every = sketch.canvas.every
+    thinned = f" Of the many points, one in {every} is drawn." if every > 1 else ""
+    return Drawn(kind.title, kind.about + thinned, sketch.alt, Markup(svg))
 
 
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:

@@ -55,7 +55,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         Spot(m.clock_s / unit.length_s, (m.time_s or 0.0) / time_axis.length_s, m.trial)
         for m in ended
     ]
-    line = [spot for spot, moment in zip(spots, ended, strict=True) if moment in best]
+    new_best = {moment.trial.run_id for moment in best}
+    line = [spot for spot in spots if spot.trial.run_id in new_best]
     # The best so far holds until the end of the search.
     x, y = [*(spot.x for spot in line), spots[-1].x], [*(spot.y for spot in line), line[-1].y]
     panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=2.0, gid="best")
@@ -85,9 +86,10 @@ def _draw_trials(canvas: Canvas, spots: list[Spot], best: list[Spot]) -> None:
     bottom, top = panel.get_ylim()
     is_log = panel.get_yscale() == "log"
     foot = bottom * (top / bottom) ** 0.03 if is_log else bottom + 0.03 * (top - bottom)
-    missed = [spot.trial.record.time_to_target_s is None for spot in spots]
-    misses = [s._replace(y=foot) for s, is_miss in zip(spots, missed, strict=True) if is_miss]
-    hits = [s for s, is_miss in zip(spots, missed, strict=True) if not is_miss and s not in best]
+    drawn_last = {spot.trial.run_id for spot in best}
+    others = [spot for spot in spots if spot.trial.run_id not in drawn_last]
+    hits = [spot for spot in others if spot.trial.record.time_to_target_s is not None]
+    misses = [s._replace(y=foot) for s in others if s.trial.record.time_to_target_s is None]
     canvas.points(panel, misses, MISS)
     canvas.points(panel, hits, HIT)
     canvas.points(panel, best, BEST)

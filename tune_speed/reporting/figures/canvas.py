@@ -23,6 +23,8 @@ UNDER_POINTS = 2.5
 # Scheme of the link to a trial until the SVG is finished.
 MARK = "mark:"
 LEGEND_LINE, LEGEND_ROW = 340.0, 16.0
+# Points of one look in one panel.
+MOST_POINTS = 1000
 # Markers without an inside.
 STROKES = "|_"
 _CHARACTER = 6.3
@@ -73,6 +75,8 @@ class Canvas:
         size = (WIDTH / POINTS_PER_INCH, height / POINTS_PER_INCH)
         self.palette, self.leader = palette, leader
         self.marks: list[Mark] = []
+        self.every = 1
+        """Of so many points of a panel at most, one is drawn."""
         self.figure = Figure(figsize=size, layout="constrained")
         panels = self.figure.subplots(
             rows, columns, squeeze=False, sharex=share_x, height_ratios=heights or None
@@ -95,9 +99,17 @@ class Canvas:
     def points(
         self, panel: "Axes", spots: Sequence[Spot], look: Look, *, texts: Sequence[str] = ()
     ) -> None:
-        """Draws a point for each trial, with a link to its row and a text, or its `tooltip`."""
+        """Draws a point for each trial, with a link to its row and a text, or its `tooltip`.
+
+        Of more than `MOST_POINTS` it draws one in `every`, and the leader.
+        """
         if not spots:
             return
+        # A browser takes seconds to move a page of 100,000 of them.
+        every = -(-len(spots) // MOST_POINTS)
+        self.every = max(self.every, every)
+        chosen = [i for i, s in enumerate(spots) if i % every == 0 or s.trial is self.leader]
+        spots, texts = [spots[i] for i in chosen], [texts[i] for i in chosen if texts]
         tips = texts or [tooltip(spot.trial.record) for spot in spots]
         first = len(self.marks)
         self.marks += [

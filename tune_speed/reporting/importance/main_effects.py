@@ -51,6 +51,8 @@ NUM_PARTS = 16
 # Points of the region at which the forest predicts: effects of nothing then stay below 0.5 %.
 NUM_POINTS = 4096
 NUM_TREES = 64
+# Trials that a tree is fitted to: of more it draws so many, as its time grows with them.
+MOST_OF_TREE = 2000
 # Draws of the trials with replacement, and trees fitted to each, for the bands.
 NUM_RESAMPLES, TREES_OF_RESAMPLE = 20, 12
 # Trials of a leaf at least.
@@ -236,7 +238,7 @@ def main_effects(
     predictions = forest.predict(at_points)
     resampled = []
     for _ in range(NUM_RESAMPLES):
-        drawn = rng.integers(len(outcome), size=len(outcome))
+        drawn = rng.integers(len(outcome), size=min(len(outcome), MOST_OF_TREE))
         small = _fitted(chosen[drawn], outcome[drawn], num_trees=TREES_OF_RESAMPLE, rng=rng)
         resampled.append(small.predict(at_points))
     by_name = {}
@@ -258,7 +260,7 @@ def _fitted(
     forest = _Forest([], [])
     with config_context(skip_parameter_validation=True):
         for _ in range(num_trees):
-            drawn = rng.integers(len(outcome), size=len(outcome))
+            drawn = rng.integers(len(outcome), size=min(len(outcome), MOST_OF_TREE))
             tree = DecisionTreeRegressor(
                 min_samples_leaf=LEAF_TRIALS, random_state=int(rng.integers(2**31))
             )

@@ -67,6 +67,8 @@ def _section(
         "estimates": _table(boards, "estimate", anchors),
         "figures": [figure for figure in figures if figure is not None],
         "table": trial_table(part, anchors=anchors),
+        "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
+        f" --top {len(part.trials)} --format csv",
         "endings": [e for e in endings_of(part) if e.status != Status.REACHED],
     }
 

@@ -10,6 +10,8 @@ from tune_speed.core.text import compact, fixed, short_names
 from tune_speed.reporting.page.words import clock_text, moment, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
+# Rows of the table: a browser takes seconds to sort more, and 20,000 are 50 MB.
+MOST_ROWS = 1000
 METRIC_NAMES = {"accuracy": "Accuracy", "macro_f1": "Macro F1", "micro_f1": "Micro F1"}
 
 
@@ -44,16 +46,18 @@ class TrialRow(NamedTuple):
 
 
 class TrialTable(NamedTuple):
-    """All trials of a part, the fastest first; misses follow, the nearest first."""
+    """The trials of a part, the fastest first; misses follow, the nearest first."""
 
     columns: tuple[Column, ...]
     rows: tuple[TrialRow, ...]
     statuses: tuple[tuple[str, int], ...]
-    """Ways to end that occurred, with how many trials each."""
+    """Ways to end that occurred, with how many of the rows each."""
+    num_trials: int
+    """All of the part; the last of them have no row where they are more than `MOST_ROWS`."""
 
 
 def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
-    """Returns the table of all estimates of `part`; `anchors` are element ids by run id."""
+    """Returns the table of the estimates of `part`; `anchors` are element ids by run id."""
     names = short_names(name for trial in part.trials for name in trial.record.params)
     metric, searched = part.target.metric, []
     for name, short in names.items():
@@ -69,7 +73,7 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
         Column("steps", "Steps", "Optimizer steps", True),
         *searched,
     )
-    ordered = sorted(part.trials, key=lambda trial: best_first(trial.record))
+    shown = _shown(part)
     rows = tuple(
         TrialRow(
             anchors[trial.run_id],
@@ -78,25 +82,31 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
             _facts(trial),
             trial is part.leader,
         )
-        for trial in ordered
+        for trial in shown
     )
-    counts = {s: sum(t.record.status is s for t in part.trials) for s in Status}
-    return TrialTable(columns, rows, tuple((s.value, n) for s, n in counts.items() if n))
+    counts = {s: sum(t.record.status is s for t in shown) for s in Status}
+    statuses = tuple((s.value, n) for s, n in counts.items() if n)
+    return TrialTable(columns, rows, statuses, len(part.trials))
+
+
+def _shown(part: StudyPart) -> list[ViewedTrial]:
+    return sorted(part.trials, key=lambda trial: best_first(trial.record))[:MOST_ROWS]
 
 
 def trial_anchors(parts: Sequence[StudyPart]) -> dict[str, str]:
-    """Returns the element id of each trial by run id: `trial-t0007`, numbered where it recurs.
+    """Returns the element id of each row by run id: `trial-t0007`, numbered where it recurs.
 
     Points of figures link to these ids. A certified run has that of the trial which it repeats.
     """
     anchors: dict[str, str] = {}
     for part in parts:
+        shown = _shown(part)
         taken = Counter(anchor.partition("--")[0] for anchor in set(anchors.values()))
         of_part = {}
-        for name in {trial.record.trial_id: None for trial in part.trials}:
+        for name in {trial.record.trial_id: None for trial in shown}:
             before = taken[f"trial-{name}"]
             of_part[name] = f"trial-{name}--{before + 1}" if before else f"trial-{name}"
-        anchors |= {t.run_id: of_part[t.record.trial_id] for t in part.trials}
+        anchors |= {t.run_id: of_part[t.record.trial_id] for t in shown}
         again = [t for t in part.certified if t.record.trial_id in of_part]
         anchors |= {t.run_id: of_part[t.record.trial_id] for t in again}
     return anchors
