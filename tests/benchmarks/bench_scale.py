@@ -243,13 +243,13 @@ class Anywhere:
         return {"node_ids": [], "device_type": None}
 
 
-def scale_study(folder: Path, options: argparse.Namespace, *, more: int = 0) -> Any:
+def scale_study(folder: Path, options: argparse.Namespace, *overrides: str, more: int = 0) -> Any:
     sampler = f"sampler: {options.sampler}," if options.policy == "time_to_target" else ""
     text = STUDY.replace("POLICY", options.policy).replace("SAMPLER", sampler)
     (folder / "scale.yaml").write_text(text)
     trials = f"search.trials={options.trials + more}"
-    overrides = [trials, f"search.concurrent={options.concurrent}"]
-    return load_study(folder / "scale.yaml", overrides=overrides)
+    own = [trials, f"search.concurrent={options.concurrent}"]
+    return load_study(folder / "scale.yaml", overrides=[*own, *overrides])
 
 
 def controller_of(study: Any, ledger: Ledger, *observers: Any) -> SearchController:
