@@ -1,5 +1,6 @@
 """Which token a cluster gets, with clusters that only say whether they refuse it."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -111,3 +112,24 @@ def test_address_means_the_variables_or_the_last_cluster_of_this_machine(
     assert server_of("auto") == "127.0.0.1:6379"
     monkeypatch.setenv("RAY_ADDRESS", "other:6379")
     assert server_of("auto") == "other:6379"
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_own_cluster_has_a_token_where_home_cannot_hold_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token.have_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ and (home / ".ray").is_dir()  # Ray writes its own.
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
+    token.have_token()
+    assert os.environ["RAY_AUTH_TOKEN"] == "mine"
+    made = set()
+    for _ in range(2):
+        monkeypatch.delenv("RAY_AUTH_TOKEN")
+        token.have_token()
+        made.add(os.environ["RAY_AUTH_TOKEN"])
+    assert {len(each) for each in made} == {64} and len(made) == 2

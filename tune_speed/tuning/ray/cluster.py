@@ -24,7 +24,7 @@ from tune_speed.tuning.ray.compat import (
     without_bystanders,
 )
 from tune_speed.tuning.ray.node_query import alive_nodes
-from tune_speed.tuning.ray.token import server_of
+from tune_speed.tuning.ray.token import have_token, server_of
 
 CONNECT_TIMEOUT_S = 8.0
 STARTS = 3
@@ -87,6 +87,8 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
 
 
 def _init(address: str | None) -> None:
+    if address is None:
+        have_token()
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
     ray.init(

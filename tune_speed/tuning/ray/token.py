@@ -5,6 +5,7 @@
 # With a wrong token `ray.init` would wait for minutes and not say why.
 
 import os
+import secrets
 from pathlib import Path
 
 from tune_speed.core.errors import ServiceError
@@ -40,6 +41,22 @@ def agree_on_token(address: str) -> None:
             " a copy of it in RAY_AUTH_TOKEN_PATH."
         )
     os.environ["RAY_AUTH_MODE"] = "token"
+
+
+def have_token() -> None:
+    """Makes a token for a cluster of our own where there is none and HOME cannot hold Ray's."""
+    # Ray writes one to ~/.ray and would not start where it cannot: on a read-only file system, or
+    # for a user without a home.
+    try:
+        if _token()[0] is not None:
+            return
+        folder = Path.home() / ".ray"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return
+    except (OSError, RuntimeError):
+        pass
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def server_of(address: str) -> str | None:
