@@ -118,7 +118,8 @@ def search(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         tuner.run_search(controller, Anywhere(), on_tick=lambda: None, process=Trivial)
         faults.over.set()
         faults.join()
-        took_s, num_trials, late = time.monotonic() - began_s, len(ledger.records), behind[-1]
+        took_s, num_trials = time.monotonic() - began_s, len(ledger.records)
+        late = len(tracker.expected)
         closed_s = time.monotonic()
         left = len(tracker.close(timeout_s=DRAIN_S))
         drained_s = time.monotonic() - closed_s
