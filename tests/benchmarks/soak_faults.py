@@ -18,8 +18,11 @@ from command import finished, ledger
 from faulty_runs import Search
 from ray_nodes import Cluster, RayNode
 from servers import mlflow_server
+from soak_world import COMMANDS, Commands, Disk, ShiftedClock
 
-NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S = 15.0, 10.0, 8.0
+NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S, FROZEN_S = 15.0, 10.0, 8.0, 8.0
+SEEN_WITHIN_S, YOUNG_S = 15.0, 3.0
+JUMPS_S = (-3600, -30, 30, 3600, 86400)
 SAMPLE_EVERY_S, SETTLE_S = 5.0, 10.0
 NUM_WORKERS = 2
 
@@ -56,17 +59,22 @@ class Soak:
         self.num_sessions = 0
         self.ended_itself: list[int] = []
         """Exit codes of sessions that nobody ended."""
+        self.asked: list[tuple[int, float]] = []
+        """Exit codes of sessions that were asked to end, and how long that took [s]."""
         self.tracebacks: list[str] = []
         self.left: list[str] = []
+        self.commands, self._clock = Commands(folder), ShiftedClock(folder)
         self._stack = ExitStack()
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._busy: list[threading.Thread] = []
         self._is_server_up = True
         self._search: Search | None = None
+        self._asked_s: float | None = None
         self._session_s = self._sampled_s = self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
         try:
+            self._disk = self._stack.enter_context(closing(Disk(self.folder / STUDIES)))
             self._cluster = self._stack.enter_context(Cluster(loses_nodes=True))
             self._head = self._cluster.add(cpus=1, **self._node_variables)
             self._workers: list[RayNode] = []
@@ -87,7 +95,15 @@ class Soak:
         self._end()
 
     def happen(self, kind: str) -> None:
-        """Lets a fault happen."""
+        """Lets a fault happen; beside all else, if it takes a while."""
+        if kind not in SLOW:
+            return self._happen(kind)
+        thread = threading.Thread(target=self._happen, args=(kind,), daemon=True)
+        thread.start()
+        self._busy.append(thread)
+        return None
+
+    def _happen(self, kind: str) -> None:
         was_done = KINDS[kind](self)
         at_s = time.monotonic() - self._began_s
         self.happened.append((at_s, kind, was_done))
@@ -110,6 +126,7 @@ class Soak:
         if now_s - self._sampled_s > SAMPLE_EVERY_S:
             self._sampled_s = now_s
             self._sample()
+            self.commands.look()
 
     def finish(self) -> None:
         """Stops the search, brings everything back, and lets it finish what was proposed."""
@@ -133,7 +150,8 @@ class Soak:
             if code in (0, 1):
                 break
             print(self._search.err[-3000:])
-        self.left = self._search.left_after(30)
+        self.are_commands_well = self._try_commands()
+        self.left = [*self._search.left_after(30), *self.commands.left()]
         time.sleep(SETTLE_S)
         self.after = self._held()
 
@@ -171,6 +189,43 @@ class Soak:
         self._later(0.0, lambda: _hold(database, LOCKED_S))
         return True
 
+    def kill_starting(self) -> bool:
+        return self._once_seen(self._starting, lambda process: process.kill())
+
+    def kill_measuring(self) -> bool:
+        return self._once_seen(self._measuring, lambda process: process.kill())
+
+    def kill_report(self) -> bool:
+        return self._kill_command("report", self._rng.uniform(1, 20))
+
+    def kill_export(self) -> bool:
+        return self._kill_command("export", self._rng.uniform(1, 12))
+
+    def kill_certification(self) -> bool:
+        return self._kill_command("certification", self._rng.uniform(5, 40), "--again")
+
+    def freeze_disk(self) -> bool:
+        if self._disk.is_mounted:
+            self._later(0.0, lambda: self._disk.freeze(FROZEN_S))
+        return self._disk.is_mounted
+
+    def shift_clock(self) -> bool:
+        self._clock.shift(self._rng.choice(JUMPS_S))
+        return self._clock.is_there
+
+    def terminate_driver(self) -> bool:
+        return self._ask_driver(signal.SIGTERM)
+
+    def hang_up(self) -> bool:
+        return self._ask_driver(signal.SIGHUP)
+
+    def interrupt_twice(self) -> bool:
+        if not self._ask_driver(signal.SIGINT):
+            return False
+        time.sleep(1)
+        self._ask_driver(signal.SIGINT)
+        return True
+
     @property
     def _node_variables(self) -> dict[str, str]:
         """What trial processes need: the network that the study names, and the driver's folders."""
@@ -195,7 +250,9 @@ class Soak:
             *("tiny.yaml", "--address", self._cluster.address, *resume, *arguments),
             **self._cluster.variables,
             **self._server.variables,
+            **self._clock.variables,
         )
+        self._asked_s = None
         self.num_sessions += 1
         self._session_s = time.monotonic()
 
@@ -203,7 +260,7 @@ class Soak:
         """Runs a few trials in peace: Ray and the server open most files when first asked."""
         self._start("--trials", "3")
         assert self._search is not None
-        assert self._search.wait(within_s=300) == 1, self._search.err
+        assert self._search.wait(within_s=300) in (0, 1), self._search.err
         for file in (self.folder / "faults").iterdir():
             file.unlink()
         time.sleep(SETTLE_S)
@@ -215,11 +272,23 @@ class Soak:
     def _session_over(self, *, is_expected: bool = False) -> None:
         assert self._search is not None
         code = self._search.wait(within_s=10)
-        if code != -9 and not is_expected:
+        self._keep_session(code)
+        if self._asked_s is not None:
+            self.asked.append((code, time.monotonic() - self._asked_s))
+            print(f"        asked to end, it did in {self.asked[-1][1]:.1f} s, exit code {code}")
+        elif code != -9 and not is_expected:
             self.ended_itself.append(code)
             print(f"        the driver ended itself, exit code {code}: {self._search.err[-600:]}")
         if "Traceback" in self._search.err:
             self.tracebacks.append(self._search.err[-3000:])
+
+    def _keep_session(self, code: int) -> None:
+        """Keeps what the driver said, which the next one replaces."""
+        assert self._search is not None
+        with (self.folder / "sessions.log").open("a") as log:
+            at_s = time.monotonic() - self._began_s
+            log.write(f"== session {self.num_sessions} at {at_s:.0f} s, exit code {code}\n")
+            log.write(self._search.err)
 
     def _driver(self) -> psutil.Process | None:
         """Returns the driver, if it runs."""
@@ -248,6 +317,64 @@ class Soak:
             return True
         return False
 
+    def _once_seen(
+        self,
+        seen: Callable[[], psutil.Process | None],
+        what: Callable[[psutil.Process], None],
+    ) -> bool:
+        """Does that to the first process that is seen, if one is within a while."""
+        deadline_s = time.monotonic() + SEEN_WITHIN_S
+        while time.monotonic() < deadline_s:
+            with suppress(psutil.Error):
+                if (process := seen()) is not None:
+                    what(process)
+                    return True
+            time.sleep(0.02)
+        return False
+
+    def _starting(self) -> psutil.Process | None:
+        """Returns the process of a trial that has just begun."""
+        time.sleep(0.3)  # A look at all processes costs time that the search needs.
+        young = [p for p in self._trial_processes() if time.time() - p.create_time() < YOUNG_S]
+        return young[0] if young else None
+
+    def _measuring(self) -> psutil.Process | None:
+        """Returns the process that has the others wait, while it times its steps."""
+        files = {path.stat().st_ino for path in (self.folder / "turnstile").glob("*.main")}
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, mode, pid, file, *_ = line.replace("-> ", "").split()
+            if (kind, mode) == ("FLOCK", "WRITE") and int(file.split(":")[2]) in files:
+                return psutil.Process(int(pid))
+        return None
+
+    def _ask_driver(self, number: signal.Signals) -> bool:
+        """Sends a signal that ends the driver, to its group as a terminal would."""
+        driver = self._driver()
+        if driver is None:
+            return False
+        self._asked_s = self._asked_s or time.monotonic()
+        with suppress(ProcessLookupError):
+            os.killpg(driver.pid, number)
+        return True
+
+    def _kill_command(self, name: str, after_s: float, *options: str) -> bool:
+        return self.commands.kill(name, *self._where(name, *options), after_s=after_s, **self._own)
+
+    def _try_commands(self) -> bool:
+        """Returns whether all commands work, a certification that was killed twice, too."""
+        for after_s in (30, 40):
+            self._kill_command("certification", after_s)
+        return all([self.commands.succeeds(n, *self._where(n), **self._own) for n in COMMANDS])
+
+    def _where(self, name: str, *options: str) -> list[str]:
+        place = ["--address", self._cluster.address] if name == "certification" else []
+        return [*place, *options]
+
+    @property
+    def _own(self) -> dict[str, str]:
+        """Variables of other commands."""
+        return {**self._node_variables, **self._cluster.variables, **self._server.variables}
+
     def _later(self, after_s: float, what: Callable[[], None]) -> None:
         self._due.append((time.monotonic() + after_s, what))
 
@@ -257,6 +384,7 @@ class Soak:
     def _restart_server(self) -> None:
         self._server.restart()
         self._is_server_up = True
+        print(f"{time.monotonic() - self._began_s:6.0f} s  the server is back", flush=True)
 
     def _sample(self) -> None:
         driver = self._driver()
@@ -294,6 +422,7 @@ class Soak:
         self._stack.close()
 
 
+STUDIES = "tune_speed_studies"
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty"
 
 KINDS: dict[str, Callable[[Soak], bool]] = {
@@ -303,7 +432,25 @@ KINDS: dict[str, Callable[[Soak], bool]] = {
     "kill -9 the driver": Soak.kill_driver,
     "kill -9 the MLflow server": Soak.kill_server,
     "lock the server's database": Soak.lock_database,
+    "kill -9 a trial as it starts": Soak.kill_starting,
+    "kill -9 who measures": Soak.kill_measuring,
+    "kill -9 a report": Soak.kill_report,
+    "kill -9 an export": Soak.kill_export,
+    "kill -9 a certification": Soak.kill_certification,
+    "freeze the disk": Soak.freeze_disk,
+    "the clock jumps": Soak.shift_clock,
+    "SIGTERM the driver": Soak.terminate_driver,
+    "SIGHUP the driver": Soak.hang_up,
+    "Ctrl-C the driver twice": Soak.interrupt_twice,
 }
+SLOW = {
+    "kill -9 a trial as it starts",
+    "kill -9 who measures",
+    "kill -9 a report",
+    "kill -9 an export",
+    "kill -9 a certification",
+}
+"""They wait for their victim, or give it some time."""
 
 
 def _hold(database: Path, for_s: float) -> None:
