@@ -21,7 +21,7 @@ from servers import mlflow_server
 from soak_world import COMMANDS, Commands, Disk, ShiftedClock
 
 NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S, FROZEN_S = 15.0, 10.0, 8.0, 8.0
-SEEN_WITHIN_S, YOUNG_S = 15.0, 3.0
+SEEN_WITHIN_S = 60.0
 JUMPS_S = (-3600, -30, 30, 3600, 86400)
 SAMPLE_EVERY_S, SETTLE_S = 5.0, 10.0
 NUM_WORKERS = 2
@@ -190,7 +190,8 @@ class Soak:
         return True
 
     def kill_starting(self) -> bool:
-        return self._once_seen(self._starting, lambda process: process.kill())
+        old = set(self._trial_processes())
+        return self._once_seen(lambda: self._newcomer(old), lambda process: process.kill())
 
     def kill_measuring(self) -> bool:
         return self._once_seen(self._measuring, lambda process: process.kill())
@@ -332,11 +333,10 @@ class Soak:
             time.sleep(0.02)
         return False
 
-    def _starting(self) -> psutil.Process | None:
-        """Returns the process of a trial that has just begun."""
+    def _newcomer(self, old: set[psutil.Process]) -> psutil.Process | None:
+        """Returns the process of a trial that began after these."""
         time.sleep(0.3)  # A look at all processes costs time that the search needs.
-        young = [p for p in self._trial_processes() if time.time() - p.create_time() < YOUNG_S]
-        return young[0] if young else None
+        return next((p for p in self._trial_processes() if p not in old), None)
 
     def _measuring(self) -> psutil.Process | None:
         """Returns the process that has the others wait, while it times its steps."""

@@ -81,7 +81,7 @@ class Search:
         self.folder, self.id = folder, uuid.uuid4().hex
         self._out, self._err = (folder / "out").open("wb+"), (folder / "err").open("wb+")
         self.process = subprocess.Popen(
-            ["env", "--default-signal=INT", *prefix, TUNE_SPEED, "search", *arguments],
+            ["env", "--default-signal=INT,HUP", *prefix, TUNE_SPEED, "search", *arguments],
             cwd=folder,
             env={**environment(folder), **_faulty_variables(folder, self.id), **variables},
             stdin=subprocess.DEVNULL,
