@@ -1,5 +1,7 @@
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,15 @@ def set_status(uri: str, trial_id: str | None, status: str) -> None:
     experiment = client.get_experiment_by_name("study").experiment_id
     for run in client.search_runs([experiment], f"tags.`{key}` = '{value}'"):
         client.update_run(run.info.run_id, status=status)
+
+
+def statuses(uri: str) -> list[str]:
+    """Returns those of the trials' runs, in order."""
+    client = open_store(uri)
+    experiment = client.get_experiment_by_name("study").experiment_id
+    runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])
+    found = {run.data.tags.get(schema.TRIAL_ID): run.info.status for run in runs}
+    return [found[trial_id] for trial_id in sorted(filter(None, found))]
 
 
 def ids(trials: Any) -> list[str]:
@@ -254,6 +265,27 @@ def test_a_study_reads_alike_from_its_tables_and_through_mlflow(
     views.append(read_study(uri, "study"))
     one, other = (view.__dict__ | {"read_at": ""} for view in views)
     assert one == other and len(views[0].trials) == 40 and views[0].interrupted == 1
+
+
+def test_trials_that_end_after_the_writers_clock_was_set_back_are_seen(
+    uri: str, open_tracker: Any
+) -> None:
+    tracker = open_tracker()
+    for number in range(2):
+        start(tracker, f"t{number:04d}")
+    tracker.trial_finished(record=record(0))
+    wait_for(lambda: statuses(uri) == ["FINISHED", "RUNNING"])
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
+        database.execute("UPDATE runs SET end_time = end_time + 3600000")
+    reader = StudyReader(uri, "study")
+    first = reader.read()
+    assert ids(first.trials) == ["t0000"] and len(first.running) == 1
+    tracker.trial_finished(record=record(1))
+    wait_for(lambda: statuses(uri) == ["FINISHED"] * 2)
+    assert ids(reader.read().trials) == ["t0000", "t0001"]
+    tracker.trial_finished(record=record(2))  # Nobody saw it run.
+    wait_for(lambda: statuses(uri) == ["FINISHED"] * 3)
+    assert ids(reader.read().trials) == ["t0000", "t0001", "t0002"]
 
 
 def test_reading_goes_on_while_a_search_writes(uri: str, open_tracker: Any) -> None:

@@ -18,7 +18,7 @@ from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
 
 CURVE_THREADS = 4
-# So far before the latest end a refresh looks back: the writer's clock may be set meanwhile.
+# So far before the latest end a refresh looks back: the writer's clock may be adjusted meanwhile.
 END_MARGIN_MS = 5_000
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
 IS_RUNNING = "attributes.status = 'RUNNING'"
@@ -114,14 +114,12 @@ class StudyPicture:
 
         Raises: ServiceError or StorageError if the store does not answer.
         """
-        since_ms = max(0, self._latest_end_ms - END_MARGIN_MS)
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
         with errors_of(self.uri):
             searches = list(self._runs(IS_SEARCH))
             alive = list(self._runs(IS_RUNNING))
-            ended = self._ended(since_ms)
-            killed = list(self._runs(f"attributes.end_time > {since_ms} AND {IS_KILLED}"))
+            ended, killed = self._newly_over(alive)
         self.searches = tuple(map(_search_run, searches))
         for each in ended:
             self._finish(each)
@@ -135,23 +133,35 @@ class StudyPicture:
         with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
             return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
 
-    def _ended(self, since_ms: int) -> list[_Ended]:
-        """Returns the trials with an outcome that ended since then."""
+    def _newly_over(self, alive: Sequence[Any]) -> tuple[list[_Ended], list[Any]]:
+        """Returns the trials that ended since the last refresh, and maybe earlier ones."""
+        ended, killed = self._over(max(0, self._latest_end_ms - END_MARGIN_MS))
+        seen = {run.info.run_id for run in (*alive, *killed)} | {each.run_id for each in ended}
+        lost = {trial.run_id for trial in self.running} - seen
+        if lost:
+            # They ran and are over, but not since then: the clock that says when was set back.
+            ended, killed = self._over(0)
+            ends_ms = [each.end_ms for each in ended if each.run_id in lost]
+            self._latest_end_ms = max(ends_ms, default=self._latest_end_ms)
+        return ended, killed
+
+    def _over(self, since_ms: int) -> tuple[list[_Ended], list[Any]]:
+        """Returns the trials that ended since then, with an outcome and without."""
+        since = f"attributes.end_time > {since_ms}"
         # MLflow takes 8 ms and 100 kB for each run, and a search may have 20,000.
-        found = read_directly(
-            self.uri, lambda tables: _ended_in(tables, self.experiment_id, since_ms)
-        )
-        if found is not None:
-            return found
-        runs = self._runs(f"attributes.end_time > {since_ms} AND {IS_NOT_KILLED}")
-        return [_ended_run(run) for run in runs if schema.RECORD in run.data.tags]
+        ended = read_directly(self.uri, lambda t: _ended_in(t, self.experiment_id, since_ms))
+        if ended is None:
+            runs = self._runs(f"{since} AND {IS_NOT_KILLED}")
+            ended = [_ended_run(run) for run in runs if schema.RECORD in run.data.tags]
+        return ended, list(self._runs(f"{since} AND {IS_KILLED}"))
 
     def _runs(self, condition: str) -> Iterator[Any]:
         order = ["attributes.start_time ASC"]
         return runs_with(self._client, [self.experiment_id], {}, also=condition, order_by=order)
 
     def _finish(self, trial: _Ended) -> None:
-        self._latest_end_ms = max(self._latest_end_ms, trial.end_ms)
+        if trial.run_id not in self.finished:
+            self._latest_end_ms = max(self._latest_end_ms, trial.end_ms)
         if trial.record is not None:
             found = TrackedTrial(trial.run_id, self.experiment_id, trial.record)
             self.finished[trial.run_id] = found
@@ -167,7 +177,6 @@ class StudyPicture:
                 # All is there but its last status.
                 self._finish(_ended_run(run))
                 continue
-            self._latest_end_ms = max(self._latest_end_ms, run.info.end_time or 0)
             trial = OpenTrial(
                 run_id=run.info.run_id,
                 search_run_id=run.data.tags.get(PARENT, ""),
@@ -180,8 +189,7 @@ class StudyPicture:
                 running[trial.run_id] = trial
             else:
                 self._stopped[trial.key] = trial
-        alive = {run_id: trial for run_id, trial in running.items() if run_id not in self.finished}
-        self.running = tuple(alive.values())
+        self.running = tuple(each for each in running.values() if each.run_id not in self.finished)
 
 
 _ENDED = """
