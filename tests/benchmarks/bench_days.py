@@ -53,6 +53,7 @@ from bench_scale import (  # noqa: E402
     take_over,
 )
 from processes import command_of  # noqa: E402
+from stored import locked  # noqa: E402
 
 from tune_speed.tracking.store.store import open_store  # noqa: E402
 from tune_speed.tracking.writer.tracker import Tracker  # noqa: E402
@@ -86,10 +87,8 @@ class Faults(threading.Thread):
         return "nobody to kill"
 
     def _lock(self) -> str:
-        with closing(sqlite3.connect(self._database, timeout=30, isolation_level=None)) as holder:
-            holder.execute("BEGIN IMMEDIATE")
+        with locked(self._database):
             time.sleep(LOCKED_S)
-            holder.execute("ROLLBACK")
         return "lock the store"
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from faulty_runs import Search
 from ray_nodes import Cluster, RayNode
 from servers import mlflow_server
 from soak_world import COMMANDS, Commands, Disk, ShiftedClock
+from stored import locked
 
 NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S, FROZEN_S = 15.0, 10.0, 8.0, 8.0
 SEEN_WITHIN_S = 60.0
@@ -454,8 +454,5 @@ SLOW = {
 
 
 def _hold(database: Path, for_s: float) -> None:
-    """Holds the lock of an SQLite database that every writer needs."""
-    with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+    with locked(database):
         time.sleep(for_s)
-        connection.execute("ROLLBACK")

@@ -1,7 +1,9 @@
 """A store for tests that read results, filled as searches and certifications fill it."""
 
+import sqlite3
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +18,14 @@ def store_of(records: Iterable[TrialRecord], *, folder: Path) -> str:
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     put(records, uri)
     return uri
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Nobody else can write to an SQLite file meanwhile."""
+    with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
 
 
 def put(records: Iterable[TrialRecord], uri: str) -> None:

@@ -206,6 +206,8 @@ class StudyRuns:
             info, has_board = run.info, schema.BOARD in tags
             ref = RunRef(info.run_id, info.start_time, info.status, run.data.params, has_board)
             ref.has_points = bool(run.data.metrics)
+            if ref.is_complete:
+                ref.params = None
             first = refs.setdefault(key, ref)
             if first is not ref:
                 is_fuller = _fullness(ref) > _fullness(first)
@@ -214,8 +216,6 @@ class StudyRuns:
         # After all pages: deleting a run would shift them.
         for other in twice:
             self._client.delete_run(other.run_id)
-        for ref in refs.values():
-            ref.params = None if ref.is_complete else ref.params
         return refs
 
 
