@@ -32,10 +32,16 @@ class Timing(StrEnum):
 
     ISOLATED = "isolated"
     """Steps times the seconds of a step, measured while the device's other tenants stood still."""
+    DISTURBED = "disturbed"
+    """The same, but strangers were at work on the device in each window that was measured."""
     EXCLUSIVE = "exclusive"
     """Seconds that passed, with nobody else on the device."""
     SHARED = "shared"
     """Seconds that passed, slowed by others on the device: an upper bound."""
+
+
+CLOCKED = (Timing.ISOLATED, Timing.DISTURBED)
+"""Of runs whose clock is made of step times."""
 
 
 class Status(StrEnum):
@@ -122,7 +128,7 @@ class Clocks(Record):
 
 
 class StepTime(Record):
-    """Seconds of one optimizer step with the device to itself."""
+    """Seconds of one optimizer step with the device to itself: of one window, or of several."""
 
     key: str
     """Throughput key: hash over all that changes a step's speed, device and versions included."""
@@ -136,6 +142,16 @@ class StepTime(Record):
     """Steps that were timed."""
     measured_in: str
     """`study/trial` that measured it."""
+    measured_at: str = ""
+    """When: UTC, ISO 8601."""
+    place: str = ""
+    """Hash of device, host, settings and versions: all kinds of step of one place drift alike."""
+    reference_s: float | None = None
+    """Seconds of the reference step beside it: how fast the machine was. None: not measured."""
+    disturbed: str = ""
+    """What else was at work meanwhile, in words; empty: nothing that could be seen."""
+    num_windows: int = 1
+    """Windows that it is the mean of, at the machine's speed that `reference_s` says."""
 
 
 class RunResult(Record):
@@ -161,6 +177,10 @@ class RunResult(Record):
     """What the training clock is made of."""
     step_times: tuple[StepTime, ...] = ()
     """Isolated step times that the training clock is made of, one a shape of step."""
+    windows: tuple[StepTime, ...] = ()
+    """Those that this run measured, as they were."""
+    shape_steps: tuple[tuple[int, int], ...] = ()
+    """The run as stretches of steps of one shape: its number among `step_times`, and the steps."""
     init_s: float = 0.0
     """Part of the training clock that went into the weights that the first step starts from:
     pretraining, statistics of the data [s]. Without it, the time is amortised over later runs."""

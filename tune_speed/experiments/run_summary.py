@@ -184,6 +184,7 @@ def _clock(found: Statistics) -> list[str]:
     words = {
         Timing.SHARED: f"shared{company}: these times are upper bounds",
         Timing.ISOLATED: f"isolated: steps × step time alone, on a device shared{company}",
+        Timing.DISTURBED: "disturbed: steps × step time, measured while strangers were at work",
         Timing.EXCLUSIVE: "exclusive: no other run of tune-speed on the device",
     }
     lines = [

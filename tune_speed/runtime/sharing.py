@@ -1,6 +1,6 @@
 """A run's place among others on its physical device: who they are, and whose turn it is."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
@@ -14,6 +14,7 @@ class CotenantHistory(Config):
     """The co-tenants that a run had, as a checkpoint stores it."""
 
     cotenants: tuple[str, ...]
+    windows: tuple[StepTime, ...] = ()
     isolates: bool
     why_not: str | None
     """Why co-tenants could not be seen or stopped; None if they could."""
@@ -30,16 +31,21 @@ class Sharing:
         tenancy: Tenancy | None = None,
         may_have_company: bool = False,
         known: Sequence[StepTime] = (),
+        due: Collection[str] = (),
         warm: set[str] | None = None,
     ) -> None:
         """Looks around once. `label` is `study/trial`; without `tenancy` nobody is to know the run.
 
         `may_have_company` says that co-tenants may come later; isolated step times in `known` are
-        not measured again; `warm` are throughput keys of steps that this process has taken, to
-        which the run adds its own; None where each run is to warm up.
+        not measured again but for those whose keys are `due`; `warm` are throughput keys of steps
+        that this process has taken, to which the run adds its own; None where each run is to warm
+        up.
         """
         self.label, self.turnstile = label, turnstile
         self.known = {step_time.key: step_time for step_time in known}
+        self.due = frozenset(due)
+        self.windows: list[StepTime] = []
+        """What this run measured."""
         self.warm = warm
         self._tenancy = tenancy
         self._seen: set[str] = set()
@@ -57,6 +63,7 @@ class Sharing:
         trial: str,
         may_have_company: bool,
         known: Sequence[StepTime],
+        due: Collection[str] = (),
         warm: set[str] | None = None,
     ) -> Iterator[Self]:
         """Takes a place on the physical device of that key, until the block ends."""
@@ -67,6 +74,7 @@ class Sharing:
                 tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
                 may_have_company=may_have_company,
                 known=known,
+                due=due,
                 warm=warm,
             )
 
@@ -74,6 +82,11 @@ class Sharing:
     def alone(cls) -> Self:
         """Returns the place of a run that nobody is to know of, such as a test's."""
         return cls(label="", turnstile=Turnstile(None, why_not="The run keeps to itself."))
+
+    @property
+    def usual(self) -> dict[str, float]:
+        """Returns the reference step [s] by place at which known times are told."""
+        return {each.place: each.reference_s for each in self.known.values() if each.reference_s}
 
     def look(self) -> None:
         """Records which co-tenants are there now."""
@@ -83,12 +96,16 @@ class Sharing:
     def seen_so_far(self) -> CotenantHistory:
         """Returns what a process that resumes this run must know of its co-tenants."""
         return CotenantHistory(
-            cotenants=self.cotenants, isolates=self.isolates, why_not=self._why_not()
+            cotenants=self.cotenants,
+            windows=tuple(self.windows),
+            isolates=self.isolates,
+            why_not=self._why_not(),
         )
 
     def resume(self, earlier: CotenantHistory) -> None:
         """Takes over what another process saw in the earlier part of this run."""
         self._seen.update(earlier.cotenants)
+        self.windows[:0] = earlier.windows
         self.isolates = self.isolates or earlier.isolates
         self._why_not_earlier = earlier.why_not
 

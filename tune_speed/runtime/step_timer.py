@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from tune_speed.core.stats import mean_interval
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import cpu_wait_s
+from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.turnstile import Turnstile
 
 # Steps are taken for so long [s] before the turn to time them is requested.
@@ -15,7 +17,9 @@ WARM_UP_S = 0.2
 # Longest wait for the turn [s]; then the run continues without.
 MEASURE_WITHIN_S = 10.0
 MAX_TURNS = 3
-"""A measurement that did not stay isolated is repeated, so many in all."""
+"""A measurement that was disturbed or did not stay isolated is repeated, so many in all."""
+MOST_WAITED = 0.1
+"""Share of a window that threads wait for a core, from which on it is disturbed."""
 # Each block ends with a wait for the device, after which a GPU is idle until the host has launched
 # its next kernels: a few tenths of a millisecond, which is 3 to 6 % of 10 ms.
 BLOCK_S = {"cpu": 0.01, "cuda": 0.1}
@@ -46,6 +50,10 @@ class Timed(NamedTuple):
     high_s: float
     """Ends of its 95 % interval [s]; of a single block, the mean itself."""
     num_steps: int
+    reference_s: float | None = None
+    """Mean of the reference steps beside them [s]; None: there was none."""
+    disturbed: str = ""
+    """What else was at work, in words; empty: nothing that could be seen."""
 
 
 def isolated_time(
@@ -57,22 +65,28 @@ def isolated_time(
     period: int = 1,
     clock: Clock,
     turnstile: Turnstile,
+    reference: ReferenceStep | None = None,
     synchronize: Callable[[], None],
     now: Callable[[], float],
+    waited_s: Callable[[], float | None] = cpu_wait_s,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
 
-    None where they could not be paused, or a step takes longer than they would wait.
+    None where they could not be paused, or a step takes longer than they would wait. A window in
+    which strangers were at work is repeated; of disturbed ones the least disturbed counts.
+    `waited_s` returns how long this process' threads have waited for a core.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
+    windows = list[tuple[float, Timed]]()
     with clock.span("measuring_s"):
         for _ in range(MAX_TURNS):
             with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
                 if turn is None:
-                    return None
+                    break
                 # What was made ready while others were at work.
                 take_step()
+                before_s, began_s = waited_s(), now()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,
@@ -81,12 +95,21 @@ def isolated_time(
                     period=period,
                     step_s=step_s,
                     limit_s=turn.left_s - step_s,
+                    reference=reference,
                     synchronize=synchronize,
                     now=now,
                 )
-            if turn.is_isolated:
+                after_s, took_s = waited_s(), now() - began_s
+            if not turn.is_isolated:
+                continue
+            share = 0.0
+            if before_s is not None and after_s is not None and took_s > 0:
+                share = (after_s - before_s) / took_s
+            if share <= MOST_WAITED:
                 return timed
-    return None
+            why = f"threads waited {share:.0%} of the time for a core"
+            windows.append((share, timed._replace(disturbed=why)))
+    return min(windows)[1] if windows else None
 
 
 def take_all(
@@ -155,6 +178,7 @@ def time_steps(
     period: int = 1,
     step_s: float,
     limit_s: float,
+    reference: ReferenceStep | None = None,
     synchronize: Callable[[], None],
     now: Callable[[], float],
 ) -> Timed:
@@ -169,6 +193,7 @@ def time_steps(
     `take_step` may leave its step queued on the device. A block takes `block_s` or longer and spans
     whole periods of steps, after which their cost repeats, if two of them fit into the time; of a
     longer one the rare step may be missed. `step_s` is rough; `LONGEST_S` bounds `limit_s` too.
+    Between blocks, steps of `reference` are taken.
     """
     limit_s = min(limit_s, LONGEST_S)
     steps_in_epoch = math.ceil(num_train / samples_per_step)
@@ -176,6 +201,8 @@ def time_steps(
     unit_steps, unit_samples = (steps_in_epoch, num_train) if is_short else (1, samples_per_step)
     block_samples = unit_samples * _units(unit_steps, step_s, block_s, period, limit_s=limit_s)
     synchronize()
+    if reference is not None:
+        reference.begin()
     began_s = now()
     per_sample, num_steps, longest_s = list[float](), 0, 0.0
     while True:
@@ -187,11 +214,20 @@ def time_steps(
         block_s = now() - block_began_s
         longest_s = max(longest_s, block_s)
         per_sample.append(block_s / samples)
+        if reference is not None:
+            reference.catch_up()
         took_s = now() - began_s
         if took_s + longest_s >= limit_s or (took_s >= SHORTEST_S and _is_precise(per_sample)):
             break
     low, middle, high = (samples_per_step * value for value in _mean_interval(per_sample))
-    return Timed(step_s=middle, low_s=low, high_s=high, num_steps=num_steps)
+    references = reference.times_s if reference is not None else []
+    return Timed(
+        step_s=middle,
+        low_s=low,
+        high_s=high,
+        num_steps=num_steps,
+        reference_s=_mean_interval(references)[1] if references else None,
+    )
 
 
 def _units(unit: int, step_s: float, block_s: float, period: int, *, limit_s: float) -> int:

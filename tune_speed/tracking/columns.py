@@ -149,7 +149,7 @@ class BoardColumns(Config):
         is_metric=True,
     )
     timing: str = column(
-        "what the training clock is made of: isolated, exclusive or shared",
+        "what the training clock is made of: isolated, disturbed, exclusive or shared",
         lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),
     )
     slowdown: float | None = column(

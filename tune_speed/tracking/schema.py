@@ -61,6 +61,7 @@ EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
 """Metrics by which leaderboards rank, the lower and then the better first."""
 # Isolated step times that this very trial measured, as JSON.
 STEP_TIMES = f"{PREFIX}step_times"
+CLOCK = f"{PREFIX}clock"
 
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)
 
@@ -186,6 +187,12 @@ def record_points(
     return [*points, *ranks, *recipe_points(record, start_ms=start_ms)]
 
 
+def final_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
+    """Returns the metrics of a finished trial that follow from its clock, without its curve."""
+    runs = [p for run in record.runs for p in run_points(record, run, start_ms=start_ms)]
+    return [*runs, *rank_points(record, start_ms=start_ms)]
+
+
 def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     """Returns what leaderboards rank a trial by, all its runs together.
 
@@ -277,12 +284,19 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}finished_at": record.finished_at,
     }
     label = f"{record.study}/{record.trial_id}"
-    every = (each for run in record.runs for each in run.step_times)
+    every = (each for run in record.runs for each in run.windows)
     if measured := [each for each in every if each.measured_in == label]:
         facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
+    if clock := clock_of(record):
+        facts[CLOCK] = clock
     versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
     sources = {f"{PREFIX}plugin.{safe_key(k)}": v for k, v in record.plugins.items()}
     return {**_tags({**versions, **sources, **facts}), **pack_record(record)}
+
+
+def clock_of(record: TrialRecord) -> str:
+    """Returns the step times [s] that the record's clock is made of; empty: of none."""
+    return " ".join(f"{each.step_s:.6g}" for run in record.runs for each in run.step_times)
 
 
 def pack_record(record: TrialRecord) -> dict[str, str]:

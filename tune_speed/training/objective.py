@@ -123,6 +123,7 @@ class _Trial:
             trial=spec.trial_id,
             may_have_company=spec.allotment.max_cotenants > 0,
             known=spec.step_times,
+            due=spec.due_step_times,
             warm=self._warm,
         )
         with place if self._ranks.is_first else nullcontext(Sharing.alone()) as sharing:

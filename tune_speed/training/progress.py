@@ -14,7 +14,7 @@ from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime, Timing
+from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime
 from tune_speed.core.targets import SIGNS
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
@@ -27,6 +27,7 @@ from tune_speed.runtime.device import (
     peak_memory_gib,
     release_memory,
 )
+from tune_speed.runtime.pooled_times import timing_of
 from tune_speed.runtime.sharing import CotenantHistory, Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, take_all
 from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
@@ -260,7 +261,8 @@ class Progress:
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         # Since the first step.
         wall_s = passed_s - self.init_s - self._ahead_s
-        isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
+        step_times = tuple(phase.step_time for phase in self.phases.values())
+        isolated = {"timing": timing_of(step_times), "note": ""} if self.phases else {}
         # The mean of a step, over the whole run where it is known beforehand.
         steps_s, steps = train_s - self.init_s, self.steps
         if self.phases:
@@ -286,12 +288,18 @@ class Progress:
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=accumulation_of(self.recipe),
             device=describe_devices(self.device, self.recipe.devices),
-            step_times=tuple(phase.step_time for phase in self.phases.values()),
+            step_times=step_times,
+            windows=tuple(self.sharing.windows),
+            shape_steps=self._shape_steps(),
             init_s=self.init_s,
             slowdown=passed_s / train_s if self.phases and train_s else None,
             cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             **isolated,
         )
+
+    def _shape_steps(self) -> tuple[tuple[int, int], ...]:
+        numbers = {shape: number for number, shape in enumerate(self.phases)}
+        return tuple((numbers[shape], n) for shape, n in self.step_schedule if self.phases)
 
     def state(self) -> ProgressState:
         """Returns all that another process needs to resume the run."""

@@ -27,6 +27,7 @@ A phase of a run with another shape (smaller images, other batches) has a key of
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -41,9 +42,9 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import environment
 
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
-PROTOCOL = 2
+PROTOCOL = 3
 """What keys hold and how steps are timed: 1 knew an optimizer by its name alone and no host of a
-GPU, and took medians. Times of another protocol are not taken over."""
+GPU, and took medians; 2 had no reference step. Times of another protocol are not taken over."""
 
 
 def throughput_key(
@@ -65,12 +66,33 @@ def throughput_key(
     work; for `settings` see `speed_settings`, for the versions in `environment` see
     `trial.environment`.
     """
-    versions = {name: environment.get(name, "") for name in VERSIONS}
-    place = {"device": device, "host": host, "settings": dict(settings), "versions": versions}
+    place = _place(device, host, settings, environment)
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     fields = {"recipe": recipe.speed_fields(), "shape": shape._asdict(), "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
     return canonical_hash({**fields, "data": data, **place, **theirs})
+
+
+def _place(
+    device: str, host: str, settings: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, object]:
+    versions = {name: environment.get(name, "") for name in VERSIONS}
+    return {"device": device, "host": host, "settings": dict(settings), "versions": versions}
+
+
+def _facts(device: torch.device) -> dict[str, Any]:
+    return {
+        "device": describe_device(device),
+        # The host launches what a GPU computes: short steps take as long as that does.
+        "host": cpu_device_name(threads=torch.get_num_threads()),
+        "settings": speed_settings(device),
+        "environment": environment(),
+    }
+
+
+def place_of(device: torch.device) -> str:
+    """Returns the part of keys that is no recipe's: what drifts alike has it in common."""
+    return canonical_hash({**_place(**_facts(device)), "protocol": PROTOCOL})[:16]
 
 
 def step_key(
@@ -83,9 +105,5 @@ def step_key(
         image_shape=splits.train.pixels.shape[1:],
         num_train=num_train,
         num_classes=splits.num_classes,
-        device=describe_device(device),
-        # The host launches what a GPU computes: short steps take as long as that does.
-        host=cpu_device_name(threads=torch.get_num_threads()),
-        settings=speed_settings(device),
-        environment=environment(),
+        **_facts(device),
     )

@@ -76,6 +76,8 @@ class SpecBase(Config):
     allotment: Allotment = Allotment()
     step_times: tuple[StepTime, ...] = ()
     """Isolated step times that are known and need not be measured again."""
+    due_step_times: tuple[str, ...] = ()
+    """Keys of those that are measured once more all the same."""
     keep: KeepWeights | None = None
     """None: weights are not saved."""
     checkpoint: CheckpointPlan | None = None

@@ -11,6 +11,8 @@ from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import is_out_of_memory, synchronizer
+from tune_speed.runtime.pooled_times import pooled, with_window
+from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
@@ -26,7 +28,8 @@ from tune_speed.training.step.step import (
     micro_batch_of,
     static_scale,
 )
-from tune_speed.training.throughput import step_key
+from tune_speed.training.throughput import place_of, step_key
+from tune_speed.training.trial import utc_now
 
 
 class LoneImage(ConfigError):
@@ -105,27 +108,41 @@ def isolated_phases(
     for shape in job.shapes:
         key = key_of(job, loader, shape)
         step_time = sharing.known.get(key)
-        if step_time is None:
+        if step_time is None or key in sharing.due:
             with without_trace(model, device=job.device):
                 stepper = Stepper.still(model, forward, job.recipe, device=job.device)
-                step_time = _isolated(stepper, loader, shape, key=key, clock=clock, sharing=sharing)
+                window = measure(stepper, loader, shape, key=key, clock=clock, sharing=sharing)
+            step_time = _told(window, step_time, sharing) if window else step_time
         if step_time is None:
             return {}
         phases[shape] = Phase(step_time, job.recipe.samples_per_step * shape.growth)
     return phases
 
 
-def _isolated(
+def _told(window: StepTime, known: StepTime | None, sharing: Sharing) -> StepTime:
+    """Returns a window, together with what is known of its kind, at the usual speed."""
+    if known is not None:
+        return with_window(known, window)
+    return pooled([window], usual=sharing.usual)[window.key]
+
+
+def measure(
     stepper: Stepper, loader: Loader, shape: Shape, *, key: str, clock: Clock, sharing: Sharing
 ) -> StepTime | None:
-    """Returns the isolated step time, measured on the run's own loader and model, or None."""
+    """Returns one window of steps on the run's own loader and model, or None.
+
+    It is added to those of `sharing`.
+    """
     steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits())
+    synchronize = synchronizer(stepper.device)
 
     def step() -> int:
         _, group = next(steps)
         stepper.take_still(group, shape)
         return group.num_samples
 
+    with clock.span("compile_s"):
+        reference = ReferenceStep(stepper.device, synchronize=synchronize)
     timed = isolated_time(
         step,
         samples_per_step=stepper.recipe.samples_per_step * shape.growth,
@@ -134,13 +151,22 @@ def _isolated(
         period=stepper.recipe.speedups.period,
         clock=clock,
         turnstile=sharing.turnstile,
-        synchronize=synchronizer(stepper.device),
+        reference=reference,
+        synchronize=synchronize,
         now=time.perf_counter,
     )
     steps.close()
     if timed is None:
         return None
-    return StepTime(key=key, **timed._asdict(), measured_in=sharing.label)
+    window = StepTime(
+        key=key,
+        **timed._asdict(),
+        measured_in=sharing.label,
+        measured_at=utc_now(),
+        place=place_of(stepper.device),
+    )
+    sharing.windows.append(window)
+    return window
 
 
 def _lone_image(batch_size: int, num_train: int) -> LoneImage:

@@ -264,6 +264,8 @@ def _run(
         for line in notes:
             view.note(line)
         tuner.run_search(controller, nodes, on_tick=tick)
+        if controller.failure is None and not controller.running:
+            _settle_times(controller, view, nodes, tracker, tick)
         if controller.study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
         if controller.why_exhausted is not None:
@@ -271,6 +273,25 @@ def _run(
     if controller.failure is not None:
         raise controller.failure
     return not controller.is_over()
+
+
+def _settle_times(
+    controller: SearchController,
+    view: View,
+    nodes: "Nodes",
+    tracker: Tracker,
+    tick: Callable[[], None],
+) -> None:
+    """Times what could be first side by side, and re-clocks all trials."""
+    from tune_speed.tuning.ray.rivals import time_rivals
+
+    windows = time_rivals(controller, nodes, on_tick=tick) if controller.is_over() else ()
+    if windows:
+        kinds = counted(len({each.key for each in windows}), "kind")
+        view.note(f"timed side by side what could be first: {kinds} of step")
+    if changed := controller.reclock(windows):
+        tracker.trials_reclocked(records=changed)
+        view.note(f"re-clocked {counted(len(changed), 'trial')}: step times of all windows")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from tune_speed.experiments.ablation.result import AblationResult, EffectResult
 # What the training clocks are made of, the least trustworthy first.
 CLOCKS = {
     Timing.SHARED: "seconds on a SHARED device, slowed by others: upper bounds",
+    Timing.DISTURBED: "steps × step time, measured while strangers were at work on the device",
     Timing.ISOLATED: "steps × isolated step time, which runs of one kind share: intervals of speed"
     " lack what that measurement varies by",
     Timing.EXCLUSIVE: "seconds, with no other run of tune-speed on the device",

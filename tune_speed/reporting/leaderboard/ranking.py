@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core import comparability
 from tune_speed.core.config import Config
-from tune_speed.core.records import ENDS, Recommended, RunResult, Status, Timing, TrialRecord
+from tune_speed.core.records import CLOCKED, ENDS, Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, finite_or_none, wilson_interval
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
@@ -72,7 +72,7 @@ def _timed_once(run: RunResult) -> Timed:
     if time_s is None:
         return Timed(math.inf, math.inf, math.inf, NONE)
     shapes = [shape for shape in run.step_times if shape.step_s > 0]
-    if run.timing is not Timing.ISOLATED or not shapes:
+    if run.timing not in CLOCKED or not shapes:
         return Timed(time_s, time_s, time_s, NONE)
     stepping_s = time_s - run.init_s
     low = min(min(1.0, shape.low_s / shape.step_s) for shape in shapes)

@@ -76,6 +76,7 @@ def _clocks(board: Board) -> str:
     timings = {timing for row in board.rows for timing in row.timing.split(", ")}
     words = {
         "isolated": "steps × isolated step time",
+        "disturbed": "steps × step time DISTURBED by strangers on the device",
         "exclusive": "seconds alone on the device",
         "shared": "seconds on a SHARED device, slowed by others",
     }

@@ -12,6 +12,7 @@ from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 CLOCKS = {
     "isolated": "Its seconds are steps × isolated step time: neighbours on the device do not count",
+    "disturbed": "Its seconds are steps × isolated step time, but strangers were at work meanwhile",
     "exclusive": "Its seconds passed alone on the device",
     "shared": "Its seconds passed on a shared device, slowed by others: an upper bound",
 }

@@ -23,7 +23,7 @@ _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 
 
 def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]:
-    """Returns the step times on record, of all studies, the latest of each key.
+    """Returns the windows of step times on record, of all studies, the oldest first.
 
     Raises: ServiceError if the store does not answer.
     """
@@ -32,8 +32,7 @@ def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]
         ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
         measured = f"tags.`{schema.STEP_TIMES}` != ''"
         runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
-        found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
-        return tuple({each.key: each for each in reversed(found)}.values())
+        return tuple(each for run in reversed([*islice(runs, MOST_RUNS)]) for each in _read(run))
 
     # Of all studies: keys hold device and versions, so that none is used where it does not hold.
     with errors_of(uri):

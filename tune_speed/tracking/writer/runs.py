@@ -47,6 +47,8 @@ class RunRef:
     """None: of a complete run, those in the store."""
     has_board: bool = True
     """False: an older version delivered it, without what leaderboards find it by."""
+    clock: str = ""
+    """Step times that the record there is made of, see `schema.clock_of`."""
     has_points: bool = False
     """Whether metrics are there: of an attempt that did not come to its end, as long as it runs."""
 
@@ -205,7 +207,7 @@ class StudyRuns:
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
             info, has_board = run.info, schema.BOARD in tags
             ref = RunRef(info.run_id, info.start_time, info.status, run.data.params, has_board)
-            ref.has_points = bool(run.data.metrics)
+            ref.clock, ref.has_points = tags.get(schema.CLOCK, ""), bool(run.data.metrics)
             if ref.is_complete:
                 ref.params = None
             first = refs.setdefault(key, ref)

@@ -170,6 +170,27 @@ class Tracker:
         self.expected.add(trial_id)
         self._events.put((trial_id, take))
 
+    def trials_reclocked(self, *, records: Sequence[TrialRecord]) -> None:
+        """Queues finished trials whose times are others now."""
+        now_ms, trial_ids = round(time.time() * 1000), [each.trial_id for each in records]
+
+        def take() -> None:
+            favourites, self._summary = self._summary.favourites, Summary()
+            self._summary.favourites = favourites
+            for record in self._records.values():
+                self._summary.add(record)
+            for trial_id in trial_ids:
+                if trial_id not in self._outboxes:  # Else it is delivered as it is by then.
+                    self._reclock(self._records[trial_id], now_ms)
+
+        self.expected.update(trial_ids)
+        self._events.put(("", take))
+
+    def _reclock(self, record: TrialRecord, now_ms: int) -> None:
+        outbox = self._outboxes[record.trial_id] = _outbox_of(record)
+        outbox.take(record, partial(self._records.__getitem__, record.trial_id))
+        outbox.reclocked_ms = now_ms
+
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Queues a trial that was stopped without an outcome."""
         self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
@@ -325,6 +346,8 @@ class Tracker:
             ref = known.get((record.kind, trial_id))
             if ref is not None and ref.is_complete:
                 self.expected.discard(trial_id)
+                if ref.clock not in ("", schema.clock_of(record)):
+                    self._reclock(record, round(time.time() * 1000))
             elif trial_id not in self._outboxes:
                 self._outboxes[trial_id] = _outbox_of(record)
                 self._outboxes[trial_id].take(record, partial(self._records.__getitem__, trial_id))

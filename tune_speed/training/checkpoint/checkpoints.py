@@ -203,9 +203,8 @@ class Checkpoints:
 
 def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
     """Returns what must be the same in a process that resumes the trial, by name."""
-    fields = spec.model_dump(
-        mode="json", exclude={"recipe", "step_times", "keep", "checkpoint", "proposal_reason"}
-    )
+    left_out = {"recipe", "step_times", "due_step_times", "keep", "checkpoint", "proposal_reason"}
+    fields = spec.model_dump(mode="json", exclude=left_out)
     recipe = fields["recipe"] = spec.recipe.identity_fields()
     fields["allotment"]["device"] = None
     # The micro-batch may differ: a trial that ran out of memory continues with a smaller one.

@@ -6,6 +6,7 @@ before observers get an event. After an error of the disk the search ends: `fail
 no further trial is proposed.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import (
+    CLOCKED,
     Evaluation,
     Recommended,
     RunResult,
@@ -30,11 +32,14 @@ from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
 from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
+from tune_speed.tuning.driver.windows import WindowHistory
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, params_key
 
 # Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
 MOST_BLAMELESS = 20
+MOST_RIVALS = 4
+"""Configurations that are timed side by side when a search ends."""
 
 
 class Observer(Protocol):
@@ -72,12 +77,12 @@ class SearchController:
         """Takes over what the ledger, which is open, holds.
 
         `workload_hash` identifies the workload with its data, each trial gets `allotment`, and
-        observers every event. `step_times` are isolated ones that earlier studies measured, `now`
+        observers every event. `step_times` are windows that earlier studies measured, `now`
         is a monotonic clock [s].
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self._now = allotment, observers, now
-        self._step_times = {each.key: each for each in step_times}
+        self._times = WindowHistory(study.name, [*step_times, *ledger.windows])
         keeps_best = study.tracking.log_model == "best"
         records = ledger.records.values()
         self._best_weights = BestWeights(ledger.folder, records) if keeps_best else None
@@ -137,14 +142,10 @@ class SearchController:
         self._checkpoints.clear(self.ledger.records)
 
     def _learn_times(self, record: TrialRecord) -> None:
-        """Learns costs from a trial; the first measurement of a step time stays."""
+        """Learns costs and step times from a trial."""
         if self._cost_model is not None:
             self._cost_model.finished(record)
-        self._learn_step_times(record)
-
-    def _learn_step_times(self, record: TrialRecord) -> None:
-        for step_time in record.runs[-1].step_times:
-            self._step_times.setdefault(step_time.key, step_time)
+        self._times.add(record.runs[-1])
 
     def cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the predicted cost of a configuration; None where nothing similar ran yet."""
@@ -162,10 +163,15 @@ class SearchController:
         """Trials that were proposed in this session and have not ended."""
         return tuple(self._specs)
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this session began."""
+        return self._now() - self._started
+
     def time_left_s(self) -> float | None:
         """Returns the seconds of the time budget that are left, or None without a budget."""
         budget_s = self.study.search.time_budget_s
-        return None if budget_s is None else budget_s - (self._now() - self._started)
+        return None if budget_s is None else budget_s - self.elapsed_s
 
     def spent(self) -> float:
         """Returns the share of the search's budget that is used up, of its trials or its time."""
@@ -229,7 +235,7 @@ class SearchController:
         The policy gets each evaluation since the last call, in order, up to the first for which it
         stops the trial. Such a trial has ended: its record so far is its record.
         """
-        self._learn_step_times(record)  # Trials that begin before it ends need not measure them.
+        self._times.add(record.runs[-1])  # Trials that begin before it ends need not measure them.
         for evaluation in self._pass_on_evaluations(record):
             if evaluation.step == 0:  # The untrained model says nothing of the recipe.
                 continue
@@ -256,6 +262,49 @@ class SearchController:
         self._pass_on_evaluations(record)
         for observer in self.observers:
             observer.trial_finished(record=record)
+
+    def rivals(self) -> tuple[TrialRecord, ...]:
+        """Returns the trials that could be first by how sure their step times are, best first.
+
+        They are favourites whose clocks overlap that of the first, one a kind of step; none where
+        it has no rival.
+        """
+        found: dict[tuple[str, ...], tuple[TrialRecord, float]] = {}
+        for favourite in self.favourites:
+            record = self.ledger.records.get(favourite.trial_id)
+            run = record.runs[-1] if record else None
+            if record is None or run is None or run.timing not in CLOCKED:
+                continue
+            sure = [each.high_s / each.low_s for each in run.step_times if each.low_s > 0]
+            overlap = math.sqrt(max(sure, default=1.0))
+            first_s = next(iter(found.values()))[1] if found else favourite.expected_s
+            if favourite.expected_s <= first_s * overlap**2:
+                keys = tuple(each.key for each in run.step_times)
+                found.setdefault(keys, (record, favourite.expected_s))
+        rivals = tuple(record for record, _ in found.values())[:MOST_RIVALS]
+        return rivals if len(rivals) > 1 else ()
+
+    def reclock(self, windows: Sequence[StepTime] = ()) -> tuple[TrialRecord, ...]:
+        """Makes the clocks of all finished trials of the best step times; returns what changed.
+
+        `windows` are further ones, that no trial measured. No trial runs meanwhile.
+        """
+        assert not self._specs, self._specs
+        step_times = self._times.settled(windows)
+        used = {each.key for r in self.ledger.records.values() for each in r.runs[-1].step_times}
+        told = {key: step_times[key] for key in step_times.keys() & used}
+        changed: tuple[TrialRecord, ...] = ()
+
+        def write() -> None:
+            nonlocal changed
+            changed = self.ledger.timed(windows, told)
+
+        if not told or not self._write(write) or not changed:
+            return ()
+        # What it recommends follows from the times.
+        self.policy = self._make_policy()
+        self._take_over()
+        return changed
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
         """Records that a trial was stopped without an outcome."""
@@ -304,7 +353,8 @@ class SearchController:
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
-            step_times=tuple(self._step_times.values()),
+            step_times=tuple(self._times.pooled().values()),
+            due_step_times=self._times.due(elapsed_s=self.elapsed_s),
             keep=None if best_weights is None else best_weights.plan(proposal.trial_id),
             checkpoint=self._checkpoints.plan(proposal.trial_id),
         )

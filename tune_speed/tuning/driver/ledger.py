@@ -10,6 +10,8 @@ What Optuna knows, what MLflow shows and what `--resume` does are all derived fr
 |               | reason, cost                |                                                    |
 | `finished`    | record                      | when the trial ended, whatever its status          |
 | `interrupted` | trial_id, reason            | when it was stopped without an outcome             |
+| `timed`       | windows, step_times         | when records are re-clocked by step times that are |
+|               |                             | surer now; windows: measured beside trials         |
 """
 
 import errno
@@ -23,7 +25,8 @@ from typing import Any, Self
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
-from tune_speed.core.records import TrialRecord
+from tune_speed.core.records import StepTime, TrialRecord
+from tune_speed.runtime.pooled_times import reclocked
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
@@ -86,6 +89,8 @@ class Ledger:
         self.records = PackedRecords()
         self.unproposed: set[str] = set()
         """Trials with a record and without an event `proposed`: their record has what was."""
+        self.windows: list[StepTime] = []
+        """Windows of step times that no trial measured."""
         self.prior_trials: dict[str, tuple[PriorTrial, ...]] = {}
         """What the study learns from, by the study that it comes from."""
         self._log = EventLog(folder / "ledger.jsonl", what="a study", advice=ADVICE)
@@ -160,6 +165,30 @@ class Ledger:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
+    def timed(
+        self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]
+    ) -> tuple[TrialRecord, ...]:
+        """Writes what is known of step times now; returns the records that are others by it.
+
+        `windows` are those that no trial measured.
+        """
+        told = {"windows": windows, "step_times": step_times.values()}
+        fields = {name: [each.model_dump(mode="json") for each in told[name]] for name in told}
+        self._append("timed", **fields)
+        return self._timed(windows, step_times)
+
+    def _timed(
+        self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]
+    ) -> tuple[TrialRecord, ...]:
+        self.windows += windows
+        changed = list[TrialRecord]()
+        for record in self.records.values():
+            new = reclocked(record, step_times)
+            if new is not record:
+                self.records.add(new)
+                changed.append(new)
+        return tuple(changed)
+
     def _replay(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "study":
             if self.header not in (None, event) or (self.proposals and self.header is None):
@@ -176,6 +205,10 @@ class Ledger:
         elif kind == "warm_start":
             trials = tuple(prior_from_json(trial) for trial in event["trials"])
             self.prior_trials[event["study"]] = trials
+        elif kind == "timed":
+            windows = tuple(map(StepTime.model_validate, event["windows"]))
+            step_times = map(StepTime.model_validate, event["step_times"])
+            self._timed(windows, {each.key: each for each in step_times})
         elif kind == "finished":
             record = TrialRecord.model_validate(event["record"])
             if (trial_id := _checked_id(record.trial_id)) not in self.proposals:
