@@ -43,7 +43,7 @@ def test_run_that_says_little_has_spent_nothing_and_shared_its_device() -> None:
     told = run.model_dump(mode="json", exclude={"status", "seed", "stop_reason", "clocks"})
     numbers = {"steps": 0, "samples": 0, "init_s": 0.0}
     words = {"timing": "shared", "device": "cpu", "note": ""}
-    lists = {"evaluations": [], "step_times": [], "cotenants": []}
+    lists = {"evaluations": [], "step_times": [], "windows": [], "shape_steps": [], "cotenants": []}
     assert {name: value for name, value in told.items() if value is not None} == {
         **numbers,
         **words,
@@ -62,7 +62,7 @@ def test_words_of_records_are_those_that_stores_hold() -> None:
         "diverged",
         "failed",
     ]
-    assert [timing.value for timing in Timing] == ["isolated", "exclusive", "shared"]
+    assert [timing.value for timing in Timing] == ["isolated", "disturbed", "exclusive", "shared"]
 
 
 def test_problem_needs_no_more_than_its_path_and_what_must_hold() -> None:

@@ -68,7 +68,7 @@ def timed(
 
 def test_even_steps_are_timed_for_the_shortest_time() -> None:
     steps = Steps(0.0201)
-    assert timed(steps, step_s=0.02) == pytest.approx((0.0201, 0.0201, 0.0201, 15))
+    assert timed(steps, step_s=0.02)[:4] == pytest.approx((0.0201, 0.0201, 0.0201, 15))
     assert SHORTEST_S <= steps.seconds < SHORTEST_S + 0.02
 
 

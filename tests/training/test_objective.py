@@ -21,6 +21,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.core.records import RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.data.split import SplitConfig
+from tune_speed.runtime import step_timer
 from tune_speed.training import loop, objective, progress
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
@@ -75,6 +76,12 @@ def test_recipe_on_record_gives_the_same_run_again() -> None:
 
 
 # --- On a shared device
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else this machine does."""
+    monkeypatch.setattr(step_timer, "MOST_WAITED", math.inf)
 
 
 def run_shared(*, step_times: tuple[StepTime, ...] = (), **fields: Any) -> RunResult:

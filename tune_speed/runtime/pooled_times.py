@@ -203,5 +203,8 @@ def why_reclocked(run: RunResult, new: Sequence[StepTime]) -> str:
     first = next((n for n in run.note.split("; ") if n.startswith(said)), "")
     was = first.removeprefix(said).partition(" →")[0]
     was = was or f"{1000 * run.step_times[0].step_s:.3g}"
+    now = f"{1000 * new[0].step_s:.3g}"
+    if was == now:
+        return "; ".join(kept)
     windows = counted(sum(each.num_windows for each in new), "window")
-    return "; ".join([*kept, f"{said}{was} → {1000 * new[0].step_s:.3g} ms a step, by {windows}"])
+    return "; ".join([*kept, f"{said}{was} → {now} ms a step, by {windows}"])

@@ -36,6 +36,11 @@ class Summary:
         self.best = fastest([record] if self.best is None else [self.best, record])
         self._at_ms = max(self._at_ms, schema.time_ms(record.finished_at) or 0)
 
+    def retold(self, now_ms: int) -> None:
+        """Notes that records it has got other times at this moment [ms since 1970]."""
+        # Of two figures at one step MLflow takes the later, and of one moment the larger.
+        self._at_ms = max(self._at_ms, now_ms)
+
     def statuses(self) -> dict[Status, int]:
         """Returns how many trials ended in each status, those that none has among them."""
         found = list(self._statuses.values())

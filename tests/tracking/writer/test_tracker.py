@@ -13,7 +13,7 @@ from making import make_evaluation, make_record, make_run
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ServiceError, StorageError
-from tune_speed.core.records import Recommended, Status
+from tune_speed.core.records import Recommended, Status, StepTime, Timing, TrialRecord
 from tune_speed.tracking import Tracker, schema
 from tune_speed.tracking.store.sqlite import check
 from tune_speed.tracking.writer.descriptions import NOTE, SearchPlan
@@ -483,3 +483,58 @@ def test_undelivered_trials_are_named_and_many_cut_short() -> None:
     assert named(2) == "2 trials, t0000 and t0001"
     assert named(3) == "3 trials, t0000, t0001 and t0002"
     assert named(500).startswith("500 trials, t0000, ") and named(500).endswith("t0019 and more")
+
+
+# --- Times that are others at the end of a search
+
+
+def with_time(record: TrialRecord, time_s: float, step_s: float) -> TrialRecord:
+    """Returns the record as if its run's steps took `step_s`, and all of it `time_s`."""
+    step_time = StepTime(
+        key="k", step_s=step_s, low_s=step_s, high_s=step_s, num_steps=9, measured_in="s/t0000"
+    )
+    run = make_run(record.status, time_s=time_s)
+    run = run.model_copy(update={"step_times": (step_time,), "timing": Timing.ISOLATED})
+    return record.model_copy(update={"runs": (run,)})
+
+
+def test_reclocked_trials_show_their_new_times_and_their_curve_once(
+    client: Any, make_tracker: Make
+) -> None:
+    records = {name: with_time(make_record(name), 2.0, 0.2) for name in ("t0000", "t0001")}
+    missed = with_time(make_record("t0002", Status.MISSED), 2.0, 0.2)
+    records["t0002"] = missed
+    tracker = make_tracker()
+    tracker.reconcile(records)
+    wait_for(lambda: not tracker.expected)
+    before = runs_of(client, tracker)
+    # Quicker, so that MLflow's latest figure of the step would be the old one by its moment.
+    changed = [with_time(records[name], 1.0, 0.1) for name in ("t0000", "t0002")]
+    records |= {record.trial_id: record for record in changed}
+    tracker.trials_reclocked(records=changed)
+    assert tracker.close(timeout_s=30) == ()
+    after = runs_of(client, tracker)
+    quick = after["t0000"].data
+    assert quick.metrics["time_to_target_s"] == 1.0
+    assert quick.metrics[schema.EXPECTED] == 1.0
+    told = schema.unpack_record(quick.tags)
+    assert told is not None and told.time_to_target_s == 1.0
+    assert after["t0000"].info.end_time == before["t0000"].info.end_time, "it ended when it did"
+    assert len(client.get_metric_history(after["t0000"].info.run_id, "accuracy")) == 1
+    for name in ("t0001", "t0002"):
+        assert after[name].data.metrics == before[name].data.metrics
+    search = client.get_run(tracker.run_id)
+    assert search.data.metrics["best_time_to_target_s"] == 1.0
+
+
+def test_a_search_that_was_killed_before_it_told_new_times_tells_them_when_it_is_resumed(
+    client: Any, make_tracker: Make
+) -> None:
+    old = with_time(make_record(), 2.0, 0.2)
+    first = make_tracker()
+    first.reconcile({"t0000": old})
+    first.close(timeout_s=30)
+    again = make_tracker()
+    again.reconcile({"t0000": with_time(old, 1.0, 0.1)})
+    assert again.close(timeout_s=30) == ()
+    assert runs_of(client, again)["t0000"].data.metrics["time_to_target_s"] == 1.0

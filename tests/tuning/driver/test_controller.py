@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.core.records import Evaluation, Status, StepTime, TrialRecord
+from tune_speed.core.records import Evaluation, Status, StepTime, Timing, TrialRecord
 from tune_speed.study.file import load_study
 from tune_speed.training.checkpoint.file import Header, head
 from tune_speed.training.checkpoint.store import CheckpointStore
@@ -113,37 +114,120 @@ def test_each_trial_has_its_own_seed_and_keeps_it(begin: Begin) -> None:
     assert propose(begin()).trial_id == "t0000"
 
 
-def step_time(key: str, step_s: float) -> StepTime:
+def window(
+    key: str, step_s: float, *, reference_s: float | None = 0.01, trial: str = "t0000", at: str = ""
+) -> StepTime:
     return StepTime(
-        key=key, step_s=step_s, low_s=step_s, high_s=step_s, num_steps=9, measured_in="s/t0000"
+        key=key,
+        step_s=step_s,
+        low_s=step_s,
+        high_s=step_s,
+        num_steps=9,
+        measured_in=f"conducted/{trial}",
+        measured_at=at or f"2026-01-01T00:00:0{trial[-1]}+00:00",
+        place="here",
+        reference_s=reference_s,
     )
 
 
-def test_step_time_that_a_trial_measured_goes_with_those_that_follow(begin: Begin) -> None:
+def clocked(spec: TrialSpec, *windows: StepTime, steps: int = 10, **fields: Any) -> TrialRecord:
+    """Returns a run of so many steps that measured its own step time."""
+    step_time = windows[0]
+    train_s = steps * step_time.step_s
+    run = make_run(time_s=train_s, **fields)
+    update = {
+        "timing": Timing.ISOLATED,
+        "steps": steps,
+        "step_times": (step_time,),
+        "windows": windows,
+        "shape_steps": ((0, steps),),
+        "step_time_ms": 1000 * step_time.step_s,
+    }
+    return make_record(spec, spec.recipe, run.model_copy(update=update), started_at="")
+
+
+def known(spec: TrialSpec) -> dict[str, float]:
+    return {each.key: each.step_s for each in spec.step_times}
+
+
+def test_windows_that_trials_measured_go_pooled_with_those_that_follow(begin: Begin) -> None:
     controller = begin()
     first, second = propose(controller), propose(controller)
     assert first.step_times == second.step_times == ()
-    for spec, step_s in ((first, 0.1), (second, 0.2)):
-        run = make_run().model_copy(update={"step_times": (step_time("k", step_s),)})
-        controller.finished(make_record(spec, spec.recipe, run, started_at=""))
-    assert propose(controller).step_times == (step_time("k", 0.1),)
+    controller.finished(clocked(first, window("k", 0.1)))
+    controller.finished(clocked(second, window("k", 0.4, trial="t0001")))
+    assert known(propose(controller)) == pytest.approx({"k": 0.2}), "the mean of logarithms"
 
 
-def test_step_time_goes_with_those_that_begin_before_its_trial_ends(begin: Begin) -> None:
+def test_window_goes_with_those_that_begin_before_its_trial_ends(begin: Begin) -> None:
     controller = begin()
     spec = propose(controller)
-    run = make_run(Status.CAPPED).model_copy(update={"step_times": (step_time("k", 0.1),)})
-    controller.evaluated(make_record(spec, spec.recipe, run, started_at=""))
-    assert propose(controller).step_times == (step_time("k", 0.1),)
+    controller.evaluated(clocked(spec, window("k", 0.1), status=Status.CAPPED))
+    assert known(propose(controller)) == pytest.approx({"k": 0.1})
     assert spec.trial_id in controller.running
 
 
-def test_resumed_search_knows_the_step_times_of_its_ledger(begin: Begin) -> None:
+def test_resumed_search_knows_the_windows_of_its_ledger(begin: Begin) -> None:
     controller = begin()
-    spec = propose(controller)
-    run = make_run().model_copy(update={"step_times": (step_time("k", 0.1),)})
-    controller.finished(make_record(spec, spec.recipe, run, started_at=""))
-    assert propose(begin()).step_times == (step_time("k", 0.1),)
+    controller.finished(clocked(propose(controller), window("k", 0.1)))
+    assert known(propose(begin())) == pytest.approx({"k": 0.1})
+
+
+def test_kinds_are_told_at_one_speed_though_the_machine_slowed_down(begin: Begin) -> None:
+    controller = begin()
+    first, second = propose(controller), propose(controller)
+    controller.finished(clocked(first, window("a", 0.1, reference_s=0.01)))
+    controller.finished(clocked(second, window("b", 0.3, reference_s=0.02, trial="t0001")))
+    assert known(propose(controller)) == pytest.approx({"a": 0.1, "b": 0.15})
+
+
+def test_a_search_that_ends_makes_all_clocks_of_its_best_step_times(begin: Begin) -> None:
+    controller = begin()
+    first, second = propose(controller), propose(controller)
+    # The first was timed while the machine was slow by half: it seemed the slower one.
+    controller.finished(clocked(first, window("a", 0.3, reference_s=0.02)))
+    controller.finished(clocked(second, window("b", 0.2, reference_s=0.01, trial="t0001")))
+    assert controller.favourites[0].trial_id == second.trial_id
+    later = window("b", 0.2, reference_s=0.01, trial="t0002")
+    changed = controller.reclock([later])
+    assert [record.trial_id for record in changed] == [first.trial_id, second.trial_id]
+    runs = [record.runs[-1] for record in controller.ledger.records.values()]
+    assert [run.time_to_target_s for run in runs] == pytest.approx([1.5, 2.0])
+    assert [run.clocks.train_s for run in runs] == pytest.approx([1.5, 2.0])
+    assert "re-clocked: 300 → 150 ms a step, by 1 window" in runs[0].note
+    assert (runs[1].step_times[0].num_windows, runs[1].note) == (2, ""), "surer, and no other"
+    assert controller.favourites[0].trial_id == first.trial_id, "what is recommended follows"
+    assert controller.reclock() == (), "once more changes nothing"
+    resumed = begin()
+    assert [r.runs[-1] for r in resumed.ledger.records.values()] == runs
+    assert known(propose(resumed)) == pytest.approx({"a": 0.15, "b": 0.2})
+
+
+def test_a_kind_is_timed_again_when_that_costs_little_and_its_window_is_old_or_disturbed(
+    begin: Begin,
+) -> None:
+    seconds = [0.0]
+    controller = begin(now=lambda: seconds[0], overrides=("search.trials=9",))
+    old, disturbed = window("old", 0.1), window("disturbed", 0.1, trial="t0001")
+    just_now = datetime.now(UTC).isoformat()
+    disturbed = disturbed.model_copy(update={"disturbed": "others", "measured_at": just_now})
+    new = window("new", 0.1, trial="t0002", at=just_now)
+    for each in (old, disturbed, new):
+        controller.finished(clocked(propose(controller), each))
+    assert propose(controller).due_step_times == (), "two percent of no time are nothing"
+    seconds[0] = 60.0
+    assert set(propose(controller).due_step_times) == {"old", "disturbed"}
+
+
+def test_only_what_overlaps_with_the_first_is_its_rival(begin: Begin) -> None:
+    controller = begin(overrides=("search.trials=9", *TIME_TO_TARGET))
+    specs = [propose(controller) for _ in range(3)]
+    for number, (spec, step_s) in enumerate(zip(specs, (0.1, 0.101, 0.2), strict=True)):
+        each = window(f"k{number}", step_s, trial=f"t000{number}")
+        sure = {"low_s": 0.98 * step_s, "high_s": 1.02 * step_s}
+        controller.finished(clocked(spec, each.model_copy(update=sure), accuracy=0.99))
+    rivals = [record.trial_id for record in controller.rivals()]
+    assert rivals == ["t0000", "t0001"]
 
 
 def test_nothing_starts_after_the_time_budget(begin: Begin) -> None:

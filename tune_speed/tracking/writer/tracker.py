@@ -17,7 +17,13 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, Recommended, TrialRecord
+from tune_speed.core.records import (
+    PROTOCOL_VERSION,
+    Evaluation,
+    Recommended,
+    Status,
+    TrialRecord,
+)
 from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
@@ -171,8 +177,12 @@ class Tracker:
         self._events.put((trial_id, take))
 
     def trials_reclocked(self, *, records: Sequence[TrialRecord]) -> None:
-        """Queues finished trials whose times are others now."""
-        now_ms, trial_ids = round(time.time() * 1000), [each.trial_id for each in records]
+        """Queues finished trials whose times are others now: those that met the target.
+
+        What missed has no time on any board; delivering all of 20,000 again would take an hour.
+        """
+        now_ms = round(time.time() * 1000)
+        trial_ids = [each.trial_id for each in records if each.status is Status.REACHED]
 
         def take() -> None:
             favourites, self._summary = self._summary.favourites, Summary()
@@ -190,6 +200,7 @@ class Tracker:
         outbox = self._outboxes[record.trial_id] = _outbox_of(record)
         outbox.take(record, partial(self._records.__getitem__, record.trial_id))
         outbox.reclocked_ms = now_ms
+        self._summary.retold(now_ms)
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Queues a trial that was stopped without an outcome."""
@@ -346,7 +357,8 @@ class Tracker:
             ref = known.get((record.kind, trial_id))
             if ref is not None and ref.is_complete:
                 self.expected.discard(trial_id)
-                if ref.clock not in ("", schema.clock_of(record)):
+                is_hit = record.status is Status.REACHED
+                if is_hit and ref.clock not in ("", schema.clock_of(record)):
                     self._reclock(record, round(time.time() * 1000))
             elif trial_id not in self._outboxes:
                 self._outboxes[trial_id] = _outbox_of(record)

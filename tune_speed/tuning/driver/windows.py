@@ -29,11 +29,11 @@ class WindowHistory:
         self._add(windows)
 
     def add(self, run: RunResult) -> None:
-        """Takes what a trial measured, and keeps to the speed at which its times are told."""
+        """Takes what a trial measured; the first says at which speed the search tells times."""
         self._add(run.windows)
         for each in run.step_times:
             if each.reference_s and each.place:
-                self._usual[each.place] = each.reference_s
+                self._usual.setdefault(each.place, each.reference_s)
 
     def _add(self, windows: Iterable[StepTime]) -> None:
         for each in windows:

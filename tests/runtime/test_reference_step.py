@@ -1,0 +1,73 @@
+"""The reference step, on a made-up clock and for real."""
+
+import math
+
+import pytest
+import torch
+
+from tune_speed.runtime.reference_step import SHARE, ReferenceStep
+from tune_speed.runtime.step_timer import time_steps
+
+CPU = torch.device("cpu")
+
+
+class Ticking:
+    """A clock on which a reference step takes `step_s`: from one reading to the next."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now_s, self.step_s = 0.0, step_s
+
+    def synchronize(self) -> None:
+        self.now_s += self.step_s
+
+    def now(self) -> float:
+        return self.now_s
+
+
+def test_it_keeps_to_its_share_of_a_window() -> None:
+    clock = Ticking(0.004)
+    reference = ReferenceStep(CPU, synchronize=clock.synchronize, now=clock.now)
+    reference.begin()
+    assert reference.times_s == pytest.approx([0.004])
+    for _ in range(100):
+        clock.now_s += 0.01
+        reference.catch_up()
+    share = sum(reference.times_s) / clock.now_s
+    assert SHARE <= share < SHARE + 0.004 / 0.5
+
+
+def test_a_window_tells_the_mean_of_the_reference_steps_beside_it_and_its_own_without_them() -> (
+    None
+):
+    clock = Ticking(0.004)
+    reference = ReferenceStep(CPU, synchronize=clock.synchronize, now=clock.now)
+
+    def take() -> int:
+        clock.now_s += 0.02
+        return 32
+
+    found = time_steps(
+        take,
+        samples_per_step=32,
+        num_train=10**6,
+        block_s=0.01,
+        step_s=0.02,
+        limit_s=1.0,
+        reference=reference,
+        synchronize=lambda: None,
+        now=clock.now,
+    )
+    assert found[:3] == pytest.approx((0.02, 0.02, 0.02))
+    assert found.reference_s == pytest.approx(0.004)
+
+
+def test_it_takes_time_and_leaves_random_numbers_and_flags_as_they_were() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state(), torch.backends.cudnn.benchmark, torch.is_grad_enabled()
+    with torch.no_grad():
+        reference = ReferenceStep(CPU, synchronize=lambda: None)
+        reference.begin()
+    assert len(reference.times_s) == 1 and 0 < reference.times_s[0] < 1
+    after = torch.get_rng_state(), torch.backends.cudnn.benchmark, torch.is_grad_enabled()
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    assert math.isfinite(reference.times_s[0])
