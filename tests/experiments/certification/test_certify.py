@@ -101,7 +101,7 @@ def test_certified_rows_and_estimates_stand_on_separate_boards(
     assert {row["n"] for row in rows["certified"]} == {2}
     assert {row["verification"] for row in rows["certified"]} == {"re-timed"}
     assert {row["timing"] for row in rows["certified"]} == {"exclusive"}
-    assert {row["timing"] for row in rows["estimate"]} == {"isolated"}
+    assert {row["timing"] for row in rows["estimate"]} <= {"isolated", "disturbed"}
 
 
 def test_the_best_is_the_certified_one_and_can_be_trained_again(
