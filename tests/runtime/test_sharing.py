@@ -91,6 +91,15 @@ def test_what_kept_locks_from_working_is_said_after_resuming_too(
         assert sharing.seen_so_far() == seen
 
 
+def test_why_no_step_could_be_timed_is_said_after_resuming_too() -> None:
+    with Tenancy.begin("gpu-1", study="other", trial="t0007"), open_place() as earlier:
+        earlier.explain("steps are too long")
+        seen = earlier.seen_so_far()
+    with open_place("t0001") as sharing:
+        sharing.resume(seen)
+        assert sharing.timing_of_clock() == (Timing.SHARED, "steps are too long")
+
+
 def test_run_that_keeps_to_itself_sees_nobody() -> None:
     sharing = Sharing.alone()
     assert (sharing.cotenants, sharing.isolates, sharing.label) == ((), False, "")

@@ -25,7 +25,7 @@ from tune_speed.runtime.step_timer import (
     time_steps,
     warm_up,
 )
-from tune_speed.runtime.turnstile import PATIENCE_S, Measurement, Turnstile
+from tune_speed.runtime.turnstile import PATIENCE_S, TURN_S, Measurement, Turnstile
 
 
 class Steps:
@@ -262,7 +262,9 @@ def test_steps_are_measured_in_a_turn(tmp_path: object) -> None:
 def test_a_measurement_ends_before_others_continue() -> None:
     class Late(Turnstile):
         @contextmanager
-        def measuring(self, *, patience_s: float) -> Iterator[Measurement | None]:
+        def measuring(
+            self, *, patience_s: float, needs_s: float = TURN_S
+        ) -> Iterator[Measurement | None]:
             began_s = time.monotonic() - PATIENCE_S + 0.2
             yield Measurement(began_s=began_s, nobody_continued=lambda: True)
 
@@ -288,13 +290,111 @@ class Shared(Turnstile):
         self._steps, self._has_turn, self._is_isolated = steps, has_turn, is_isolated
 
     @contextmanager
-    def measuring(self, *, patience_s: float) -> Iterator[Measurement | None]:
+    def measuring(
+        self, *, patience_s: float, needs_s: float = TURN_S
+    ) -> Iterator[Measurement | None]:
         self._steps.seconds += 3.0  # until all are paused
         self._steps.lengths_s = quicker = (length / 4 for length in self._steps.lengths_s)
         turn = Measurement(began_s=math.inf, nobody_continued=lambda: self._is_isolated)
         yield turn if self._has_turn else None
         turn.end()
         self._steps.lengths_s = (4 * length for length in quicker)
+
+
+class MadeUpTurn(Measurement):
+    def __init__(self, steps: Steps, lasts_s: float) -> None:
+        super().__init__(began_s=0.0, nobody_continued=lambda: True)
+        self._steps, self._until_s = steps, steps.seconds + lasts_s
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until_s - self._steps.seconds)
+
+    @property
+    def is_isolated(self) -> bool:
+        return self.left_s > 0
+
+
+class Patient(Turnstile):
+    """A device on which all others are paused for so long [s] a turn."""
+
+    def __init__(self, steps: Steps, *lasts_s: float) -> None:
+        super().__init__(None, why_not=None)
+        self._steps, self._lasts_s = steps, iter(lasts_s)
+        self.needed_s: list[float] = []
+
+    @contextmanager
+    def measuring(
+        self, *, patience_s: float, needs_s: float = TURN_S
+    ) -> Iterator[Measurement | None]:
+        self.needed_s.append(needs_s)
+        lasts_s = next(self._lasts_s, None)
+        yield None if lasts_s is None else MadeUpTurn(self._steps, lasts_s)
+
+
+def timed_long(
+    step_s: float, *lasts_s: float, waited_s: Callable[[], float | None] = lambda: None
+) -> tuple[Timed | None, list[float], str, int]:
+    """Returns the time of steps, what was announced for a turn, the note, and how many there were.
+
+    Steps of the warm-up take twice as long, since nobody was paused.
+    """
+    steps, notes = Steps(2 * step_s, 2 * step_s, *[step_s] * 9), list[str]()
+    turnstile = Patient(steps, *lasts_s)
+    found = isolated_time(
+        steps.take,
+        samples_per_step=32,
+        num_train=10**6,
+        block_s=BLOCK_S["cpu"],
+        clock=Clock(synchronize=lambda: None, now=steps.now),
+        turnstile=turnstile,
+        synchronize=lambda: None,
+        now=steps.now,
+        waited_s=waited_s,
+        on_note=notes.append,
+    )
+    return found, turnstile.needed_s, "; ".join(notes), steps.num_taken
+
+
+@pytest.mark.parametrize(
+    ("step_s", "lasts_s", "needed_s", "num_steps"),
+    [
+        (0.3, (1.1,), [1.2], 3),
+        (0.7, (2.0,), [2.8], 2),
+        (3.0, (8.0,), [5.0], 2),
+        (3.0, (4.0, 4.0), [5.0] * 2, 2),
+        (3.0, (4.0, 1.0, 4.0), [5.0] * 2, 0),
+        (5.0, (6.0, 11.0), [5.0] * 2, 2),
+    ],
+)
+def test_long_steps_are_timed_in_a_turn_or_in_several(
+    step_s: float, lasts_s: tuple[float, ...], needed_s: list[float], num_steps: int
+) -> None:
+    found, needs_s, note, num_taken = timed_long(step_s, *lasts_s)
+    assert needs_s == pytest.approx(needed_s)
+    assert (found is None) == (num_steps == 0) == bool(note)
+    if found is not None:
+        assert found.step_s == pytest.approx(step_s) and found.num_steps == num_steps
+        assert num_taken >= 2 + num_steps
+
+
+def test_steps_that_no_turn_is_long_enough_for_are_tried_once_and_said() -> None:
+    found, needs_s, note, num_taken = timed_long(12.0, 9.0, 9.0)
+    assert (found, needs_s, num_taken) == (None, [5.0], 3)
+    assert note.startswith("a step takes 12.0 s, too long to time it while co-tenants pause")
+    assert note.endswith("10 s at most (search.longest_pause)")
+
+
+def test_steps_that_are_far_too_long_are_not_tried() -> None:
+    found, needs_s, note, num_taken = timed_long(21.0, 9.0)
+    assert (found, needs_s, num_taken) == (None, [], 2) and "a step takes 42.0 s" in note
+
+
+def test_single_steps_among_strangers_are_disturbed_as_the_worst_of_them() -> None:
+    waits = iter([0.0, 0.1, 1.0, 2.5, 3.0, 3.0])
+    found = timed_long(3.0, 4.0, 4.0, 4.0, waited_s=lambda: next(waits))[0]
+    assert found is not None and found.num_steps == 2
+    assert found.disturbed == "threads waited 50% of the time for a core"
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 30, 1000])

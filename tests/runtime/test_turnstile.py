@@ -29,6 +29,7 @@ from tune_speed.runtime.turnstile import (
 )
 
 KEY = "GPU-1"
+ROLES = ("intent", "main", "regardless", "long")
 LATE_S = 0.5
 """How much later than planned a busy machine may wake a process."""
 ACTORS = r"""
@@ -38,8 +39,8 @@ from tune_speed.runtime import turnstile
 from tune_speed.runtime.turnstile import Turnstile
 
 role, folder, state, seconds = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
-turnstile.PATIENCE_S = float(sys.argv[5])
-turnstile = Turnstile.open("GPU-1", folder=folder)
+turnstile.PATIENCE_S, turnstile.LONG_STEP_S, longest_pause_s = map(float, sys.argv[5:])
+turnstile = Turnstile.open("GPU-1", folder=folder, longest_pause_s=longest_pause_s)
 file = open(state, "r+b")
 numbers = mmap.mmap(file.fileno(), 16)
 end = time.monotonic() + 30
@@ -117,7 +118,8 @@ def cast(tmp_path: Path) -> Iterator[Cast]:
         state = tmp_path / f"actor-{len(actors)}"
         state.write_bytes(bytes(16))
         places = (str(tmp_path), str(state))
-        times = (str(seconds), str(turnstile_module.PATIENCE_S))
+        waits = [getattr(turnstile_module, f"{x}_S") for x in ("PATIENCE", "LONG_STEP")]
+        times = map(str, (seconds, *waits, turnstile_module.LONGEST_PAUSE_S))
         command = [sys.executable, "-c", ACTORS, role, *places, *times]
         actors.append(Actor(subprocess.Popen(command, stdout=subprocess.PIPE, text=True), state))
         return actors[-1]
@@ -290,6 +292,81 @@ def test_a_long_step_of_one_trainer_does_not_hold_up_the_others(
         assert turn is None
     assert slow.steps == 1 and runs(quick, for_s=LATE_S)
     assert 0.15 < quick.longest_wait_s < 0.2 + LATE_S
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Turnstile]:
+    """Where all waits are shorter, so that steps of half a second are long."""
+    waits = {"PATIENCE": 0.8, "LONG_STEP": 0.3, "TURN": 0.5, "LONGEST_PAUSE": 3.0}
+    for name, seconds in (waits | {"FIRST_BACK_OFF": 0.5}).items():
+        monkeypatch.setattr(turnstile_module, f"{name}_S", seconds)
+    with Turnstile.open(KEY, folder=tmp_path, longest_pause_s=3.0) as opened:
+        yield opened
+
+
+def test_who_needs_longer_gets_it_and_not_for_ever(cast: Cast, impatient: Turnstile) -> None:
+    trainer = cast("trainer", 0.005)
+    assert runs(trainer)
+    with impatient.measuring(patience_s=2, needs_s=1.5) as turn:
+        assert turn is not None
+        time.sleep(1.5)
+        assert turn.is_isolated and turn.left_s > 1.0
+    assert runs(trainer, for_s=LATE_S) and 1.4 < trainer.longest_wait_s < 1.5 + LATE_S
+    with impatient.measuring(patience_s=2, needs_s=1.5) as turn:
+        assert turn is not None
+        time.sleep(3.2)
+        assert not turn.is_isolated and turn.left_s == 0
+        assert runs(trainer, for_s=LATE_S)
+    assert 2.9 < trainer.longest_wait_s < 3.0 + LATE_S
+
+
+def test_who_needs_less_gets_no_more_than_usual(cast: Cast, impatient: Turnstile) -> None:
+    trainer = cast("trainer", 0.005)
+    assert runs(trainer)
+    with impatient.measuring(patience_s=2, needs_s=0.3) as turn:
+        assert turn is not None
+        time.sleep(0.1)
+        assert runs(trainer, for_s=0.8 + LATE_S) and not turn.is_isolated
+    assert trainer.longest_wait_s < 0.8 + LATE_S
+
+
+@pytest.mark.parametrize("needs_s", [0.3, 1.0])
+def test_all_with_long_steps_stand_still_together_while_others_go_on(
+    cast: Cast, impatient: Turnstile, needs_s: float
+) -> None:
+    slow, slower, quick = (cast("trainer", seconds) for seconds in (0.6, 0.9, 0.005))
+    assert all(within(10, lambda each=each: each.steps > 1) for each in (slow, slower, quick))
+    for _ in range(3):
+        with impatient.measuring(patience_s=5, needs_s=needs_s) as turn:
+            assert turn is not None
+            before = slow.steps, slower.steps, quick.steps
+            time.sleep(needs_s)
+            assert turn.is_isolated and turn.left_s > 0
+            assert before == (slow.steps, slower.steps, quick.steps)
+        assert runs(quick, for_s=LATE_S) and runs(slow, for_s=2) and runs(slower, for_s=2)
+    assert quick.longest_wait_s < 0.3 + needs_s + LATE_S
+    assert all(each.longest_wait_s < 3.0 + LATE_S for each in (slow, slower))
+
+
+def test_a_killed_measurer_frees_those_with_long_steps(cast: Cast, impatient: Turnstile) -> None:
+    slow, measurer = cast("trainer", 0.6), cast("measurer", 30)
+    assert within(10, lambda: slow.steps > 1 and measurer.steps == 1)
+    measurer.kill()
+    assert runs(slow, for_s=1.2) and runs(slow, for_s=1.2) and can_measure_long(impatient)
+
+
+def can_measure_long(turnstile: Turnstile) -> bool:
+    with turnstile.measuring(patience_s=2, needs_s=1.0) as turn:
+        return turn is not None and turn.is_isolated
+
+
+def test_of_two_who_need_longer_one_waits_for_the_other(
+    cast: Cast, impatient: Turnstile, tmp_path: Path
+) -> None:
+    with Turnstile.open(KEY, folder=tmp_path) as other:
+        with other.measuring(patience_s=2, needs_s=1.0) as turn:
+            assert turn is not None and not can_measure_long(impatient) and turn.is_isolated
+        assert can_measure_long(impatient)
 
 
 @pytest.mark.parametrize("role", ["training", "busy"])
@@ -478,7 +555,7 @@ def test_users_share_a_folder_whatever_their_umask(
         os.umask(before)
     assert default_folder().stat().st_mode & 0o7777 == 0o1777
     files = sorted(default_folder().iterdir())
-    assert [file.name for file in files] == [f"{KEY}.{x}" for x in ("intent", "main", "regardless")]
+    assert [file.name for file in files] == [f"{KEY}.{x}" for x in sorted(ROLES)]
     for file in files:
         assert file.stat().st_mode & 0o777 == 0o644
         file.chmod(0o444)  # As another user sees it.
@@ -511,6 +588,7 @@ def test_file_name_of_any_text_is_what_files_may_have_and_a_digest() -> None:
 def test_waits_have_the_figures_that_were_measured() -> None:
     """What a poll costs and how long a trial is patient was measured: change them with a figure."""
     assert (turnstile_module.PATIENCE_S, turnstile_module.LONG_STEP_S) == (2.0, 0.9)
+    assert (turnstile_module.TURN_S, turnstile_module.LONGEST_PAUSE_S) == (1.1, 10.0)
     assert (turnstile_module.GAP_S, turnstile_module.LOOK_EVERY_S) == (0.05, 0.02)
     assert (turnstile_module.POLL_S, turnstile_module.SLOWEST_POLL_S) == (0.001, 0.02)
     assert (turnstile_module.FIRST_BACK_OFF_S, turnstile_module.LONGEST_BACK_OFF_S) == (1.0, 8.0)

@@ -142,6 +142,11 @@ WRONG = {
         "search.hold_back",
         "must be greater than or equal to 0, but got -0.1",
     ),
+    ("1m30s,", "1m30s, longest_pause: 1s,"): (
+        11,
+        "search.longest_pause",
+        "must be at least 2s, as any trial waits for so long",
+    ),
     ("1m30s", "soon"): (11, "search.time_budget", "must be a duration above 0, such as `90s`"),
     ("trials: 4", "sampler: tpa"): (11, "search.sampler", "Did you mean `tpe`?"),
     ("trials: 4", "policy: vanila"): (11, "search.policy", "Did you mean `vanilla`?"),

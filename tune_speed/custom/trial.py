@@ -75,6 +75,7 @@ def _run(
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
         known=(),
+        longest_pause_s=spec.allotment.longest_pause_s,
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
         result = training.call(train, interrupt=interrupt, on_report=on_report, refuse=refuse)

@@ -7,7 +7,9 @@ from typing import Self
 from tune_speed.core.config import Config
 from tune_speed.core.records import StepTime, Timing
 from tune_speed.runtime.cotenants import Tenancy
-from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.runtime.turnstile import LONGEST_PAUSE_S, Turnstile
+
+NOBODY_STOOD = "no step could be timed while the co-tenants stood still"
 
 
 class CotenantHistory(Config):
@@ -18,6 +20,7 @@ class CotenantHistory(Config):
     isolates: bool
     why_not: str | None
     """Why co-tenants could not be seen or stopped; None if they could."""
+    why_shared: str = NOBODY_STOOD
 
 
 class Sharing:
@@ -46,6 +49,8 @@ class Sharing:
         self.due = frozenset(due)
         self.windows: list[StepTime] = []
         """What this run measured."""
+        self.why_shared = NOBODY_STOOD
+        """Why no step time of this run is isolated, where it is to be."""
         self.warm = warm
         self._tenancy = tenancy
         self._seen: set[str] = set()
@@ -65,12 +70,14 @@ class Sharing:
         known: Sequence[StepTime],
         due: Collection[str] = (),
         warm: set[str] | None = None,
+        longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> Iterator[Self]:
         """Takes a place on the physical device of that key, until the block ends."""
+        turnstile = Turnstile.open(device_key, longest_pause_s=longest_pause_s)
         with ExitStack() as stack:
             yield cls(
                 label=f"{study}/{trial}",
-                turnstile=stack.enter_context(Turnstile.open(device_key)),
+                turnstile=stack.enter_context(turnstile),
                 tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
                 may_have_company=may_have_company,
                 known=known,
@@ -88,6 +95,10 @@ class Sharing:
         """Returns the reference step [s] by place at which known times are told."""
         return {each.place: each.reference_s for each in self.known.values() if each.reference_s}
 
+    def explain(self, why_shared: str) -> None:
+        """Says why no step time of this run is isolated."""
+        self.why_shared = why_shared
+
     def look(self) -> None:
         """Records which co-tenants are there now."""
         if self._tenancy is not None:
@@ -100,6 +111,7 @@ class Sharing:
             windows=tuple(self.windows),
             isolates=self.isolates,
             why_not=self._why_not(),
+            why_shared=self.why_shared,
         )
 
     def resume(self, earlier: CotenantHistory) -> None:
@@ -108,6 +120,7 @@ class Sharing:
         self.windows[:0] = earlier.windows
         self.isolates = self.isolates or earlier.isolates
         self._why_not_earlier = earlier.why_not
+        self.why_shared = earlier.why_shared
 
     @property
     def cotenants(self) -> tuple[str, ...]:
@@ -124,7 +137,7 @@ class Sharing:
         if why_not := self._why_not():
             return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
         if self.isolates:
-            return Timing.SHARED, "no step could be timed while the co-tenants stood still"
+            return Timing.SHARED, self.why_shared
         if self._seen:
             return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
         return Timing.EXCLUSIVE, ""

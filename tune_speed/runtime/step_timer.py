@@ -10,12 +10,16 @@ from tune_speed.core.stats import mean_interval
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import cpu_wait_s
 from tune_speed.runtime.reference_step import ReferenceStep
-from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.runtime.turnstile import TURN_S, Turnstile
 
 # Steps are taken for so long [s] before the turn to time them is requested.
 WARM_UP_S = 0.2
-# Longest wait for the turn [s]; then the run continues without.
+# Longest wait for the turn [s], or as long as others would pause; then the run continues without.
 MEASURE_WITHIN_S = 10.0
+MOST_SLOWED = 4.0
+"""Steps among co-tenants take up to so many times as long as alone, at a guess."""
+MARGIN_S = 0.1
+"""Left of a turn when its last long step is to end [s]."""
 MAX_TURNS = 3
 """A measurement that was disturbed or did not stay isolated is repeated, so many in all."""
 MOST_WAITED = 0.1
@@ -30,7 +34,7 @@ PRECISION = 0.03
 """Half the 95 % interval of the mean that is sought, as a share of the mean."""
 SHORTEST_S, LONGEST_S = 0.3, 1.0
 """Timing takes as long at least, since blocks that follow one another are alike where a machine's
-speed drifts; and it ends by then, as precise or not [s]."""
+speed drifts; and it ends by then, as precise or not, if there are two blocks at least [s]."""
 MIN_BLOCKS = 6
 """Blocks from which on their spread says how precise the mean is."""
 HELD_UP = 3.0
@@ -69,23 +73,33 @@ def isolated_time(
     synchronize: Callable[[], None],
     now: Callable[[], float],
     waited_s: Callable[[], float | None] = cpu_wait_s,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
 
-    None where they could not be paused, or a step takes longer than they would wait. A window in
-    which strangers were at work is repeated; of disturbed ones the least disturbed counts.
-    `waited_s` returns how long this process' threads have waited for a core.
+    None where they could not be paused, or a step takes longer than they would wait, which
+    `on_note` hears. A window in which strangers were at work is repeated; of disturbed ones the
+    least disturbed counts. A window of long steps may be made of several turns. `waited_s` returns
+    how long this process' threads have waited for a core.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
-    windows = list[tuple[float, Timed]]()
+    longest_s = turnstile.longest_pause_s
+    if step_s > MOST_SLOWED * longest_s:
+        on_note(_too_long(step_s, longest_s))
+        return None
+    is_long = 3 * step_s > TURN_S
+    needs_s = min(2 * step_s, longest_s / 2) if is_long else TURN_S
+    windows, singles = list[tuple[float, Timed]](), list[tuple[float, Timed]]()
     with clock.span("measuring_s"):
         for _ in range(MAX_TURNS):
-            with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
+            patience_s = max(MEASURE_WITHIN_S, longest_s)
+            with turnstile.measuring(patience_s=patience_s, needs_s=needs_s) as turn:
                 if turn is None:
                     break
-                # What was made ready while others were at work.
-                take_step()
+                # What was made ready while others were at work, which weighs little in long steps.
+                if not is_long:
+                    take_step()
                 before_s, began_s = waited_s(), now()
                 timed = time_steps(
                     take_step,
@@ -94,22 +108,45 @@ def isolated_time(
                     block_s=block_s,
                     period=period,
                     step_s=step_s,
-                    limit_s=turn.left_s - step_s,
+                    limit_s=turn.left_s - (MARGIN_S if is_long else step_s),
                     reference=reference,
                     synchronize=synchronize,
                     now=now,
                 )
                 after_s, took_s = waited_s(), now() - began_s
             if not turn.is_isolated:
+                if is_long and timed.num_steps == 1 and turn.left_s == 0:
+                    on_note(_too_long(timed.step_s, longest_s))
+                    break
                 continue
             share = 0.0
             if before_s is not None and after_s is not None and took_s > 0:
                 share = (after_s - before_s) / took_s
+            if is_long and timed.num_steps == 1:
+                singles.append((share, timed))
+                if len(singles) == 1:
+                    continue
+                share, timed = _joined(singles)
             if share <= MOST_WAITED:
                 return timed
             why = f"threads waited {share:.0%} of the time for a core"
             windows.append((share, timed._replace(disturbed=why)))
     return min(windows)[1] if windows else None
+
+
+def _too_long(step_s: float, longest_s: float) -> str:
+    return (
+        f"a step takes {step_s:.1f} s, too long to time it while co-tenants pause, which they do"
+        f" for {longest_s:g} s at most (search.longest_pause)"
+    )
+
+
+def _joined(singles: list[tuple[float, Timed]]) -> tuple[float, Timed]:
+    """Returns single steps of several turns as one window, as disturbed as the worst."""
+    low, middle, high = _mean_interval([timed.step_s for _, timed in singles])
+    references = [timed.reference_s for _, timed in singles if timed.reference_s is not None]
+    reference_s = statistics.fmean(references) if references else None
+    return max(singles)[0], Timed(middle, low, high, len(singles), reference_s)
 
 
 def take_all(
@@ -192,14 +229,14 @@ def time_steps(
 
     `take_step` may leave its step queued on the device. A block takes `block_s` or longer and spans
     whole periods of steps, after which their cost repeats, if two of them fit into the time; of a
-    longer one the rare step may be missed. `step_s` is rough; `LONGEST_S` bounds `limit_s` too.
-    Between blocks, steps of `reference` are taken.
+    longer one the rare step may be missed. `step_s` is rough; two blocks that fit into `limit_s`
+    may take longer than `LONGEST_S`, more may not. Between blocks, steps of `reference` are taken.
     """
-    limit_s = min(limit_s, LONGEST_S)
+    usual_s = min(limit_s, LONGEST_S)
     steps_in_epoch = math.ceil(num_train / samples_per_step)
     is_short = step_s * steps_in_epoch <= SHORT_EPOCH_S
     unit_steps, unit_samples = (steps_in_epoch, num_train) if is_short else (1, samples_per_step)
-    block_samples = unit_samples * _units(unit_steps, step_s, block_s, period, limit_s=limit_s)
+    block_samples = unit_samples * _units(unit_steps, step_s, block_s, period, limit_s=usual_s)
     synchronize()
     if reference is not None:
         reference.begin()
@@ -211,13 +248,13 @@ def time_steps(
             samples += take_step()
             num_steps += 1
         synchronize()
-        block_s = now() - block_began_s
-        longest_s = max(longest_s, block_s)
-        per_sample.append(block_s / samples)
+        per_sample.append((now() - block_began_s) / samples)
         if reference is not None:
             reference.catch_up()
-        took_s = now() - began_s
-        if took_s + longest_s >= limit_s or (took_s >= SHORTEST_S and _is_precise(per_sample)):
+        ended_s = now()
+        took_s, longest_s = ended_s - began_s, max(longest_s, ended_s - block_began_s)
+        end_s = usual_s if len(per_sample) > 1 else limit_s
+        if took_s + longest_s >= end_s or (took_s >= SHORTEST_S and _is_precise(per_sample)):
             break
     low, middle, high = (samples_per_step * value for value in _mean_interval(per_sample))
     references = reference.times_s if reference is not None else []

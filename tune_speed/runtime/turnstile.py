@@ -1,18 +1,24 @@
 """Steps are timed while the co-tenants of a device are paused: a turnstile of `flock` files.
 
 Trials that share a physical device slow one another down, so whoever times a step makes the others
-wait meanwhile. The kernel frees all locks of a process that dies. Three files a device:
+wait meanwhile. The kernel frees all locks of a process that dies. Four files a device:
 
 | file         | held shared by                             | held exclusively by           |
 |--------------|--------------------------------------------|-------------------------------|
 | `main`       | trainers, while they train                 | who measures                  |
 | `intent`     | busy work; trainers for a blink per step   | who measures, taken first     |
 | `regardless` | who waited long enough and works unlocked  | who measures, for a blink     |
+| `long`       | who looks, for a blink                     | who needs more time           |
 
-Nobody waits longer than `PATIENCE_S` for another's measurement. Who continues regardless says so in
-the third file; so a measurer knows whether it was alone, even where somebody's patience ran out
-during the second of two measurements in a row. Taking `main` again needs `intent`, so nobody
-returns to the lock in the middle of a measurement.
+Nobody waits longer than `PATIENCE_S` for another's measurement, or than its own `longest_pause_s`
+while `long` is held. Who continues regardless says so in the third file; so a measurer knows
+whether it was alone, even where somebody's patience ran out during the second of two measurements
+in a row. Taking `main` again needs `intent`, so nobody returns to the lock in the middle of a
+measurement.
+
+`long` is held by who measures long steps, and by who waited in vain for the long step of another,
+until its turn begins. Trainers with long steps stand still at it between two of them, so that all
+of them do so in the end, while those with short steps go on between its attempts at `main`.
 
 All waits poll without blocking and end, so a process cannot lock itself out, whatever it calls in
 whichever order. Without `flock`, or without a folder to write to, all calls do nothing.
@@ -37,6 +43,10 @@ PATIENCE_S = 2.0
 """Longest pause of a trial for another's measurement [s]."""
 LONG_STEP_S = 0.9
 """Who measures waits this long for steps to end [s]; about as much is then left to measure."""
+TURN_S = PATIENCE_S - LONG_STEP_S
+"""Who needs longer to measure says so [s]."""
+LONGEST_PAUSE_S = 10.0
+"""Longest pause of a trial for another's measurement that needs longer [s], by default."""
 # Between two measurements in a row [s], so that all who waited for the first one resume.
 GAP_S = 0.05
 LOOK_EVERY_S = 0.02
@@ -57,8 +67,14 @@ _jitter = random.Random()
 class Measurement:
     """A turn to measure; after its end, its figures are as of the end."""
 
-    def __init__(self, *, began_s: float, nobody_continued: Callable[[], bool]) -> None:
-        self._began_s = began_s
+    def __init__(
+        self,
+        *,
+        began_s: float,
+        nobody_continued: Callable[[], bool],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._began_s, self._patience_s = began_s, patience_s
         self._nobody_continued = nobody_continued
         self._at_end: tuple[float, bool] | None = None
 
@@ -67,7 +83,7 @@ class Measurement:
         """Seconds until others continue regardless; 0.0 once they may have."""
         if self._at_end is not None:
             return self._at_end[0]
-        return max(0.0, PATIENCE_S - (time.monotonic() - self._began_s))
+        return max(0.0, self._patience_s - (time.monotonic() - self._began_s))
 
     @property
     def is_isolated(self) -> bool:
@@ -85,27 +101,40 @@ class Turnstile:
     """One process's side of the turnstile of one device. Open one a process; for one thread only.
 
     `why_not` says why nothing can be isolated here, None if all is well. `waited_s` adds up all
-    seconds that this process was paused for others.
+    seconds that this process was paused for others, of which none takes longer than
+    `longest_pause_s`.
     """
 
-    def __init__(self, files: tuple[int, int, int] | None, *, why_not: str | None) -> None:
-        self.why_not = why_not
+    def __init__(
+        self,
+        files: tuple[int, int, int, int] | None,
+        *,
+        why_not: str | None,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:
+        self.why_not, self.longest_pause_s = why_not, longest_pause_s
         self.waited_s = 0.0
         self._files: tuple[int, ...] = files or ()
-        self._main, self._intent, self._regardless = files or (-1, -1, -1)
+        self._main, self._intent, self._regardless, self._long = files or (-1, -1, -1, -1)
         self._num_training = self._num_busy = 0
-        self._is_measuring = self._is_regardless = False
+        self._is_measuring = self._is_regardless = self._has_long_steps = False
         self._rest_until_s = self._next_look_s = 0.0
         close_in_forks(self)
 
     @classmethod
-    def open(cls, device_key: str, *, folder: Path | None = None) -> Self:
+    def open(
+        cls,
+        device_key: str,
+        *,
+        folder: Path | None = None,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> Self:
         """Returns a physical device's turnstile; never raises for lack of a folder or `flock`."""
         folder = folder or default_folder()
         opened: list[int] = []
         try:
             make_shared_folder(folder)
-            for role in ("main", "intent", "regardless"):
+            for role in ("main", "intent", "regardless", "long"):
                 opened.append(_open_shared(folder / f"{file_name(device_key)}.{role}"))
             try_flock(opened[0], SHARED)
             fcntl.flock(opened[0], fcntl.LOCK_UN)
@@ -113,8 +142,9 @@ class Turnstile:
             for file in opened:
                 os.close(file)
             return cls(None, why_not=reason(folder, error))
-        main, intent, regardless = opened
-        return cls((main, intent, regardless), why_not=None)
+        main, intent, regardless, long = opened
+        files = (main, intent, regardless, long)
+        return cls(files, why_not=None, longest_pause_s=longest_pause_s)
 
     def __enter__(self) -> Self:
         return self
@@ -158,9 +188,10 @@ class Turnstile:
         now_s = time.monotonic()
         if now_s < self._next_look_s:
             return False
+        self._has_long_steps = now_s > self._next_look_s + LONG_STEP_S
         if self._is_regardless:
             self._take_locks()
-        elif not self._lock(self._intent, SHARED):
+        elif self._must_stand() or not self._lock(self._intent, SHARED):
             return True
         else:
             self._unlock(self._intent)
@@ -179,11 +210,15 @@ class Turnstile:
         return self.wait() if self.must_wait() else 0.0
 
     @contextmanager
-    def measuring(self, *, patience_s: float) -> Iterator[Measurement | None]:
+    def measuring(
+        self, *, patience_s: float, needs_s: float = TURN_S
+    ) -> Iterator[Measurement | None]:
         """Yields once all others are paused, or None if that took longer than `patience_s`.
 
-        A measurement within a measurement of the same process gets None too. Own training and busy
-        work count as paused until the block ends; `waited_s` leaves that time out.
+        Who needs more than `TURN_S` gets up to `longest_pause_s`, steps of others included that
+        have to end before. A measurement within a measurement of the same process gets None too.
+        Own training and busy work count as paused until the block ends; `waited_s` leaves that time
+        out.
         """
         if self.why_not or self._is_measuring:
             yield None
@@ -191,7 +226,7 @@ class Turnstile:
         measurement = None
         self._is_measuring = True
         try:
-            measurement = self._take_turn(time.monotonic() + patience_s)
+            measurement = self._take_turn(time.monotonic() + patience_s, needs_s)
             yield None if self.why_not else measurement
         finally:
             if measurement is not None:
@@ -201,23 +236,48 @@ class Turnstile:
             self._is_measuring = False
             self._take_locks()
 
-    def _take_turn(self, deadline_s: float) -> Measurement | None:
+    def _take_turn(self, deadline_s: float, needs_s: float) -> Measurement | None:
         # Own shared locks would keep the exclusive ones out.
         self._unlock_all()
-        back_off_s = FIRST_BACK_OFF_S
+        is_long, back_off_s = needs_s > TURN_S, FIRST_BACK_OFF_S
+        long_s: float | None = None
         _sleep_until(min(self._rest_until_s, deadline_s))
         while self._take_intent(deadline_s):
             began_s, pause_s = time.monotonic(), GAP_S
-            if self._nobody_continued():
+            if is_long:
+                long_s = self._begin_long(long_s)
+            if self._nobody_continued() and not (is_long and long_s is None):
                 if self._poll(self._main, EXCLUSIVE, min(began_s + LONG_STEP_S, deadline_s)):
-                    return Measurement(began_s=began_s, nobody_continued=self._nobody_continued)
+                    return self._turn(began_s, long_s, is_long=is_long)
                 pause_s = back_off_s * _jitter.uniform(0.5, 1.0)
                 back_off_s = min(2 * back_off_s, LONGEST_BACK_OFF_S)
+                # From now on those with long steps stand still after the present one.
+                long_s = self._begin_long(long_s)
+            if long_s is not None:
+                deadline_s = min(deadline_s, long_s + self.longest_pause_s - needs_s)
             self._unlock(self._intent)
             if time.monotonic() >= deadline_s:
                 return None
             _sleep_until(min(time.monotonic() + pause_s, deadline_s))
         return None
+
+    def _begin_long(self, since_s: float | None) -> float | None:
+        """Returns since when `long` is held, at best from now on; None if it is another's."""
+        if since_s is None and self._poll(self._long, EXCLUSIVE, time.monotonic() + GAP_S):
+            return time.monotonic()
+        return since_s
+
+    def _turn(self, began_s: float, long_s: float | None, *, is_long: bool) -> Measurement:
+        patience_s = PATIENCE_S
+        if long_s is not None and is_long:
+            began_s, patience_s = long_s, self.longest_pause_s
+        elif long_s is not None:
+            # Nobody need have more patience than usual from now on.
+            self._unlock(self._long)
+            began_s = min(began_s, long_s + self.longest_pause_s - PATIENCE_S)
+        return Measurement(
+            began_s=began_s, nobody_continued=self._nobody_continued, patience_s=patience_s
+        )
 
     def _take_intent(self, deadline_s: float) -> bool:
         while not self._lock(self._intent, EXCLUSIVE):
@@ -240,19 +300,35 @@ class Turnstile:
         self._unlock(self._regardless)
         return self.why_not is None
 
+    def _is_long_held(self) -> bool:
+        if not self._lock(self._long, SHARED):
+            return True
+        self._unlock(self._long)
+        return False
+
+    def _must_stand(self) -> bool:
+        return self._has_long_steps and not self._is_regardless and self._is_long_held()
+
     def _take_locks(self) -> float:
         """Takes the shared locks of the present roles; returns the seconds this took."""
         is_idle = not self._num_training and not self._num_busy
         if self.why_not or self._is_measuring or is_idle:
             return 0.0
         began_s = time.monotonic()
+        latest_s = began_s + self.longest_pause_s
+        if self._must_stand():
+            self._unlock(self._main)
+            if self._poll(self._long, SHARED, latest_s):
+                self._unlock(self._long)
         # Who continued regardless has waited for this measurement already.
-        deadline_s = began_s + (0.0 if self._is_regardless else PATIENCE_S)
+        patience_s = 0.0 if self._is_regardless else PATIENCE_S
+        deadline_s = min(time.monotonic() + patience_s, latest_s)
         if not self._lock(self._intent, SHARED):
             self._unlock(self._main)
-            if not self._poll(self._intent, SHARED, deadline_s):
+            if not self._wait_for_intent(deadline_s, latest_s):
                 return self._continue_regardless(began_s)
         # Who holds `intent` finds `main` free, but for the moment in which a measurer dies.
+        deadline_s = max(deadline_s, time.monotonic() + GAP_S)
         if self._num_training and not self._poll(self._main, SHARED, deadline_s):
             self._unlock(self._intent)
             return self._continue_regardless(began_s)
@@ -260,6 +336,13 @@ class Turnstile:
         if not self._num_busy:
             self._unlock(self._intent)
         return self._count(began_s)
+
+    def _wait_for_intent(self, deadline_s: float, latest_s: float) -> bool:
+        if self._poll(self._intent, SHARED, deadline_s):
+            return True
+        if self._is_regardless or not self._is_long_held():
+            return False
+        return self._poll(self._intent, SHARED, latest_s)
 
     def _continue_regardless(self, began_s: float) -> float:
         if not self._is_regardless:
@@ -274,9 +357,10 @@ class Turnstile:
             self._unlock(self._regardless)
 
     def _count(self, began_s: float) -> float:
-        paused_s = time.monotonic() - began_s
-        self.waited_s += paused_s
-        return paused_s
+        now_s = time.monotonic()
+        self._next_look_s = now_s + LOOK_EVERY_S
+        self.waited_s += now_s - began_s
+        return now_s - began_s
 
     def _free_locks(self) -> None:
         if self._is_measuring:
@@ -290,7 +374,7 @@ class Turnstile:
 
     def _unlock_all(self) -> None:
         # `main` first: who then takes `intent` finds it free.
-        for file in (self._main, self._intent, self._regardless):
+        for file in (self._main, self._intent, self._regardless, self._long):
             self._unlock(file)
         self._is_regardless = False
 

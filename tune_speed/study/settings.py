@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from tune_speed.core.config import Config, did_you_mean
+from tune_speed.runtime.turnstile import PATIENCE_S
 from tune_speed.study.parameter import Scalar
 
 _PART = r"(?:([0-9]+(?:\.[0-9]+)?){})?"
@@ -119,10 +120,21 @@ class SearchConfig(Config):
     storage_path: Annotated[str, Field(min_length=1)] | None = None
     """Where checkpoints of running trials are stored: a folder that all nodes see, or a URL that
     fsspec knows, such as `s3://bucket/folder`; null: the study's folder."""
+    longest_pause: str | float = Field(default="10s", union_mode="left_to_right")
+    """Trials that share a device pause this long at most while steps of another are timed that take
+    more than a third of a second; for those of others two seconds at most. Half of it is about the
+    longest step whose time can be isolated."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of the proposals and of the trials."""
     resources: ResourceConfig = ResourceConfig()
     """What one trial gets."""
+
+    @field_validator("longest_pause")
+    @classmethod
+    def _is_patient(cls, duration: str | float) -> str | float:
+        if parse_duration_s(duration) < PATIENCE_S:
+            raise ValueError(f"must be at least {PATIENCE_S:g}s, as any trial waits for so long")
+        return duration
 
     @field_validator("time_budget", "hang_after", "checkpoint_every")
     @classmethod
@@ -159,6 +171,11 @@ class SearchConfig(Config):
     def hang_after_s(self) -> float:
         """How long a trial may show no sign of life [s]."""
         return parse_duration_s(self.hang_after)
+
+    @property
+    def longest_pause_s(self) -> float:
+        """How long a trial pauses at most for another's measurement [s]."""
+        return parse_duration_s(self.longest_pause)
 
     @property
     def checkpoint_every_s(self) -> float | None:

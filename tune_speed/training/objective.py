@@ -125,6 +125,7 @@ class _Trial:
             known=spec.step_times,
             due=spec.due_step_times,
             warm=self._warm,
+            longest_pause_s=spec.allotment.longest_pause_s,
         )
         with place if self._ranks.is_first else nullcontext(Sharing.alone()) as sharing:
             return (yield from self._attempts(sharing))

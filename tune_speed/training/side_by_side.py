@@ -67,6 +67,7 @@ def time_side_by_side(specs: Sequence[TrialSpec], *, rounds: int) -> Iterator[St
                 trial=LABEL,
                 may_have_company=True,
                 known=(),
+                longest_pause_s=specs[0].allotment.longest_pause_s,
             )
         )
         clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)

@@ -19,6 +19,7 @@ from tune_speed.core.version import __version__, installed_version
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.git import run_git
 from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.turnstile import LONGEST_PAUSE_S, PATIENCE_S
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 
@@ -38,6 +39,8 @@ class Allotment(Config):
     """Share of one GPU; 0 for none, 1 or more for whole ones."""
     max_cotenants: Annotated[int, Field(ge=0)] = 0
     """Other trials that may run on the same device at the same time."""
+    longest_pause_s: Annotated[float, Field(ge=PATIENCE_S)] = LONGEST_PAUSE_S
+    """Longest pause for another trial whose steps are long to time them [s]."""
 
 
 class KeepWeights(Config):

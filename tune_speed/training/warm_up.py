@@ -154,6 +154,7 @@ def measure(
         reference=reference,
         synchronize=synchronize,
         now=time.perf_counter,
+        on_note=sharing.explain,
     )
     steps.close()
     if timed is None:

@@ -345,6 +345,7 @@ def _allotment(study: StudyFile, nodes: "Nodes") -> Allotment:
         memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
         max_cotenants=study.search.at_once - 1,
+        longest_pause_s=study.search.longest_pause_s,
     )
 
 
