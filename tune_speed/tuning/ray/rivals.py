@@ -1,7 +1,8 @@
 """At the end of a search, what could be first is timed side by side, in a process of its own."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -39,31 +40,29 @@ def time_rivals(
     if not rivals or needed_s > SHARE * controller.elapsed_s:
         return ()
     placement, resources = nodes.placement(), controller.study.search.resources
-    task = ray.remote(_measure).options(
-        num_cpus=resources.cpu,
-        num_gpus=resources.gpu,
-        label_selector=on_nodes(placement["node_ids"]) or None,
+    there = on_nodes(placement["node_ids"]) or None
+    # An actor: cancelling a task that has just failed ends the driver (a check in Ray 2.60).
+    timer = ray.remote(_Timer).options(
+        num_cpus=resources.cpu, num_gpus=resources.gpu, label_selector=there
     )
+    actor = timer.remote(placement["device_type"], shipped())
     specs = [_spec_of(controller, record).model_dump_json() for record in rivals]
-    reference = task.remote(specs, placement["device_type"], shipped())
     try:
-        return tuple(
-            StepTime.model_validate_json(each) for each in _wait(reference, needed_s, on_tick)
-        )
+        found = _wait(actor.measure.remote(specs), needed_s, on_tick)
+        return tuple(map(StepTime.model_validate_json, found))
     except Exception:
         _log.info("what could be first was not timed side by side", exc_info=True)
-        ray.cancel(reference, force=True)
         return ()
+    finally:
+        ray.kill(actor)
 
 
-def _wait(reference: Any, limit_s: float, on_tick: Callable[[], None]) -> Iterator[str]:
+def _wait(reference: Any, limit_s: float, on_tick: Callable[[], None]) -> Sequence[str]:
     for _ in range(int(3 * limit_s / POLL_S)):
         on_tick()
-        try:
-            yield from ray.get(reference, timeout=POLL_S)
-        except GetTimeoutError:
-            continue
-        return
+        with suppress(GetTimeoutError):
+            found: Sequence[str] = ray.get(reference, timeout=POLL_S)
+            return found
     raise TimeoutError(f"no windows after {3 * limit_s:.0f} s")
 
 
@@ -81,10 +80,14 @@ def _spec_of(controller: SearchController, record: TrialRecord) -> TrialSpec:
     )
 
 
-def _measure(specs: Sequence[str], device_type: str | None, plugins: str) -> list[str]:
-    set_up_worker(plugins)
-    from tune_speed.training.side_by_side import time_side_by_side
+class _Timer:
+    def __init__(self, device_type: str | None, plugins: str) -> None:
+        set_up_worker(plugins)
+        self._device_type = device_type
 
-    read = [TrialSpec.model_validate_json(each) for each in specs]
-    set_up_device(read[0].allotment, device_type)
-    return [each.model_dump_json() for each in time_side_by_side(read, rounds=ROUNDS)]
+    def measure(self, specs: Sequence[str]) -> list[str]:
+        from tune_speed.training.side_by_side import time_side_by_side
+
+        read = [TrialSpec.model_validate_json(each) for each in specs]
+        set_up_device(read[0].allotment, self._device_type)
+        return [each.model_dump_json() for each in time_side_by_side(read, rounds=ROUNDS)]
