@@ -265,7 +265,9 @@ def test_measurement_that_did_not_stay_isolated_is_repeated_twice_at_most(
     class Crowded:
         """A turnstile at which the first turns are disturbed."""
 
-        def measuring(self, *, patience_s: float) -> Any:
+        longest_pause_s = 10.0
+
+        def measuring(self, *, patience_s: float, needs_s: float) -> Any:
             turns.append(patience_s)
             is_isolated = len(turns) > num_isolated
             turn = SimpleNamespace(left_s=0.9, is_isolated=is_isolated)

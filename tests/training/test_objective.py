@@ -81,7 +81,7 @@ def test_recipe_on_record_gives_the_same_run_again() -> None:
 @pytest.fixture(autouse=True)
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else this machine does."""
-    monkeypatch.setattr(step_timer, "MOST_WAITED", math.inf)
+    monkeypatch.setattr(step_timer, "MOST_DELAYED", math.inf)
 
 
 def run_shared(*, step_times: tuple[StepTime, ...] = (), **fields: Any) -> RunResult:

@@ -309,6 +309,17 @@ def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
     return max(0.0, waited_s - since) if stats and since is not None else None
 
 
+def run_delay(device: torch.device) -> Callable[[], float]:
+    """Returns a call that returns how long the calling thread has waited for a core so far [s].
+
+    It returns 0.0 where Linux does not say it, and on a GPU, which goes on meanwhile.
+    """
+    file = Path("/proc/thread-self/schedstat")
+    if device.type != "cpu" or not file.exists():
+        return lambda: 0.0
+    return lambda: int(file.read_bytes().split()[1]) / 1e9
+
+
 def release_memory(device: torch.device) -> None:
     """Gives back what dead tensors still hold, so that the next try starts from nothing."""
     gc.collect()

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tune_speed.core.records import CLOCKED, RunResult, StepTime, Timing, TrialRecord
+from tune_speed.core.stats import student_quantile
 from tune_speed.core.text import counted
 
 PRIOR_SPREAD, PRIOR_WINDOWS = 0.02, 6
@@ -105,11 +106,8 @@ def _one(
     spread: float,
     degrees: int,
 ) -> StepTime:
-    # Here, as importing it takes a tenth of a second.
-    from scipy.special import stdtrit
-
     own = statistics.fmean(map(_own_variance, windows))
-    half = float(stdtrit(degrees, 0.975)) * math.sqrt((spread + own) / len(windows))
+    half = student_quantile(degrees) * math.sqrt((spread + own) / len(windows))
     step_s, latest = math.exp(statistics.fmean(values)), windows[-1]
     is_exact = reference_s is None and len(windows) == 1
     return latest.model_copy(

@@ -27,16 +27,20 @@ class ReferenceStep:
         device: torch.device,
         *,
         synchronize: Callable[[], None],
+        delayed_s: Callable[[], float] = lambda: 0.0,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Takes one step, which chooses kernels."""
+        """Takes one step, which chooses kernels.
+
+        `delayed_s` returns how long this thread has waited for a core, which does not count.
+        """
         shape = (BATCH, CHANNELS, SIZE, SIZE)
         # Not the global generator, which seeds of trials set.
         random = torch.Generator().manual_seed(0)
         self._images = torch.randn(shape, generator=random).to(device)
         weight = torch.randn(CHANNELS, CHANNELS, 3, 3, generator=random) / (3 * CHANNELS**0.5)
         self._weights = [weight.to(device).requires_grad_() for _ in range(LAYERS[device.type])]
-        self._synchronize, self._now = synchronize, now
+        self._synchronize, self._delayed_s, self._now = synchronize, delayed_s, now
         self.times_s: list[float] = []
         """Of this window's steps [s]."""
         self._began_s = now()
@@ -53,7 +57,7 @@ class ReferenceStep:
             self._take()
 
     def _take(self) -> None:
-        began_s = self._now()
+        delay_s, began_s = self._delayed_s(), self._now()
         # Whatever kernels the recipe at hand asks for.
         with (
             torch.enable_grad(),
@@ -65,4 +69,5 @@ class ReferenceStep:
                 images = functional.relu(functional.conv2d(images, weight, padding=1))
             torch.autograd.grad(images.mean(), self._weights)
         self._synchronize()
-        self.times_s.append(self._now() - began_s)
+        took_s = self._now() - began_s
+        self.times_s.append(max(0.0, took_s - self._delayed_s() + delay_s))

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from tune_speed.core.stats import mean_interval
+from tune_speed.core.stats import mean_interval, student_quantile
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import cpu_wait_s
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.turnstile import TURN_S, Turnstile
 
@@ -22,8 +21,8 @@ MARGIN_S = 0.1
 """Left of a turn when its last long step is to end [s]."""
 MAX_TURNS = 3
 """A measurement that was disturbed or did not stay isolated is repeated, so many in all."""
-MOST_WAITED = 0.1
-"""Share of a window that threads wait for a core, from which on it is disturbed."""
+MOST_DELAYED = 0.1
+"""Share of a window that its thread waits for a core, from which on it is disturbed."""
 # Each block ends with a wait for the device, after which a GPU is idle until the host has launched
 # its next kernels: a few tenths of a millisecond, which is 3 to 6 % of 10 ms.
 BLOCK_S = {"cpu": 0.01, "cuda": 0.1}
@@ -38,8 +37,8 @@ speed drifts; and it ends by then, as precise or not, if there are two blocks at
 MIN_BLOCKS = 6
 """Blocks from which on their spread says how precise the mean is."""
 HELD_UP = 3.0
-"""Blocks of more than so many medians were held up from outside, and are left out. Stochastic depth
-does not get there: half of the blocks executed on average, all of them take twice as long."""
+"""Blocks of more than so many medians were held up from outside, and are left out; but where chance
+decides what a step costs, such as with stochastic depth at a survival of 0.1."""
 
 TakeStep = Callable[[], int]
 """Does one optimizer step and returns its number of samples."""
@@ -67,20 +66,21 @@ def isolated_time(
     num_train: int,
     block_s: float,
     period: int = 1,
+    is_even: bool = True,
     clock: Clock,
     turnstile: Turnstile,
     reference: ReferenceStep | None = None,
     synchronize: Callable[[], None],
     now: Callable[[], float],
-    waited_s: Callable[[], float | None] = cpu_wait_s,
+    delayed_s: Callable[[], float] = lambda: 0.0,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
 
     None where they could not be paused, or a step takes longer than they would wait, which
     `on_note` hears. A window in which strangers were at work is repeated; of disturbed ones the
-    least disturbed counts. A window of long steps may be made of several turns. `waited_s` returns
-    how long this process' threads have waited for a core.
+    least disturbed counts. A window of long steps may be made of several turns. `delayed_s` returns
+    how long this thread has waited for a core; that is no time of a step.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
@@ -89,7 +89,8 @@ def isolated_time(
         on_note(_too_long(step_s, longest_s))
         return None
     is_long = 3 * step_s > TURN_S
-    needs_s = min(2 * step_s, longest_s / 2) if is_long else TURN_S
+    needs_s = max(2 * step_s * is_long, step_s + _over_period_s(period, step_s), TURN_S)
+    needs_s = min(needs_s, max(TURN_S, longest_s / 2))
     windows, singles = list[tuple[float, Timed]](), list[tuple[float, Timed]]()
     with clock.span("measuring_s"):
         for _ in range(MAX_TURNS):
@@ -100,36 +101,35 @@ def isolated_time(
                 # What was made ready while others were at work, which weighs little in long steps.
                 if not is_long:
                     take_step()
-                before_s, began_s = waited_s(), now()
+                before_s, began_s = delayed_s(), now()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,
                     num_train=num_train,
                     block_s=block_s,
                     period=period,
+                    is_even=is_even,
                     step_s=step_s,
                     limit_s=turn.left_s - (MARGIN_S if is_long else step_s),
                     reference=reference,
+                    delayed_s=delayed_s,
                     synchronize=synchronize,
                     now=now,
                 )
-                after_s, took_s = waited_s(), now() - began_s
+                share = (delayed_s() - before_s) / max(now() - began_s, 1e-9)
             if not turn.is_isolated:
                 if is_long and timed.num_steps == 1 and turn.left_s == 0:
                     on_note(_too_long(timed.step_s, longest_s))
                     break
                 continue
-            share = 0.0
-            if before_s is not None and after_s is not None and took_s > 0:
-                share = (after_s - before_s) / took_s
             if is_long and timed.num_steps == 1:
                 singles.append((share, timed))
                 if len(singles) == 1:
                     continue
                 share, timed = _joined(singles)
-            if share <= MOST_WAITED:
+            if share <= MOST_DELAYED:
                 return timed
-            why = f"threads waited {share:.0%} of the time for a core"
+            why = f"it waited {share:.0%} of the time for a core"
             windows.append((share, timed._replace(disturbed=why)))
     return min(windows)[1] if windows else None
 
@@ -213,9 +213,11 @@ def time_steps(
     num_train: int,
     block_s: float,
     period: int = 1,
+    is_even: bool = True,
     step_s: float,
     limit_s: float,
     reference: ReferenceStep | None = None,
+    delayed_s: Callable[[], float] = lambda: 0.0,
     synchronize: Callable[[], None],
     now: Callable[[], float],
 ) -> Timed:
@@ -229,12 +231,18 @@ def time_steps(
 
     `take_step` may leave its step queued on the device. A block takes `block_s` or longer and spans
     whole periods of steps, after which their cost repeats, if two of them fit into the time; of a
-    longer one the rare step may be missed. `step_s` is rough; two blocks that fit into `limit_s`
-    may take longer than `LONGEST_S`, more may not. Between blocks, steps of `reference` are taken.
+    longer one the mean is that over the places in a period, if one fits into `limit_s`. `step_s` is
+    rough; two blocks, or a period, that fit into `limit_s` may take longer than `LONGEST_S`, more
+    may not. `is_even` says that chance does not decide what a step costs. Between blocks, steps of
+    `reference` are taken.
     """
-    usual_s = min(limit_s, LONGEST_S)
+    over_s = _over_period_s(period, step_s)
+    usual_s, places = min(limit_s, LONGEST_S), 1
+    if 0 < over_s <= limit_s:
+        usual_s, places, block_s = max(usual_s, over_s), period, 0.0
+    held_up = HELD_UP if is_even and places == 1 else math.inf
     steps_in_epoch = math.ceil(num_train / samples_per_step)
-    is_short = step_s * steps_in_epoch <= SHORT_EPOCH_S
+    is_short = places == 1 and step_s * steps_in_epoch <= SHORT_EPOCH_S
     unit_steps, unit_samples = (steps_in_epoch, num_train) if is_short else (1, samples_per_step)
     block_samples = unit_samples * _units(unit_steps, step_s, block_s, period, limit_s=usual_s)
     synchronize()
@@ -243,20 +251,24 @@ def time_steps(
     began_s = now()
     per_sample, num_steps, longest_s = list[float](), 0, 0.0
     while True:
-        block_began_s, samples = now(), 0
+        delay_s, block_began_s, samples = delayed_s(), now(), 0
         while samples < block_samples:
             samples += take_step()
             num_steps += 1
         synchronize()
-        per_sample.append((now() - block_began_s) / samples)
+        block_took_s = now() - block_began_s
+        per_sample.append(max(0.0, block_took_s - delayed_s() + delay_s) / samples)
         if reference is not None:
             reference.catch_up()
         ended_s = now()
         took_s, longest_s = ended_s - began_s, max(longest_s, ended_s - block_began_s)
-        end_s = usual_s if len(per_sample) > 1 else limit_s
-        if took_s + longest_s >= end_s or (took_s >= SHORTEST_S and _is_precise(per_sample)):
+        end_s = usual_s if len(per_sample) > places else limit_s
+        found = _interval_over(places, per_sample, held_up)
+        if took_s + longest_s >= end_s or (
+            took_s >= SHORTEST_S and _is_precise(found, len(per_sample) - places)
+        ):
             break
-    low, middle, high = (samples_per_step * value for value in _mean_interval(per_sample))
+    low, middle, high = (samples_per_step * value for value in found)
     references = reference.times_s if reference is not None else []
     return Timed(
         step_s=middle,
@@ -275,16 +287,41 @@ def _units(unit: int, step_s: float, block_s: float, period: int, *, limit_s: fl
     return spanning if 2 * spanning * unit * step_s < limit_s else count
 
 
-def _is_precise(values: list[float]) -> bool:
-    if len(values) < MIN_BLOCKS:
-        return False
-    low, middle, high = _mean_interval(values)
-    return high - low <= 2 * PRECISION * middle
+def _over_period_s(period: int, step_s: float) -> float:
+    """Returns how long a window must be for a period of which two do not fit into the usual time.
+
+    0.0 where they do.
+    """
+    return (
+        (period + MIN_BLOCKS) * step_s if period > 1 and 2 * period * step_s >= LONGEST_S else 0.0
+    )
 
 
-def _mean_interval(values: list[float]) -> tuple[float, float, float]:
+def _is_precise(found: tuple[float, float, float], num_extra: int) -> bool:
+    low, middle, high = found
+    return num_extra >= MIN_BLOCKS - 1 and high - low <= 2 * PRECISION * middle
+
+
+def _interval_over(places: int, values: list[float], held_up: float) -> tuple[float, float, float]:
+    """Returns the mean over the places in a period, between the ends of its 95 % interval.
+
+    m = Σ mean at place / k, its variance s² Σ 1/n at place / k², s² that within places, of n - k
+    degrees of freedom. Without a whole period, and for k = 1, it is the mean of all.
+    """
+    extra = len(values) - places
+    if places == 1 or extra < 1:
+        return _mean_interval(values, held_up)
+    groups = [values[place::places] for place in range(places)]
+    squares = sum(statistics.pvariance(group) * len(group) for group in groups)
+    variance = squares / extra * sum(1 / len(group) for group in groups) / places**2
+    mean = statistics.fmean(map(statistics.fmean, groups))
+    half = student_quantile(extra) * math.sqrt(variance)
+    return max(0.0, mean - half), mean, mean + half
+
+
+def _mean_interval(values: list[float], held_up: float = HELD_UP) -> tuple[float, float, float]:
     """Returns the mean between the ends of Student's 95 % interval, without what was held up."""
-    longest = HELD_UP * statistics.median(values)
+    longest = held_up * statistics.median(values)
     found = mean_interval([value for value in values if value <= longest])
     if found.low is None or found.high is None:
         return found.mean, found.mean, found.mean

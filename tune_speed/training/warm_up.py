@@ -10,7 +10,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import is_out_of_memory, synchronizer
+from tune_speed.runtime.device import is_out_of_memory, run_delay, synchronizer
 from tune_speed.runtime.pooled_times import pooled, with_window
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
@@ -142,16 +142,20 @@ def measure(
         return group.num_samples
 
     with clock.span("compile_s"):
-        reference = ReferenceStep(stepper.device, synchronize=synchronize)
+        delayed_s = run_delay(stepper.device)
+        reference = ReferenceStep(stepper.device, synchronize=synchronize, delayed_s=delayed_s)
     timed = isolated_time(
         step,
         samples_per_step=stepper.recipe.samples_per_step * shape.growth,
         num_train=loader.num_samples,
         block_s=BLOCK_S[stepper.device.type],
         period=stepper.recipe.speedups.period,
+        # With stochastic depth chance decides how much is computed.
+        is_even=not stepper.recipe.speedups.leaves_gradients_out,
         clock=clock,
         turnstile=sharing.turnstile,
         reference=reference,
+        delayed_s=delayed_s,
         synchronize=synchronize,
         now=time.perf_counter,
         on_note=sharing.explain,
