@@ -336,7 +336,7 @@ def test_all_with_long_steps_stand_still_together_while_others_go_on(
 ) -> None:
     slow, slower, quick = (cast("trainer", seconds) for seconds in (0.6, 0.9, 0.005))
     assert all(within(10, lambda each=each: each.steps > 1) for each in (slow, slower, quick))
-    for _ in range(3):
+    for _ in range(2):
         with impatient.measuring(patience_s=5, needs_s=needs_s) as turn:
             assert turn is not None
             before = slow.steps, slower.steps, quick.steps
@@ -367,6 +367,23 @@ def test_of_two_who_need_longer_one_waits_for_the_other(
         with other.measuring(patience_s=2, needs_s=1.0) as turn:
             assert turn is not None and not can_measure_long(impatient) and turn.is_isolated
         assert can_measure_long(impatient)
+        with impatient.measuring(patience_s=0), Turnstile.open(KEY, folder=tmp_path) as third:
+            assert not can_measure_long(third)
+        fcntl.flock(other._long, fcntl.LOCK_EX)
+        assert not can_measure_long(impatient) and can_measure(impatient)
+
+
+@pytest.mark.parametrize("needs_s", [0.3, 1.0])
+def test_a_step_that_does_not_end_keeps_nobody_standing_for_longer_than_a_pause(
+    cast: Cast, impatient: Turnstile, needs_s: float
+) -> None:
+    endless, slow = cast("trainer", 30), cast("trainer", 0.6)
+    assert within(10, lambda: endless.steps == 1 and slow.steps > 1)
+    began_s = time.monotonic()
+    with impatient.measuring(patience_s=8, needs_s=needs_s) as turn:
+        assert turn is None and time.monotonic() - began_s < 0.3 + 3.0 - needs_s + LATE_S
+    assert runs(slow, for_s=LATE_S) and slow.longest_wait_s < 3.0 - needs_s + 2 * LATE_S
+    assert slow.longest_wait_s > 1.0
 
 
 @pytest.mark.parametrize("role", ["training", "busy"])

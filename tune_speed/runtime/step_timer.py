@@ -3,8 +3,9 @@
 import math
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tune_speed.core.stats import mean_interval, student_quantile
 from tune_speed.runtime.clock import Clock
@@ -59,6 +60,29 @@ class Timed(NamedTuple):
     """What else was at work, in words; empty: nothing that could be seen."""
 
 
+class Turn(Protocol):
+    """A turn to measure, see `turnstile.Measurement`."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until others continue regardless."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether all who take part were paused."""
+
+
+class Turns(Protocol):
+    """What gives turns: the turnstile of one device, or of several together."""
+
+    longest_pause_s: float
+
+    def measuring(
+        self, *, patience_s: float, needs_s: float
+    ) -> AbstractContextManager[Turn | None]:
+        """See `Turnstile.measuring`."""
+
+
 def isolated_time(
     take_step: TakeStep,
     *,
@@ -68,7 +92,7 @@ def isolated_time(
     period: int = 1,
     is_even: bool = True,
     clock: Clock,
-    turnstile: Turnstile,
+    turnstile: Turns,
     reference: ReferenceStep | None = None,
     synchronize: Callable[[], None],
     now: Callable[[], float],

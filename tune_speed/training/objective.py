@@ -116,9 +116,11 @@ class _Trial:
         self._notes: list[str] = []
 
     def run(self) -> Trial:
-        spec = self._spec
+        spec, key = self._spec, device_key(self._device)
+        # Of ranks that share a device, as those on a CPU do, one takes its place there.
+        has_place = self._ranks.gather(key).index(key) == self._ranks.rank
         place = Sharing.open(
-            device_key(self._device),
+            key,
             study=spec.study,
             trial=spec.trial_id,
             may_have_company=spec.allotment.max_cotenants > 0,
@@ -127,7 +129,7 @@ class _Trial:
             warm=self._warm,
             longest_pause_s=spec.allotment.longest_pause_s,
         )
-        with place if self._ranks.is_first else nullcontext(Sharing.alone()) as sharing:
+        with place if has_place else nullcontext(Sharing.alone()) as sharing:
             return (yield from self._attempts(sharing))
 
     def _attempts(self, sharing: Sharing) -> Trial:

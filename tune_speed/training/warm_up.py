@@ -10,15 +10,16 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import is_out_of_memory, run_delay, synchronizer
+from tune_speed.runtime.device import device_key, is_out_of_memory, run_delay, synchronizer
 from tune_speed.runtime.pooled_times import pooled, with_window
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.runtime.step_timer import BLOCK_S, isolated_time
+from tune_speed.runtime.step_timer import BLOCK_S, Turns, isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.build import Job, open_dummy
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
+from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import Forward, RecordedGradient
 from tune_speed.training.step.step import (
@@ -29,6 +30,7 @@ from tune_speed.training.step.step import (
     static_scale,
 )
 from tune_speed.training.throughput import place_of, step_key
+from tune_speed.training.together import JointClock, JointTurnstile
 from tune_speed.training.trial import utc_now
 
 
@@ -101,18 +103,22 @@ def isolated_phases(
     job: Job, model: nn.Module, forward: Forward, loader: Loader, *, clock: Clock, sharing: Sharing
 ) -> dict[Shape, Phase]:
     """Returns the isolated step time of each shape of step; none where the clock is to count."""
-    # Several devices wait for one another, so that no step can be measured alone.
-    if not sharing.isolates or job.recipe.devices > 1:
+    ranks = job.ranks
+    sharing.isolates = any(ranks.gather(sharing.isolates))
+    if not sharing.isolates:
         return {}
     phases: dict[Shape, Phase] = {}
     for shape in job.shapes:
-        key = key_of(job, loader, shape)
-        step_time = sharing.known.get(key)
-        if step_time is None or key in sharing.due:
+        key = ranks.broadcast(key_of(job, loader, shape))
+        step_time = ranks.broadcast(sharing.known.get(key))
+        if step_time is None or ranks.broadcast(key in sharing.due):
             with without_trace(model, device=job.device):
-                stepper = Stepper.still(model, forward, job.recipe, device=job.device)
-                window = measure(stepper, loader, shape, key=key, clock=clock, sharing=sharing)
+                stepper = Stepper.still(model, forward, job.recipe, device=job.device, ranks=ranks)
+                window = measure(
+                    stepper, loader, shape, key=key, clock=clock, sharing=sharing, ranks=ranks
+                )
             step_time = _told(window, step_time, sharing) if window else step_time
+            step_time = ranks.broadcast(step_time)
         if step_time is None:
             return {}
         phases[shape] = Phase(step_time, job.recipe.samples_per_step * shape.growth)
@@ -127,14 +133,28 @@ def _told(window: StepTime, known: StepTime | None, sharing: Sharing) -> StepTim
 
 
 def measure(
-    stepper: Stepper, loader: Loader, shape: Shape, *, key: str, clock: Clock, sharing: Sharing
+    stepper: Stepper,
+    loader: Loader,
+    shape: Shape,
+    *,
+    key: str,
+    clock: Clock,
+    sharing: Sharing,
+    ranks: Ranks = ALONE,
 ) -> StepTime | None:
     """Returns one window of steps on the run's own loader and model, or None.
 
-    It is added to those of `sharing`.
+    It is added to those of `sharing`. Of several ranks, all call this.
     """
-    steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits())
+    steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits(), ranks=ranks)
     synchronize = synchronizer(stepper.device)
+    turnstile: Turns = sharing.turnstile
+    block_s, now = BLOCK_S[stepper.device.type], time.perf_counter
+    if ranks.size > 1:
+        key_there = device_key(stepper.device)
+        turnstile = JointTurnstile(ranks, sharing.turnstile, device_key=key_there)
+        # Between blocks all wait for one another.
+        block_s, now = max(BLOCK_S.values()), JointClock(ranks).now
 
     def step() -> int:
         _, group = next(steps)
@@ -148,16 +168,17 @@ def measure(
         step,
         samples_per_step=stepper.recipe.samples_per_step * shape.growth,
         num_train=loader.num_samples,
-        block_s=BLOCK_S[stepper.device.type],
+        block_s=block_s,
         period=stepper.recipe.speedups.period,
         # With stochastic depth chance decides how much is computed.
         is_even=not stepper.recipe.speedups.leaves_gradients_out,
         clock=clock,
-        turnstile=sharing.turnstile,
+        turnstile=turnstile,
         reference=reference,
-        delayed_s=delayed_s,
+        # The same on all ranks, since it decides how many steps they take.
+        delayed_s=lambda: ranks.broadcast(delayed_s()),
         synchronize=synchronize,
-        now=time.perf_counter,
+        now=now,
         on_note=sharing.explain,
     )
     steps.close()

@@ -4,6 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from training import Tiny, TinyNetwork, make_workload
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import CLOCKED, Status, Timing, TrialRecord
 from tune_speed.data.split import SplitConfig
+from tune_speed.runtime.device import device_key
+from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.distributed.local import LocalCrew, run_here
 from tune_speed.training.distributed.supervisor import RanksDied, run_together
 from tune_speed.training.loop import Interrupted
@@ -99,6 +104,48 @@ def test_two_devices_learn_what_one_learns_by_accumulation() -> None:
         assert (ours.samples, ours.accuracy) == (theirs.samples, theirs.accuracy)
         assert ours.loss == pytest.approx(theirs.loss, abs=1e-5)
         assert ours.train_loss == pytest.approx(theirs.train_loss, abs=1e-5)
+
+
+@contextmanager
+def neighbour(folder: Path) -> Iterator[list[float]]:
+    """Trains beside the block on the same device; yields its pauses, one a step [s]."""
+    pauses_s, is_over = list[float](), threading.Event()
+
+    def train() -> None:
+        key = device_key(torch.device("cpu"))
+        with Turnstile.open(key, folder=folder) as turnstile, turnstile.training():
+            while not is_over.is_set():
+                pauses_s.append(turnstile.pass_by())
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    yield pauses_s
+    is_over.set()
+    thread.join()
+
+
+def test_steps_on_two_devices_are_isolated_together_and_train_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path))
+    fields: dict[str, Any] = {"model": {"dropout": 0.4}}
+    alone = run(**fields).runs[0]
+    shared = Allotment(device="cpu", max_cotenants=1)
+    spec = make_spec(**fields).model_copy(update={"allotment": shared})
+    with neighbour(tmp_path) as pauses_s:
+        record = finish(run_here(spec), on_report=lambda record: None)
+    result = record.runs[0]
+    assert alone.timing == Timing.EXCLUSIVE and result.timing in CLOCKED
+    (step_time,) = result.step_times
+    assert step_time.num_steps >= 2 and 0 < step_time.low_s <= step_time.step_s
+    assert result.clocks.train_s == pytest.approx(2 * NUM_TRAIN / 16 * step_time.step_s)
+    assert 0.2 < max(pauses_s) < 10
+    assert [e.loss for e in result.evaluations] == [e.loss for e in alone.evaluations]
+
+    known = {"step_times": result.step_times, "trial_id": "t0001"}
+    again = finish(run_here(spec.model_copy(update=known)), on_report=lambda record: None).runs[0]
+    assert again.timing in CLOCKED and again.clocks.measuring_s == 0
 
 
 def test_error_on_any_device_is_the_trials_with_its_own_traceback() -> None:

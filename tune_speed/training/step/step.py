@@ -207,10 +207,11 @@ class Stepper:
         recipe: Recipe,
         *,
         device: torch.device,
+        ranks: Ranks = ALONE,
         is_recorded: bool = True,
     ) -> Self:
         """Returns one whose steps, by `take_still`, are no part of a training."""
-        stepper = cls(model, forward, recipe, device=device, is_recorded=is_recorded)
+        stepper = cls(model, forward, recipe, device=device, ranks=ranks, is_recorded=is_recorded)
         stepper.averager = recipe.speedups.averaging.averager(model)
         # A rate of zero takes as long, and weights that go astray may not.
         for parameters in stepper.optimizer.param_groups:
