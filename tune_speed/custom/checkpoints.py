@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import StorageError
-from tune_speed.core.records import PROTOCOL_VERSION, Clocks, Evaluation
+from tune_speed.core.records import PROTOCOL_VERSION, Clocks, Evaluation, StepTime
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.sharing import CotenantHistory
@@ -19,6 +19,26 @@ from tune_speed.training.trial import environment
 _log = logging.getLogger(__name__)
 
 
+class CountedSteps(Config):
+    """What the training clock of a run on a shared device is made of: see `isolated_steps`."""
+
+    steps: int
+    """Those that count by their isolated time."""
+    other_s: float
+    """What counts as it passed [s]."""
+    passed_s: float
+    """What passed over the steps [s]."""
+    marks: tuple[tuple[int, float], ...]
+    """Steps and other seconds at each evaluation."""
+    step_time: StepTime | None
+
+    @classmethod
+    def none(cls, evaluations: Sequence[Evaluation], passed_s: float) -> Self:
+        """Returns the count of a run whose clock counts what passed."""
+        marks = tuple((0, each.train_s) for each in evaluations)
+        return cls(steps=0, other_s=passed_s, passed_s=0.0, marks=marks, step_time=None)
+
+
 class Standing(Config):
     """How far a run is."""
 
@@ -27,6 +47,8 @@ class Standing(Config):
     """The training clock where the function reports it itself [s]."""
     clocks: Clocks
     seen: CotenantHistory
+    counted: CountedSteps | None = None
+    """None: the clock counts what passed."""
 
 
 class SavedRuns:

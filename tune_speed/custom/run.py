@@ -13,15 +13,18 @@ On CUDA the device is synchronised where the clock changes, and nowhere else.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
-from tune_speed.core.records import MEASURED, Evaluation, Status
+from tune_speed.core.records import MEASURED, Evaluation, Status, StepTime
 from tune_speed.core.targets import SIGNS
-from tune_speed.custom.checkpoints import SavedRuns, Standing
+from tune_speed.custom.checkpoints import CountedSteps, SavedRuns, Standing
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
+
+if TYPE_CHECKING:
+    from tune_speed.custom.isolated_steps import IsolatedSteps
 
 # Beyond it a float has no room for a count.
 MOST_STEPS = 2**53
@@ -61,16 +64,18 @@ class OwnRun:
         on_report: Callable[["OwnRun"], None],
         interrupt: Callable[[], bool],
         saved: SavedRuns | None = None,
+        steps: "IsolatedSteps | None" = None,
     ) -> None:
         """Begins with the set-up.
 
         `device` is `cpu` or `cuda`; no span of `clock` runs. `on_report` is called after each
         evaluation, with the clock stopped; `interrupt` says whether the trial is to end without an
-        outcome of its own; without `saved` it has no checkpoints.
+        outcome of its own; without `saved` it has no checkpoints; `steps` are timed in isolation,
+        without them the clock counts what passes.
         """
         self._spec, self._task, self._device = spec, spec.workload, device
         self._clock, self._place, self._saved = clock, place, saved
-        self._on_report, self._interrupt = on_report, interrupt
+        self._on_report, self._interrupt, self._steps = on_report, interrupt, steps
         self._around: Span = "setup_s"
         self._is_closed = False
         self._reported_s: float | None = None
@@ -115,8 +120,19 @@ class OwnRun:
 
     @property
     def train_s(self) -> float:
-        """The training clock [s]: what was reported last, where the function reports it."""
-        return self._clock.elapsed("train_s") if self._reported_s is None else self._reported_s
+        """The training clock [s]: what was reported last, where the function reports it.
+
+        On a shared device steps times isolated step time, once that is known.
+        """
+        if self._reported_s is not None:
+            return self._reported_s
+        isolated_s = None if self._steps is None else self._steps.train_s
+        return self._clock.elapsed("train_s") if isolated_s is None else isolated_s
+
+    @property
+    def step_time(self) -> StepTime | None:
+        """The isolated step time that the clock is made of; None: it counts what passes."""
+        return None if self._steps is None or self.reports_clock else self._steps.step_time
 
     # --- What the function reports
 
@@ -137,12 +153,15 @@ class OwnRun:
 
         With it the limits hold at the step, where otherwise they hold at the next evaluation; it is
         a heartbeat, by which a trial that hangs differs from one that trains for long without an
-        evaluation; and others on the device can measure between two steps.
+        evaluation; and where trials share a device, they can measure between two steps: this one
+        its own, by whose isolated time its clock then counts. Call it after each step, or never.
 
         Raises: StopTraining once the run has ended: its time is over, or the search ends it.
         """
         self._refuse_ended()
         if self._clock.current == "train_s":
+            if self._steps is not None and not self.reports_clock and self._steps.taken():
+                self._retell()
             self._clock.let_others_measure()
         else:
             heartbeat.beat()
@@ -216,6 +235,7 @@ class OwnRun:
                 reported_s=self._reported_s,
                 clocks=self._clock.clocks(),
                 seen=self._place.seen_so_far(),
+                counted=None if self._steps is None else self._steps.counted(),
             )
             self._saved.save(make_state(), standing)
 
@@ -234,6 +254,9 @@ class OwnRun:
         self._reported_s = standing.reported_s
         self._clock.resume(standing.clocks)
         self._place.resume(standing.seen)
+        if self._steps is not None:
+            passed = CountedSteps.none(self.evaluations, self._clock.elapsed("train_s"))
+            self._steps.resume(standing.counted or passed)
         return state
 
     # --- How it ends
@@ -257,6 +280,8 @@ class OwnRun:
         """Stops the clock for good, whatever the function left running."""
         self._is_closed = True
         self._clock.release()
+        if self._steps is not None:
+            self._steps.close()
 
     @contextmanager
     def _counted(self, span: Span) -> Iterator[None]:
@@ -274,14 +299,29 @@ class OwnRun:
         # A block that an error left open may end later, when it is collected as garbage.
         if self._is_closed or self._clock.current == span:
             return
-        if self._clock.current is not None:
-            self._clock.stop()
+        self._stop()
         self._clock.start(span)
+
+    def _stop(self) -> None:
+        span = self._clock.current
+        if span is not None:
+            self._clock.stop()
+        # What comes after the outcome changes nothing of it.
+        if span != "train_s" or self._steps is None or self.outcome is not None:
+            return
+        if self._steps.stopped():
+            self._retell()
+
+    def _retell(self) -> None:
+        """Tells earlier evaluations by the step time that is known now."""
+        if self._steps is None or self.reports_clock:
+            return
+        times = zip(self.evaluations, self._steps.retold(), strict=True)
+        self.evaluations = [each.model_copy(update={"train_s": s}) for each, s in times]
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
-        if self._clock.current is not None:
-            self._clock.stop()
+        self._stop()
         try:
             yield
         finally:
@@ -294,7 +334,7 @@ class OwnRun:
         """
         last_s = self.evaluations[-1].train_s if self.evaluations else 0.0
         if train_s is None and self._reported_s is None:
-            return self._clock.elapsed("train_s")
+            return self.train_s
         if train_s is None:
             self._fail("train_s must be given at each evaluation, or at none")
         reading_s = _number("train_s", train_s)
@@ -326,6 +366,8 @@ class OwnRun:
         fields = {name: value for name, value in finite.items() if name in MEASURED}
         own = {name: value for name, value in finite.items() if name not in MEASURED}
         self.evaluations.append(evaluation.model_copy(update={**fields, "values": own}))
+        if self._steps is not None:
+            self._steps.mark()
         self._place.look()
 
     def _judge(self) -> None:

@@ -8,18 +8,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import DeviceFailed, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
+from tune_speed.custom.isolated_steps import IsolatedSteps
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import device as devices
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device_settings import device_settings
+from tune_speed.runtime.pooled_times import timing_of
+from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
+from tune_speed.training.throughput import place_of
 from tune_speed.training.trial import failure, make_record, run_result, utc_now
 from tune_speed.training.worker import ends_process, open_device
 
@@ -74,7 +79,7 @@ def _run(
         study=spec.study,
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
-        known=(),
+        known=spec.step_times,
         longest_pause_s=spec.allotment.longest_pause_s,
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
@@ -127,12 +132,30 @@ class _Training:
             on_report=report,
             interrupt=interrupt,
             saved=self._saved,
+            steps=self._steps(),
         )
         details = self._traceback(train, run, refuse)
         if run.is_interrupted:
             raise Interrupted
         assert run.outcome is not None
         return self._result(run, run.outcome).model_copy(update={"traceback": details})
+
+    def _steps(self) -> IsolatedSteps:
+        # Nothing says that steps of another run are alike, so its times are none of this one's.
+        kind = self._spec.workload.function_hash, self._spec.recipe.params, self._sharing.label
+        place, synchronize = place_of(self._device), devices.synchronizer(self._device)
+        reference = None
+        if self._sharing.isolates:
+            with self._clock.span("compile_s"):
+                reference = ReferenceStep(self._device, synchronize=synchronize)
+        return IsolatedSteps(
+            canonical_hash({"steps": kind, "place": place}),
+            place=place,
+            device_type=self._device.type,
+            clock=self._clock,
+            sharing=self._sharing,
+            reference=reference,
+        )
 
     def _traceback(
         self, train: Train, run: OwnRun, refuse: tuple[type[Exception], ...]
@@ -161,7 +184,12 @@ class _Training:
 
     def _result(self, run: OwnRun, outcome: Outcome) -> RunResult:
         last, share = run.evaluations[-1] if run.evaluations else None, self._spec.allotment
-        notes = [self._sharing.timing_of_clock()[1]]
+        step_times = () if run.step_time is None else (run.step_time,)
+        timing, why = self._sharing.timing_of_clock()
+        if step_times:
+            timing, why = timing_of(step_times), ""
+        passed_s = self._clock.elapsed("train_s")
+        notes = [why]
         notes += [REPORTED] if run.reports_clock else []
         notes += self._saved.notes if self._saved is not None else []
         return run_result(
@@ -176,6 +204,10 @@ class _Training:
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,
             cpu_wait_s=devices.cpu_wait_s(since=self._waited_before_s),
+            timing=timing,
+            step_times=step_times,
+            windows=tuple(self._sharing.windows),
+            slowdown=passed_s / run.train_s if step_times and run.train_s else None,
             note="; ".join(filter(None, notes)),
             peak_memory_gib=devices.peak_memory_gib(self._device),
             memory_limit_gib=devices.memory_limit_gib(

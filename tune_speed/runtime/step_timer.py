@@ -167,7 +167,7 @@ def _too_long(step_s: float, longest_s: float) -> str:
 
 def _joined(singles: list[tuple[float, Timed]]) -> tuple[float, Timed]:
     """Returns single steps of several turns as one window, as disturbed as the worst."""
-    low, middle, high = _mean_interval([timed.step_s for _, timed in singles])
+    low, middle, high = steady_interval([timed.step_s for _, timed in singles])
     references = [timed.reference_s for _, timed in singles if timed.reference_s is not None]
     reference_s = statistics.fmean(references) if references else None
     return max(singles)[0], Timed(middle, low, high, len(singles), reference_s)
@@ -299,7 +299,7 @@ def time_steps(
         low_s=low,
         high_s=high,
         num_steps=num_steps,
-        reference_s=_mean_interval(references)[1] if references else None,
+        reference_s=steady_interval(references)[1] if references else None,
     )
 
 
@@ -334,7 +334,7 @@ def _interval_over(places: int, values: list[float], held_up: float) -> tuple[fl
     """
     extra = len(values) - places
     if places == 1 or extra < 1:
-        return _mean_interval(values, held_up)
+        return steady_interval(values, held_up)
     groups = [values[place::places] for place in range(places)]
     squares = sum(statistics.pvariance(group) * len(group) for group in groups)
     variance = squares / extra * sum(1 / len(group) for group in groups) / places**2
@@ -343,7 +343,7 @@ def _interval_over(places: int, values: list[float], held_up: float) -> tuple[fl
     return max(0.0, mean - half), mean, mean + half
 
 
-def _mean_interval(values: list[float], held_up: float = HELD_UP) -> tuple[float, float, float]:
+def steady_interval(values: list[float], held_up: float = HELD_UP) -> tuple[float, float, float]:
     """Returns the mean between the ends of Student's 95 % interval, without what was held up."""
     longest = held_up * statistics.median(values)
     found = mean_interval([value for value in values if value <= longest])

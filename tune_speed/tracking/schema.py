@@ -284,7 +284,9 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}finished_at": record.finished_at,
     }
     label = f"{record.study}/{record.trial_id}"
-    every = (each for run in record.runs for each in run.windows)
+    # Steps of a training function are known to be alike only within one run.
+    runs = () if record.is_own_loop else record.runs
+    every = (each for run in runs for each in run.windows)
     if measured := [each for each in every if each.measured_in == label]:
         facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
     if clock := clock_of(record):

@@ -117,7 +117,7 @@ def isolated_phases(
                 window = measure(
                     stepper, loader, shape, key=key, clock=clock, sharing=sharing, ranks=ranks
                 )
-            step_time = _told(window, step_time, sharing) if window else step_time
+            step_time = told(window, step_time, sharing) if window else step_time
             step_time = ranks.broadcast(step_time)
         if step_time is None:
             return {}
@@ -125,7 +125,7 @@ def isolated_phases(
     return phases
 
 
-def _told(window: StepTime, known: StepTime | None, sharing: Sharing) -> StepTime:
+def told(window: StepTime, known: StepTime | None, sharing: Sharing) -> StepTime:
     """Returns a window, together with what is known of its kind, at the usual speed."""
     if known is not None:
         return with_window(known, window)

@@ -23,7 +23,7 @@ from tune_speed.core.records import (
     StepTime,
     TrialRecord,
 )
-from tune_speed.custom.spec import spec_type
+from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
@@ -273,7 +273,7 @@ class SearchController:
         for favourite in self.favourites:
             record = self.ledger.records.get(favourite.trial_id)
             run = record.runs[-1] if record else None
-            if record is None or run is None or run.timing not in CLOCKED:
+            if record is None or run is None or run.timing not in CLOCKED or record.is_own_loop:
                 continue
             sure = [each.high_s / each.low_s for each in run.step_times if each.low_s > 0]
             overlap = math.sqrt(max(sure, default=1.0))
@@ -342,6 +342,9 @@ class SearchController:
 
     def _spec(self, proposal: Proposal) -> SpecBase:
         kind, best_weights = spec_type(self.study.workload), self._best_weights
+        known = self._times.pooled()
+        if kind is OwnSpec:  # No other's steps are known to be alike: only how fast places are.
+            known = {each.place: each for each in known.values()}
         return kind(
             study=self.study.name,
             trial_id=proposal.trial_id,
@@ -353,7 +356,7 @@ class SearchController:
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
-            step_times=tuple(self._times.pooled().values()),
+            step_times=tuple(known.values()),
             due_step_times=self._times.due(elapsed_s=self.elapsed_s),
             keep=None if best_weights is None else best_weights.plan(proposal.trial_id),
             checkpoint=self._checkpoints.plan(proposal.trial_id),

@@ -144,6 +144,8 @@ class TimeToTarget:
         """Returns why to stop a running trial, or None to let it continue."""
         self._learn()
         trial = self._history.running[trial_id]
+        # A training function's clock is told anew once its steps were timed.
+        trial.clock[:] = [min(each, train_s) for each in trial.clock]
         trial.clock.append(train_s)
         trial.metric.append(metric)
         trial.step = step

@@ -1,0 +1,276 @@
+"""A training function's own steps, timed as it takes them while all others on the device pause.
+
+No step can be repeated without a trace, so a window is made of those that the run takes anyway.
+
+| on the training clock                                            | counts             |
+|------------------------------------------------------------------|--------------------|
+| from one `run.step()` to the next                                | isolated step time |
+| the first steps, which choose kernels; stretches without a step  | as it passed       |
+| after a stop, what is far longer than a step: a loader begins    | as it passed       |
+| on a CPU, what comes after the last step before a stop           | as it passed       |
+
+Before a stop a GPU has steps queued still, and what comes after the last of them is not told apart.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from tune_speed.core.records import StepTime
+from tune_speed.core.stats import mean_interval
+from tune_speed.custom.checkpoints import CountedSteps
+from tune_speed.runtime import step_timer
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.reference_step import ReferenceStep
+from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.turnstile import Measurement
+from tune_speed.training.trial import utc_now
+from tune_speed.training.warm_up import told
+
+FIRST_STEPS = 2
+"""They choose kernels."""
+LEAST_BLOCKS = 3
+"""Of long steps; fewer say nothing of their spread."""
+MOST_TURNS = 30
+"""For one window; an evaluation ends a turn."""
+AGAIN_S = 30.0
+"""On the training clock to the next window [s]; twice as long after each."""
+
+
+@dataclass
+class _Window:
+    """Blocks of steps, each between two waits for the device; of one turn or of several."""
+
+    times_s: list[float] = field(default_factory=list)
+    """Of blocks, in seconds per step."""
+    total_s: float = 0.0
+    num_steps: int = 0
+    references_s: list[float] = field(default_factory=list)
+    disturbed: str = ""
+
+    def add(self, block_s: float, num_steps: int) -> None:
+        """Adds a block."""
+        self.times_s.append(block_s / num_steps)
+        self.total_s, self.num_steps = self.total_s + block_s, self.num_steps + num_steps
+
+    def joined(self, turn: "_Window") -> "_Window":
+        """Returns this window with those of one more turn."""
+        return _Window(
+            self.times_s + turn.times_s,
+            self.total_s + turn.total_s,
+            self.num_steps + turn.num_steps,
+            self.references_s + turn.references_s,
+            turn.disturbed or self.disturbed,
+        )
+
+    def is_enough(self, *, at_last: bool = False) -> bool:
+        """Returns whether more blocks would say little; `at_last`: whether these say anything."""
+        num_blocks = len(self.times_s)
+        if self.total_s >= step_timer.LONGEST_S:
+            return num_blocks >= LEAST_BLOCKS
+        if num_blocks < step_timer.MIN_BLOCKS or at_last:
+            return num_blocks >= step_timer.MIN_BLOCKS
+        low, middle, high = self.interval()
+        is_precise = high - low <= 2 * step_timer.PRECISION * middle
+        return self.total_s >= step_timer.SHORTEST_S and is_precise
+
+    def interval(self) -> tuple[float, float, float]:
+        """Returns the mean seconds of a step between the ends of Student's 95 % interval.
+
+        Nothing is left out: a function's steps may differ as they like.
+        """
+        found = mean_interval(self.times_s)
+        assert found.low is not None and found.high is not None
+        return max(0.0, found.low), found.mean, found.high
+
+
+class IsolatedSteps:
+    """Counts the steps of one run, and times them on a device that it shares."""
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        place: str,
+        device_type: str,
+        clock: Clock,
+        sharing: Sharing,
+        reference: ReferenceStep | None,
+        delayed_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Begins before the first step.
+
+        `key` is that of this run's steps, `place` what they drift with. Without a reference step no
+        step is timed. `delayed_s` returns how long this thread has waited for a core.
+        """
+        self._key, self._place, self._is_cpu = key, place, device_type == "cpu"
+        self._block_s = step_timer.BLOCK_S[device_type]
+        self._clock, self._sharing, self._delayed_s = clock, sharing, delayed_s
+        self._reference, self._held = reference, ExitStack()
+        self.step_time: StepTime | None = None
+        self._steps, self._other_s, self._passed_s = 0, 0.0, 0.0
+        self._marks: list[tuple[int, float]] = []
+        self._num_taken, self._last_s, self._is_first = 0, 0.0, True
+        self._turn: Measurement | None = None
+        self._window, self._num_turns = _Window(), 0
+        self._due_s, self._gap_s = step_timer.WARM_UP_S, AGAIN_S
+
+    @property
+    def train_s(self) -> float | None:
+        """The training clock up to the last step or stop [s]; None: no step could be timed yet."""
+        return None if self.step_time is None else self._at(self._steps, self._other_s)
+
+    def mark(self) -> None:
+        """Remembers where the run is, at an evaluation."""
+        self._marks.append((self._steps, self._other_s))
+
+    def retold(self) -> list[float]:
+        """Returns the training clock [s] at each evaluation, by the present step time."""
+        return [self._at(*mark) for mark in self._marks]
+
+    def taken(self) -> bool:
+        """Counts a step that ended; returns whether all times are others now."""
+        now_s = self._clock.elapsed("train_s")
+        took_s, self._last_s = now_s - self._last_s, now_s
+        self._count(took_s)
+        if self._turn is not None:
+            return self._time(self._turn)
+        is_warm = self._num_taken >= FIRST_STEPS and took_s < step_timer.LONGEST_S
+        if self._reference is not None and is_warm and now_s >= self._due_s:
+            self._begin_turn(self._reference)
+        return False
+
+    def stopped(self) -> bool:
+        """Ends a stretch of training, after its clock; returns whether all times are others now."""
+        now_s = self._clock.elapsed("train_s")
+        if self._is_first or self._is_cpu:
+            self._other_s += now_s - self._last_s
+        self._last_s, self._is_first = now_s, True
+        return self._turn is not None and self._end_turn(self._turn)
+
+    def close(self) -> None:
+        """Lets the others continue."""
+        self._held.close()
+
+    def counted(self) -> CountedSteps:
+        """Returns what a process that resumes the run must know."""
+        return CountedSteps(
+            steps=self._steps,
+            other_s=self._other_s,
+            passed_s=self._passed_s,
+            marks=tuple(self._marks),
+            step_time=self.step_time,
+        )
+
+    def resume(self, earlier: CountedSteps) -> None:
+        """Continues from another process's count; the clock has been resumed."""
+        self._steps, self._other_s = earlier.steps, earlier.other_s
+        self._passed_s, self._marks = earlier.passed_s, list(earlier.marks)
+        self.step_time, self._last_s = earlier.step_time, self._clock.elapsed("train_s")
+        self._due_s = self._last_s + step_timer.WARM_UP_S
+
+    def _at(self, steps: int, other_s: float) -> float:
+        assert self.step_time is not None
+        return other_s + steps * self.step_time.step_s
+
+    def _count(self, took_s: float) -> None:
+        mean_s = self._passed_s / max(1, self._steps)
+        is_longer = self._is_first and took_s > step_timer.HELD_UP * mean_s
+        if self._num_taken < FIRST_STEPS or is_longer:
+            self._other_s += took_s
+        else:
+            self._steps, self._passed_s = self._steps + 1, self._passed_s + took_s
+        self._num_taken, self._is_first = self._num_taken + 1, False
+
+    def _begin_turn(self, reference: ReferenceStep) -> None:
+        measuring = self._sharing.turnstile.measuring(patience_s=step_timer.MEASURE_WITHIN_S)
+        self._clock.switch("measuring_s")
+        self._turn = self._held.enter_context(measuring)
+        if self._turn is None:
+            self._held.close()
+            self._plan()
+        else:
+            reference.begin()
+            self._new, self._size, self._before = _Window(), 0, self._delays()
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._clock.switch("train_s")
+        self._in_block, self._block_began_s = 0, self._working_s()
+
+    def _working_s(self) -> float:
+        """Returns the training clock without what this thread waited for a core [s]."""
+        return self._clock.elapsed("train_s") - self._delayed_s()
+
+    def _delays(self) -> tuple[float, float]:
+        """Returns how long this thread has waited for a core, and the time [s]."""
+        now_s = self._clock.elapsed("train_s") + self._clock.elapsed("measuring_s")
+        return self._delayed_s(), now_s
+
+    def _time(self, turn: Measurement) -> bool:
+        """Ends a block, and with the last one the turn."""
+        assert self._reference is not None
+        self._in_block += 1
+        if self._in_block < self._size:
+            return False
+        self._clock.switch("measuring_s")
+        took_s = max(0.0, self._working_s() - self._block_began_s)
+        # The first step was made ready while others were at work; it says how long steps are.
+        if self._size:
+            self._new.add(took_s, self._in_block)
+        step_s = max(took_s / self._in_block, 1e-6)
+        self._size = math.ceil(self._block_s / step_s)
+        self._reference.catch_up()
+        is_over = turn.left_s <= self._size * step_s
+        is_over = is_over or self._window.joined(self._new).is_enough()
+        is_other = is_over and self._end_turn(turn)
+        self._begin_block()
+        return is_other
+
+    def _end_turn(self, turn: Measurement) -> bool:
+        """Ends the turn; returns whether its window is complete."""
+        assert self._reference is not None
+        (before_s, began_s), (after_s, ended_s) = self._before, self._delays()
+        self._held.close()
+        self._turn = None
+        if turn.is_isolated:
+            self._new.references_s = self._reference.times_s
+            share = (after_s - before_s) / max(ended_s - began_s, 1e-6)
+            if share > step_timer.MOST_DELAYED:
+                self._new.disturbed = f"it waited {share:.0%} of the time for a core"
+            self._window = self._window.joined(self._new)
+        # A window may be of many turns, but not of many that did not stay isolated.
+        self._num_turns += 1 if turn.is_isolated else MOST_TURNS // step_timer.MAX_TURNS
+        is_last = self._num_turns >= MOST_TURNS
+        is_complete = self._window.is_enough(at_last=is_last)
+        if is_complete:
+            self._learn(self._window)
+        if is_complete or is_last:
+            self._plan()
+        return is_complete
+
+    def _learn(self, found: _Window) -> None:
+        low, middle, high = found.interval()
+        window = StepTime(
+            key=self._key,
+            step_s=middle,
+            low_s=low,
+            high_s=high,
+            num_steps=found.num_steps,
+            measured_in=self._sharing.label,
+            measured_at=utc_now(),
+            place=self._place,
+            reference_s=step_timer.steady_interval(found.references_s)[1],
+            disturbed=found.disturbed,
+        )
+        self._sharing.windows.append(window)
+        self.step_time = told(window, self.step_time, self._sharing)
+
+    def _plan(self) -> None:
+        """Begins the next window, when it is due: soon after one that was disturbed."""
+        is_soon = bool(self._window.disturbed) and len(self._sharing.windows) < step_timer.MAX_TURNS
+        gap_s = step_timer.WARM_UP_S if is_soon else self._gap_s
+        self._due_s = self._clock.elapsed("train_s") + gap_s
+        self._gap_s *= 1 if is_soon else 2
+        self._window, self._num_turns = _Window(), 0
