@@ -12,12 +12,13 @@ import pytest
 import torch
 from own_runs import make_own_spec, make_task
 
-from tune_speed.core.records import Status, Timing, TrialRecord
+from tune_speed.core.records import CLOCKED, Status, Timing, TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.custom.run import OwnRun, StopTraining
 from tune_speed.custom.trial import run_own_trial
+from tune_speed.runtime.pooled_times import reclocked
 from tune_speed.training.loop import Interrupted
-from tune_speed.training.trial import CheckpointPlan
+from tune_speed.training.trial import Allotment, CheckpointPlan
 
 STEP_S = 0.002
 
@@ -171,6 +172,33 @@ def test_certified_runs_see_the_test_part() -> None:
 def test_trial_alone_on_its_device_has_an_exclusive_clock_or_says_who_was_there() -> None:
     run = run_own_trial(make_own_spec(), count_up).runs[0]
     assert run.timing == Timing.EXCLUSIVE or run.note
+
+
+def test_trial_on_a_shared_device_is_timed_by_its_isolated_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path))
+
+    def trains(params: dict[str, Any], run: OwnRun) -> None:
+        with run.timed():
+            for step in range(1, 2000):
+                time.sleep(STEP_S)
+                run.step()
+                if step % 100 == 0:
+                    run.evaluated(step=step, metric=0.95 if run.step_time else 0.1)
+
+    spec = make_own_spec(allotment=Allotment(device="cpu", max_cotenants=1))
+    record = run_own_trial(spec, trains)
+    run = record.runs[0]
+    assert run.timing in CLOCKED and record.status == Status.REACHED
+    assert [each.key for each in run.windows] == [run.step_times[0].key] * len(run.windows)
+    assert run.step_times[0].step_s >= STEP_S and run.step_times[0].reference_s is not None
+    assert run.slowdown is not None and run.slowdown == run.shared_train_s / run.clocks.train_s
+    assert "no step could be timed" not in run.note
+    # A later look at its windows re-clocks it as it does a recipe's record.
+    twice = run.step_times[0].model_copy(update={"step_s": 2 * run.step_times[0].step_s})
+    again = reclocked(record, {twice.key: twice}).runs[0]
+    assert again.time_to_target_s == pytest.approx(2 * run.time_to_target_s)
 
 
 class Dies(BaseException):

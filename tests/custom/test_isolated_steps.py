@@ -69,7 +69,7 @@ class Trained:
         self.device = SharedDevice(self.hand, **shared)
         self.clock = Clock(synchronize=lambda: None, now=self.hand, turnstile=self.device)
         self.sharing = Sharing(label="own/t0000", turnstile=self.device, may_have_company=True)
-        self.waited_s, self.reports = 0.0, list[float]()
+        self.delayed_s, self.reports = 0.0, list[float]()
         self.run = self.opened(kind, **(task or {}))
 
     def opened(self, kind: str = "cpu", **task: Any) -> OwnRun:
@@ -80,7 +80,7 @@ class Trained:
             clock=self.clock,
             sharing=self.sharing,
             reference=Reference(self.hand),  # type: ignore[arg-type]
-            waited_s=lambda: self.waited_s,
+            delayed_s=lambda: self.delayed_s,
         )
         return OwnRun(
             make_own_spec(workload=make_task(**{"max_train_s": 1e6, **task})),
@@ -218,14 +218,14 @@ def test_long_steps_are_timed_over_several_turns_and_longer_ones_not_at_all() ->
     assert other.device.num_turns == 0
 
 
-def test_window_in_which_threads_waited_for_a_core_says_so_and_is_repeated() -> None:
+def test_window_in_which_its_thread_waited_for_a_core_says_so_and_is_repeated() -> None:
     at = Trained()
     with at.run.timed():
         for _ in range(300):
             at.steps(STEP_S)
-            at.waited_s += STEP_S * 0.5 * (not at.sharing.windows)
+            at.delayed_s += STEP_S * 0.5 * (not at.sharing.windows)
     first, second = at.sharing.windows
-    assert "threads waited" in first.disturbed and not second.disturbed
+    assert "it waited" in first.disturbed and not second.disturbed
     assert at.run.step_time is not None and at.run.step_time.disturbed == ""
 
 

@@ -219,7 +219,8 @@ def test_the_interval_covers_the_mean_where_few_blocks_survive(survival: float) 
     found = [timed(Steps(*each), step_s=0.02, is_even=False) for each in (0.02 * times).tolist()]
     hits = sum(each.low_s <= 0.02 <= each.high_s for each in found)
     assert 0.92 <= hits / 1000 <= 0.98
-    assert statistics.fmean(each.step_s for each in found) == pytest.approx(0.02, rel=0.05), "when to stop"
+    # Windows end early where the first blocks happen to be alike.
+    assert statistics.fmean(each.step_s for each in found) == pytest.approx(0.02, rel=0.05)
 
 
 def test_a_period_that_does_not_fit_into_the_time_is_not_waited_for() -> None:

@@ -144,10 +144,12 @@ class _Training:
         # Nothing says that steps of another run are alike, so its times are none of this one's.
         kind = self._spec.workload.function_hash, self._spec.recipe.params, self._sharing.label
         place, synchronize = place_of(self._device), devices.synchronizer(self._device)
-        reference = None
+        reference, delayed_s = None, devices.run_delay(self._device)
         if self._sharing.isolates:
             with self._clock.span("compile_s"):
-                reference = ReferenceStep(self._device, synchronize=synchronize)
+                reference = ReferenceStep(
+                    self._device, synchronize=synchronize, delayed_s=delayed_s
+                )
         return IsolatedSteps(
             canonical_hash({"steps": kind, "place": place}),
             place=place,
@@ -155,6 +157,7 @@ class _Training:
             clock=self._clock,
             sharing=self._sharing,
             reference=reference,
+            delayed_s=delayed_s,
         )
 
     def _traceback(
