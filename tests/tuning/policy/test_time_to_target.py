@@ -260,6 +260,14 @@ def test_audited_trials_run_on_and_are_about_one_in_twenty() -> None:
     assert 8 <= audited <= 36  # A binomial's mean is 20, its deviation 4.4.
 
 
+def test_clock_that_was_told_anew_does_not_run_backwards() -> None:
+    policy = make_policy()
+    trial_id = ask(policy).trial_id
+    for step, train_s in enumerate((2.0, 4.0, 1.5, 3.0), start=1):
+        policy.report(trial_id, train_s=train_s, step=step, metric=0.1)
+    assert policy._history.running[trial_id].clock == [1.5, 1.5, 1.5, 3.0]
+
+
 def test_out_of_memory_teaches_what_does_not_fit() -> None:
     def memory(proposal: Proposal) -> Outcome:
         large = proposal.params["epochs"] > 12  # Stands for whatever needs memory.
