@@ -8,6 +8,7 @@ follow. Every wait for another rank ends after `WAIT_S`, or at once where its pr
 |-----------------------------|---------------------------------------|-----------------------|
 | gradients                   | averaged by `DistributedDataParallel` | once a step           |
 | weights derived from data   | rank 0's                              | before the first step |
+| how long a step takes       | rank 0's, see `together`              | before the first step |
 | whether time is over        | rank 0's flag, a step late, async     | each step             |
 | training loss               | summed                                | each evaluation       |
 | evaluation, decision        | rank 0's                              | each evaluation       |
