@@ -2,8 +2,11 @@
 
 import os
 import platform
+import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
@@ -31,6 +34,7 @@ from tune_speed.runtime.hardware import (
     is_virtual_machine,
     parse_clock_reasons,
     parse_gpu_rows,
+    strangers,
     throttle_count,
     visible_mig,
 )
@@ -230,3 +234,92 @@ def test_gpu_without_nvidia_smi_still_has_name_and_uuid(
 def test_slowdown_of_a_gpu_is_added_up_over_its_causes(one_h200: Path) -> None:
     fake_nvidia_smi(one_h200, {SLOWDOWN_FIELDS[-1]: f"{UUID}, 00000000:18:00.0, 1200, [N/A], 34"})
     assert throttle_count(torch.device("cuda")) == 1234
+
+
+# --- Strangers on a GPU
+
+
+class NvmlError(Exception):
+    """As NVML's."""
+
+
+class NotFound(NvmlError):
+    """As NVML's where no process has a sample."""
+
+
+def nvml(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    used: dict[int, int] | None = None,
+    running: Sequence[int] = (os.getpid(),),
+    reasons: int = 0,
+) -> None:
+    """Puts a driver in place that knows one GPU; `used` is the share of it by process [%]."""
+    module = ModuleType("pynvml")
+
+    def utilisation(handle: str, since_us: int) -> list[SimpleNamespace]:
+        assert (handle, since_us) == (UUID, 1_500_000)
+        if used is None:
+            raise NotFound
+        return [SimpleNamespace(pid=pid, smUtil=share) for pid, share in used.items()]
+
+    calls: dict[str, object] = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: reasons,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+            SimpleNamespace(pid=pid) for pid in running
+        ],
+        "nvmlDeviceGetProcessUtilization": utilisation,
+        "NVMLError": NvmlError,
+        "NVMLError_NotFound": NotFound,
+    }
+    for name, value in calls.items():
+        setattr(module, name, value)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+
+def seen(device: str = "cuda:0") -> str:
+    return strangers(torch.device(device), since_s=1.5)
+
+
+@pytest.mark.usefixtures("one_h200")
+def test_processes_of_others_that_used_the_gpu_are_strangers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml(monkeypatch, used={os.getpid(): 90, 7: 12, 8: 0})
+    assert seen() == "process 7 used the GPU"
+    assert seen("cpu") == ""
+    nvml(monkeypatch, used=None)
+    assert seen() == ""
+
+
+@pytest.mark.usefixtures("one_h200")
+def test_in_a_container_processes_have_other_numbers_and_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml(monkeypatch, used={7: 90}, running=(7,))
+    assert seen() == ""
+
+
+@pytest.mark.usefixtures("one_h200")
+def test_clocks_held_down_for_heat_disturb_and_the_usual_power_cap_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml(monkeypatch, reasons=0x4 | 0x40)
+    assert seen() == "hw_thermal_slowdown"
+    nvml(monkeypatch, reasons=0x4)
+    assert seen() == ""
+
+
+@pytest.mark.usefixtures("one_h200")
+def test_without_a_driver_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml(monkeypatch, used={7: 90})
+
+    def refuse() -> None:
+        raise NvmlError
+
+    monkeypatch.setattr(sys.modules["pynvml"], "nvmlInit", refuse)
+    assert seen() == ""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert seen() == ""

@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ CLOCK_REASONS = {
     0x100: "display_clock_setting",
 }
 """Bits of the reasons, from nvml.h."""
+SLOWED = (0x8, 0x20, 0x40, 0x80)
+"""Those for heat or lack of power."""
 
 Row = Mapping[str, str]
 """One GPU's answers by field; what it does not know is left out."""
@@ -193,6 +196,34 @@ def throttle_count(device: torch.device) -> int | None:
         known = [count for count in counts if count is not None]
         return int(sum(known)) if known else None
     return cpu_throttle_count(SYS_CPU)
+
+
+def strangers(device: torch.device, *, since_s: float) -> str:
+    """Returns what else has used or slowed the GPU since then [s since 1970], in words.
+
+    Empty: nothing, or nothing that can be known, as on a CPU, a part of a GPU, and of processes in
+    a container, which have other numbers outside.
+    """
+    if device.type != "cuda":
+        return ""
+    try:
+        import pynvml
+    except ImportError:
+        return ""
+    used: Sequence[Any] = ()
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(_gpu_uuid(device))
+        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        known = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        with suppress(pynvml.NVMLError_NotFound):  # No process has used it.
+            used = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since_s * 1e6))
+    except (RuntimeError, pynvml.NVMLError):
+        return ""
+    slow = [CLOCK_REASONS[bit] for bit in SLOWED if reasons & bit]
+    others = {each.pid for each in used if each.smUtil and each.pid != os.getpid()}
+    seen = [f"process {pid} used the GPU" for pid in sorted(others) if os.getpid() in known]
+    return ", ".join([*seen, *slow])
 
 
 def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
@@ -97,6 +98,7 @@ def isolated_time(
     synchronize: Callable[[], None],
     now: Callable[[], float],
     delayed_s: Callable[[], float] = lambda: 0.0,
+    strangers: Callable[[float], str] = lambda since_s: "",
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
@@ -104,7 +106,8 @@ def isolated_time(
     None where they could not be paused, or a step takes longer than they would wait, which
     `on_note` hears. A window in which strangers were at work is repeated; of disturbed ones the
     least disturbed counts. A window of long steps may be made of several turns. `delayed_s` returns
-    how long this thread has waited for a core; that is no time of a step.
+    how long this thread has waited for a core; that is no time of a step. `strangers` returns what
+    else used the device since a moment [s since 1970], in words.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
@@ -125,7 +128,7 @@ def isolated_time(
                 # What was made ready while others were at work, which weighs little in long steps.
                 if not is_long:
                     take_step()
-                before_s, began_s = delayed_s(), now()
+                before_s, began_s, since_s = delayed_s(), now(), time.time()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,
@@ -141,6 +144,7 @@ def isolated_time(
                     now=now,
                 )
                 share = (delayed_s() - before_s) / max(now() - began_s, 1e-9)
+                seen = strangers(since_s)
             if not turn.is_isolated:
                 if is_long and timed.num_steps == 1 and turn.left_s == 0:
                     on_note(_too_long(timed.step_s, longest_s))
@@ -151,9 +155,9 @@ def isolated_time(
                 if len(singles) == 1:
                     continue
                 share, timed = _joined(singles)
-            if share <= MOST_DELAYED:
+            if share <= MOST_DELAYED and not seen:
                 return timed
-            why = f"it waited {share:.0%} of the time for a core"
+            why = seen or f"it waited {share:.0%} of the time for a core"
             windows.append((share, timed._replace(disturbed=why)))
     return min(windows)[1] if windows else None
 

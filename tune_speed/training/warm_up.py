@@ -11,6 +11,7 @@ from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import device_key, is_out_of_memory, run_delay, synchronizer
+from tune_speed.runtime.hardware import strangers
 from tune_speed.runtime.pooled_times import pooled, with_window
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
@@ -179,6 +180,7 @@ def measure(
         delayed_s=lambda: ranks.broadcast(delayed_s()),
         synchronize=synchronize,
         now=now,
+        strangers=lambda since_s: ranks.broadcast(strangers(stepper.device, since_s=since_s)),
         on_note=sharing.explain,
     )
     steps.close()
