@@ -290,7 +290,7 @@ def _settle_times(
         kinds = counted(len({each.key for each in windows}), "kind")
         view.note(f"timed side by side what could be first: {kinds} of step")
     if changed := controller.reclock(windows):
-        tracker.trials_reclocked(records=changed)
+        tracker.trials_reclocked(changed)
         view.note(f"re-clocked {counted(len(changed), 'trial')}: step times of all windows")
 
 

@@ -511,7 +511,7 @@ def test_reclocked_trials_show_their_new_times_and_their_curve_once(
     # Quicker, so that MLflow's latest figure of the step would be the old one by its moment.
     changed = [with_time(records[name], 1.0, 0.1) for name in ("t0000", "t0002")]
     records |= {record.trial_id: record for record in changed}
-    tracker.trials_reclocked(records=changed)
+    tracker.trials_reclocked([record.trial_id for record in changed])
     assert tracker.close(timeout_s=30) == ()
     after = runs_of(client, tracker)
     quick = after["t0000"].data

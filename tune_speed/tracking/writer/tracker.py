@@ -176,24 +176,23 @@ class Tracker:
         self.expected.add(trial_id)
         self._events.put((trial_id, take))
 
-    def trials_reclocked(self, *, records: Sequence[TrialRecord]) -> None:
+    def trials_reclocked(self, trial_ids: Sequence[str]) -> None:
         """Queues finished trials whose times are others now: those that met the target.
 
         What missed has no time on any board; delivering all of 20,000 again would take an hour.
         """
-        now_ms = round(time.time() * 1000)
-        trial_ids = [each.trial_id for each in records if each.status is Status.REACHED]
+        now_ms, changed = round(time.time() * 1000), set(trial_ids)
 
         def take() -> None:
             favourites, self._summary = self._summary.favourites, Summary()
             self._summary.favourites = favourites
-            for record in self._records.values():
+            for trial_id, record in self._records.items():
                 self._summary.add(record)
-            for trial_id in trial_ids:
-                if trial_id not in self._outboxes:  # Else it is delivered as it is by then.
-                    self._reclock(self._records[trial_id], now_ms)
+                is_hit = record.status is Status.REACHED and trial_id in changed
+                if is_hit and trial_id not in self._outboxes:  # Else it is delivered as it is then.
+                    self.expected.add(trial_id)
+                    self._reclock(record, now_ms)
 
-        self.expected.update(trial_ids)
         self._events.put(("", take))
 
     def _reclock(self, record: TrialRecord, now_ms: int) -> None:

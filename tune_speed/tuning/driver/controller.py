@@ -284,27 +284,25 @@ class SearchController:
         rivals = tuple(record for record, _ in found.values())[:MOST_RIVALS]
         return rivals if len(rivals) > 1 else ()
 
-    def reclock(self, windows: Sequence[StepTime] = ()) -> tuple[TrialRecord, ...]:
-        """Makes the clocks of all finished trials of the best step times; returns what changed.
+    def reclock(self, windows: Sequence[StepTime] = ()) -> tuple[str, ...]:
+        """Makes the clocks of all finished trials of the best step times; returns which changed.
 
         `windows` are further ones, that no trial measured. No trial runs meanwhile.
         """
         assert not self._specs, self._specs
-        step_times = self._times.settled(windows)
-        used = {each.key for r in self.ledger.records.values() for each in r.runs[-1].step_times}
-        told = {key: step_times[key] for key in step_times.keys() & used}
-        changed: tuple[TrialRecord, ...] = ()
-
-        def write() -> None:
-            nonlocal changed
-            changed = self.ledger.timed(windows, told)
-
-        if not told or not self._write(write) or not changed:
+        step_times, told, changed = self._times.settled(windows), dict[str, StepTime](), list[str]()
+        for record in self.ledger.records.values():
+            used = record.runs[-1].step_times
+            new = {each.key: step_times.get(each.key, each) for each in used}
+            told |= new
+            if tuple(new.values()) != used:
+                changed.append(record.trial_id)
+        if not changed or not self._write(lambda: self.ledger.timed(windows, told)):
             return ()
         # What it recommends follows from the times.
         self.policy = self._make_policy()
         self._take_over()
-        return changed
+        return tuple(changed)
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
         """Records that a trial was stopped without an outcome."""

@@ -49,17 +49,28 @@ class PackedRecords(Mapping[str, TrialRecord]):
     """Records by trial id, compressed, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._packed: dict[str, bytes] = {}
+        self._packed: dict[str, tuple[bytes, int]] = {}
+        """Records, each with the number of re-clockings that came before it."""
+        self._reclockings: list[Mapping[str, StepTime]] = []
 
     def add(self, record: TrialRecord) -> None:
         """Stores a record; one of the same trial is replaced."""
         # Packed, the driver needs 5 kB a trial, as measured with 1,000 trials of 20 evaluations.
-        data = record.model_dump_json().encode()
-        self._packed[record.trial_id] = zlib.compress(data, LEVEL)
+        data = zlib.compress(record.model_dump_json().encode(), LEVEL)
+        self._packed[record.trial_id] = data, len(self._reclockings)
+
+    def reclock(self, step_times: Mapping[str, StepTime]) -> None:
+        """Makes the clocks of all records so far of these step times, where they have others."""
+        # When they are read: unpacking 20,000 of them takes as long as reading the ledger.
+        self._reclockings.append(step_times)
 
     def __getitem__(self, trial_id: str) -> TrialRecord:
         """Returns an equal record, a new object each time. Raises: KeyError."""
-        return TrialRecord.model_validate_json(zlib.decompress(self._packed[trial_id]))
+        data, number = self._packed[trial_id]
+        record = TrialRecord.model_validate_json(zlib.decompress(data))
+        for step_times in self._reclockings[number:]:
+            record = reclocked(record, step_times)
+        return record
 
     def __contains__(self, trial_id: object) -> bool:
         return trial_id in self._packed
@@ -165,29 +176,19 @@ class Ledger:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
-    def timed(
-        self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]
-    ) -> tuple[TrialRecord, ...]:
-        """Writes what is known of step times now; returns the records that are others by it.
+    def timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
+        """Writes what is known of step times now, and re-clocks all records by it.
 
         `windows` are those that no trial measured.
         """
         told = {"windows": windows, "step_times": step_times.values()}
         fields = {name: [each.model_dump(mode="json") for each in told[name]] for name in told}
         self._append("timed", **fields)
-        return self._timed(windows, step_times)
+        self._timed(windows, step_times)
 
-    def _timed(
-        self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]
-    ) -> tuple[TrialRecord, ...]:
+    def _timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
         self.windows += windows
-        changed = list[TrialRecord]()
-        for record in self.records.values():
-            new = reclocked(record, step_times)
-            if new is not record:
-                self.records.add(new)
-                changed.append(new)
-        return tuple(changed)
+        self.records.reclock(step_times)
 
     def _replay(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "study":

@@ -8,7 +8,7 @@ from tune_speed.runtime.pooled_times import pooled
 
 WINDOW_S = 1.0
 """What one more window costs about, with the wait for the turn [s]."""
-SHARE = 0.02
+SHARE = 0.01
 """Of a search's time that goes to windows of kinds that were timed before."""
 MOST_WINDOWS = 6
 """Of one kind."""

@@ -19,10 +19,10 @@ from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.worker import set_up_worker
 
 ROUNDS = 3
-SHARE = 0.03
+SHARE = 0.02
 """Of a search's time that it may take."""
-START_S, WINDOW_S = 10.0, 1.5
-"""What a new process and one window take at most, about [s]."""
+START_S, WINDOW_S = 6.0, 1.2
+"""What a new process and one window take, about [s]."""
 POLL_S = 0.2
 
 _log = logging.getLogger(__name__)
