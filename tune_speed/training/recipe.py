@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
+from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig, momenta
 from tune_speed.components.schedules import SCHEDULES, Constant, ScheduleConfig
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.chosen import Speedups, conflicts
@@ -264,8 +264,10 @@ class Recipe(Config):
         # A plugin's class may share its name with one of ours.
         is_ours = kind.__module__.startswith("tune_speed.")
         name = kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"
+        # A schedule may give a momentum to an optimizer that has none by itself.
+        update = self.optimizer.speed_fields() | momenta(self.optimizer, self.lr_schedule)
         parts = {
-            "optimizer": {name: self.optimizer.speed_fields()},
+            "optimizer": {name: update},
             "speedups": self.speedups.speed_fields(),
         }
         return {**super().speed_fields(), **parts}

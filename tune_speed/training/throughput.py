@@ -22,7 +22,7 @@
 
 A field of a component is in the key unless its class lists it in `untimed_fields`. Rates, schedule
 and length change what is learned, not how fast; of decay and momentum it matters whether there is
-any (`switch_fields`).
+any (`switch_fields`), also by the schedule.
 A phase of a run with another shape (smaller images, other batches) has a key of its own.
 """
 

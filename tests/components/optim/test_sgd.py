@@ -4,7 +4,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tune_speed.components.optim import Sgd
+from tune_speed.components.optim import Sgd, set_rates
+from tune_speed.components.schedules import Factors
 
 LR, DECAY, MOMENTUM = 0.1, 0.05, 0.9
 GRADIENTS = np.array([[1.0, -2.0], [0.5, 0.25], [-3.0, 1.0]])
@@ -71,3 +72,15 @@ def test_without_a_rate_for_biases_groups_are_as_ever():
     config = Sgd(lr=0.1, decay_norms_and_biases=True)
     [group] = config.build(model, effective_batch_size=1, fused=False).param_groups
     assert len(group["params"]) == 2 and group["lr"] == 0.1
+
+
+def test_a_schedule_gives_momentum_to_weights_whose_first_gradient_comes_late():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    config = Sgd(lr=LR, momentum=0.0, nesterov=False)
+    optimizer = config.build(model, effective_batch_size=1, fused=True)
+    for layers in (model[:1], model):
+        set_rates(optimizer, Factors(lr=1.0, momentum=MOMENTUM))
+        layers(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(optimizer.state) == 4

@@ -133,7 +133,8 @@ def test_other_model_says_nothing() -> None:
 def test_unknown_key_is_estimated_from_the_nearest_one_and_low() -> None:
     costs = make_costs()
     costs.learn(PARAMS, step_s=0.01)
-    costs.learn({**PARAMS, "optimizer": "adamw", "augmentation.pad": 2}, step_s=9.0)
+    others = {name: value for name, value in PARAMS.items() if name != "optimizer.sgd.lr"}
+    costs.learn({**others, "optimizer": "adamw", "augmentation.pad": 2}, step_s=9.0)
     assert seconds(costs, clip_norm=1.0) == pytest.approx(200 * 0.01 * OPTIMISM)
 
 
@@ -224,3 +225,25 @@ def test_what_comes_before_the_first_step_is_priced_as_it_was_seen() -> None:
     assert larger is not None
     assert larger.train_s - OPTIMISM * 7.0 == pytest.approx(OPTIMISM * 20 * 0.01)
     assert larger.likely_s > 7.0
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_keys_tell_apart_what_recipes_do_where_a_schedule_gives_momentum(name: str) -> None:
+    cycles = {"cycle_momentum": {"choices": [True, False]}}
+    momentum = {"choices": [0.0, 0.5, 0.9]}
+    tree = {
+        "model": "resnet20",
+        "optimizer": {name: {"lr": 0.1, "nesterov": False, "momentum": momentum}},
+        "epochs": 1,
+        "batch_size": 10,
+        "lr_schedule": {"choices": {"constant": {}, "one_cycle": cycles}},
+    }
+    space = SearchSpace.from_tree(tree)
+    points = list(space.points())
+    recipes = [Recipe.model_validate(space.build(params)).speed_fields() for params in points]
+    for params, recipe in zip(points, recipes, strict=True):
+        costs = CostModel(space, num_train=NUM_TRAIN)
+        costs.learn(params, step_s=1.0)
+        asked = [costs(other) for other in points]
+        known = [cost is not None and cost.train_s == cost.num_steps for cost in asked]
+        assert known == [recipe == other for other in recipes]

@@ -1,7 +1,7 @@
 """Optimizers, one file each."""
 
 from tune_speed.components.optim.adam import Adam, AdamW
-from tune_speed.components.optim.base import OptimizerConfig, set_rates
+from tune_speed.components.optim.base import MOMENTA, OptimizerConfig, momenta, set_rates
 from tune_speed.components.optim.muon import Muon
 from tune_speed.components.optim.sgd import Sgd
 from tune_speed.components.optim.swats import Swats
@@ -18,6 +18,7 @@ OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
 """Every optimizer by the name it has in YAML."""
 
 __all__ = [
+    "MOMENTA",
     "OPTIMIZERS",
     "Adam",
     "AdamW",
@@ -26,5 +27,6 @@ __all__ = [
     "Sgd",
     "Swats",
     "YellowFin",
+    "momenta",
     "set_rates",
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from tune_speed.components.schedules.base import Factors
+from tune_speed.components.schedules.base import Factors, ScheduleConfig
 from tune_speed.core.config import Config
 
 if TYPE_CHECKING:
@@ -125,6 +125,20 @@ def with_lr_scales(
             rates = {name: scale * group[name] for name in ("lr", "base_lr")}
             split.append({**group, **rates, "params": own})
     return split
+
+
+MOMENTA = ("momentum", "sgd_momentum")
+"""Fields that a schedule's momentum replaces; null: as the first."""
+
+
+def momenta(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> dict[str, bool]:
+    """Returns, of each momentum that costs by being above 0, whether a run ever has it so."""
+    names = [name for name in MOMENTA if name in optimizer.switch_fields]
+    given = [getattr(optimizer, name) for name in names]
+    own = [given[0] if value is None else value for value in given]
+    steps = [schedule.factors(k / 8, step_frac=1 / 8).momentum for k in range(1, 9)]
+    has = (any(value if m is None else m for m in steps) for value in own)
+    return dict(zip(names, has, strict=True))
 
 
 def set_rates(optimizer: "Optimizer", factors: Factors) -> None:

@@ -65,9 +65,10 @@ class Sgd(OptimizerConfig):
         from tune_speed.components.optim.torch.tensor_lists import momentum_buffers
 
         optimizer = SGD(groups, **settings, fused=fused_or_default(fused))
-        if fused and self.momentum:
+        if fused:
             # Torch makes buffers as gradients come, but its fused kernel fails where some weights
-            # had one before others, as with blocks that are skipped at random.
+            # had one before others, as with blocks that are skipped at random. Without momentum
+            # too: a schedule may give some.
             for group in optimizer.param_groups:
                 momentum_buffers(optimizer, group["params"])
         return optimizer

@@ -1,6 +1,6 @@
 """Focal loss, one class against the rest, with a prior of the classes in the final bias."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -29,6 +29,8 @@ class Focal(SpeedupConfig):
     and 4.1; torchvision.ops.sigmoid_focal_loss.
     """
 
+    untimed_fields = frozenset({"prior"})
+    switch_fields = frozenset({"alpha", "gamma"})
     slot: ClassVar[Slot] = "loss"
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "each has a loss of its own.",
@@ -57,10 +59,6 @@ class Focal(SpeedupConfig):
 
         drop_relu(model, find_classifier(model, path=PATH)[0])
         return model
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns that there is another loss; its numbers cost nothing."""
-        return {"loss": "focal"}
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Sets the final layer to the prior, with weights from torch's generator."""

@@ -19,7 +19,7 @@ trial with that key ends:
 | `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
 
 Rates, schedule and length change what is learned, not how fast; of decay, momentum and label
-smoothing it matters whether there is any.
+smoothing it matters whether there is any, of momentum whether the schedule gives any, too.
 All that is not searched is the same in every trial, so a key is made of searched values alone.
 
 Every bound errs towards letting a trial run: contention and warm-up only slow a step, so the
@@ -35,9 +35,12 @@ from typing import Any
 
 import numpy as np
 
-from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
+from tune_speed.components.optim import MOMENTA, OPTIMIZERS, OptimizerConfig, momenta
+from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.chosen import Speedups
+from tune_speed.core.config import Component
 from tune_speed.core.records import TrialRecord
+from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.policy.base import Cost
@@ -82,6 +85,7 @@ class StepTimes:
         return row
 
 
+UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
 # Fields of a recipe that are in the key with all that lies below them.
 WHOLE = ("model", "augmentation", "loader", "speedups")
 OWN = (
@@ -121,6 +125,8 @@ class CostModel:
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
         self._growths: dict[Key, Growth] = {}
+        self._momentum_names = tuple(p.name for p in space.parameters if _gives_momentum(p))
+        self._momenta_of: dict[Key, Key] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
         """Fields of a recipe that is not searched."""
         # The time before the first step depends on how weights and order are made, and on steps.
@@ -217,7 +223,23 @@ class CostModel:
     def _key(self, params: Mapping[str, Any]) -> Key:
         values = ((name, params.get(name)) for name in self._names)
         switches = self._switches
-        return tuple([(value and True) if name in switches else value for name, value in values])
+        key = [(value and True) if name in switches else value for name, value in values]
+        return (*key, self._momenta(params))
+
+    def _momenta(self, params: Mapping[str, Any]) -> Key:
+        """Returns which momenta are ever above 0, looked up once for each way to choose them."""
+        values = [params.get(name) for name in self._momentum_names]
+        way = tuple([bool(value) if type(value) is float else value for value in values])
+        if way not in self._momenta_of:
+            built = {"lr_schedule": "constant", **self._space.build(params)}
+            optimizer, schedule = (
+                # Not validated: what does not go together is for others to refuse.
+                table[name].model_construct(**fields)
+                for root, table in UPDATE.items()
+                for name, fields in [Component(table).split(built[root])]
+            )
+            self._momenta_of[way] = tuple(momenta(optimizer, schedule).items())
+        return self._momenta_of[way]
 
     def _carried_over(self, key: Key, params: Mapping[str, Any]) -> tuple[float, float] | None:
         """Returns least and most likely step time [s] of a key that never ran, or None."""
@@ -256,8 +278,15 @@ class CostModel:
 def _is_timed(name: str) -> bool:
     root, *path = name.split(".")
     if root == "optimizer" and path:
-        return path[1] not in OPTIMIZERS.get(path[0], OptimizerConfig).untimed_fields
+        kind = OPTIMIZERS.get(path[0], OptimizerConfig)
+        return path[1] not in kind.untimed_fields | (kind.switch_fields & {*MOMENTA})
     return root in WHOLE or name in OWN or _is_switch(name)
+
+
+def _gives_momentum(parameter: Parameter) -> bool:
+    """Returns whether it may matter for `momenta`: a choice, or a momentum's size."""
+    root, *path = parameter.name.split(".")
+    return root in UPDATE and (bool(parameter.choices) or "momentum" in path[-1])
 
 
 def _is_switch(name: str) -> bool:
