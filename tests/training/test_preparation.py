@@ -7,10 +7,13 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_pre_hook
 from training import CPU, Tiny, make_images, make_recipe, make_workload
 
 from tune_speed.components.optim import Adam, Sgd, YellowFin
+from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.pretrain_subset import EPOCH
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
@@ -126,3 +129,15 @@ def test_scores_find_wrong_labels_whatever_the_rate_of_the_recipe(lr):
     *_, scores = prepared(recipe, splits_of(Images(images.pixels, labels)))
     above = (scores[is_wrong][:, None] > scores[~is_wrong]).mean()
     assert above > 0.9
+
+
+def test_images_of_another_set_keep_their_size_while_those_of_the_run_grow():
+    other = {"pretrain_other": {"dataset": {"name": "digits"}, "train_samples": 40}}
+    recipe = make_recipe(speedups={"init": other, "resolution": "progressive_resizing"})
+    shapes = []
+    hook = register_module_forward_pre_hook(lambda _, inputs: shapes.append(inputs[0].shape))
+    prepared(recipe, splits_of(make_images(60)))
+    hook.remove()
+    assert recipe.speedups.shape(Shape(8, 8), frac=0.0) == Shape(4, 4)
+    # Of all 40 images: other passes check whether the network takes images of a size.
+    assert {s[2:] for s in shapes if len(s) == 4 and s[:2] == (40, 1)} == {(8, 8)}

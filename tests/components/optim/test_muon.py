@@ -171,9 +171,17 @@ def test_class_heads_are_left_to_sgd_wherever_they_are_registered():
     assert {name.removeprefix("net.") for name in names(staged)} == plain
 
 
-def test_both_heads_of_a_distilled_model_are_left_to_sgd():
-    model = timm.create_model("deit_tiny_distilled_patch16_224", num_classes=4)
-    assert not any("head" in name for name in names(model))
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("deit_tiny_distilled_patch16_224", set()),
+        ("volo_d1_224", set()),
+        ("caformer_s18", {"head.fc.fc1.weight"}),
+    ],
+)
+def test_all_heads_of_a_model_of_timm_are_left_to_sgd(name, hidden):
+    model = timm.create_model(name, num_classes=4)
+    assert {name for name in names(model) if "head" in name} == hidden
 
 
 def test_depthwise_filters_and_tokens_are_no_matrices():

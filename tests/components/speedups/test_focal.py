@@ -1,12 +1,13 @@
 import math
 
 import pytest
+import timm
 import torch
 from starting import make_start
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.models import Timm, TorchVision
+from tune_speed.components.models import TorchVision
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.focal import Focal
 from tune_speed.core.errors import ConfigError
@@ -100,9 +101,24 @@ def test_squeezenet_gives_logits_below_zero():
     assert sum(isinstance(m, nn.ReLU) for m in network.classifier.modules()) == 0
 
 
-def test_several_final_layers_are_refused():
-    network = Timm(name="deit_tiny_distilled_patch16_224", patch_size=8).network(
-        in_channels=3, num_classes=7, image_size=32
-    )
-    with pytest.raises(ConfigError, match=r"one final layer, but got .* has 2: head, head_dist"):
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("deit_tiny_distilled_patch16_224", "head, head_dist"),
+        ("crossvit_tiny_240", r"head\.0, head\.1"),
+        ("levit_128s", r"head\.linear, head_dist\.linear"),
+        ("volo_d1_224", "aux_head, head"),
+    ],
+)
+def test_several_final_layers_are_refused(name, heads):
+    network = timm.create_model(name, num_classes=7)
+    with pytest.raises(ConfigError, match=f"one final layer, but got .* has 2: {heads}"):
         Focal().check_model(network)
+
+
+def test_a_head_with_a_hidden_layer_has_one_final_layer():
+    network = timm.create_model("caformer_s18", num_classes=7)
+    Focal(prior=0.2).check_model(network)
+    Focal(prior=0.2).init_weights(network, START)
+    assert torch.allclose(network.head.fc.fc2.bias, torch.tensor(-math.log(4)))
+    assert network.head.fc.fc1.bias.abs().max() < 1

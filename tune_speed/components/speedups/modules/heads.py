@@ -17,14 +17,24 @@ def heads_of(model: nn.Module) -> list[tuple[str, Classifier]]:
     """Returns name and layer of all that give logits, in the order of registration.
 
     They are in what `get_classifier` returns, which models of timm have, and ours with several
-    heads; of other networks it is the linear layer or convolution that was registered last.
+    heads, but for layers that another one in the same part follows; layers of as many outputs with
+    `aux` in their name are heads too. Of other networks it is the layer registered last.
     """
-    layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    layers = [(n, m) for n, m in model.named_modules() if isinstance(m, Classifier)]
     getters = (getattr(module, "get_classifier", None) for module in model.modules())
     parts = next((getter() for getter in getters if callable(getter)), ())
     named = parts if isinstance(parts, tuple) else (parts,)
-    inside = {id(module) for part in named for module in part.modules()}
-    return [pair for pair in layers if id(pair[1]) in inside] or layers[-1:]
+    inside = [[m for m in part.modules() if isinstance(m, Classifier)] for part in named]
+    heads = [layer for own in inside for layer in own if not _is_hidden(layer, own)]
+    sizes = {len(layer.weight) for layer in heads}
+    heads += [layer for name, layer in layers if "aux" in name and len(layer.weight) in sizes]
+    return [pair for pair in layers if pair[1] in heads] or layers[-1:]
+
+
+def _is_hidden(layer: Classifier, part: list[Classifier]) -> bool:
+    """Returns whether a later layer takes the outputs of this one, which are of another size."""
+    inputs = [later.weight.shape[1] for later in part[part.index(layer) + 1 :]]
+    return len(layer.weight) in inputs and len(layer.weight) != len(part[-1].weight)
 
 
 def find_classifier(model: nn.Module, *, path: str) -> tuple[str, Classifier]:
