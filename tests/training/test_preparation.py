@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_pre_hook
 from training import CPU, Tiny, make_images, make_recipe, make_workload

@@ -11,7 +11,7 @@ from tune_speed.core.records import Status
 from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
-from tune_speed.tuning.driver.cost_model import OPTIMISM, CostModel
+from tune_speed.tuning.driver.cost_model import GROWTH, OPTIMISM, CostModel
 
 NUM_TRAIN = 1000
 FIXED: dict[str, Any] = {
@@ -223,8 +223,50 @@ def test_what_comes_before_the_first_step_is_priced_as_it_was_seen() -> None:
     assert longer is not None and longer.train_s == pytest.approx(7.0 + 2 * steps_s)
     larger = costs({**pretrained, "batch_size": 100})
     assert larger is not None
-    assert larger.train_s - OPTIMISM * 7.0 == pytest.approx(OPTIMISM * 20 * 0.01)
-    assert larger.likely_s > 7.0
+    step_s = 0.01 * 10**GROWTH
+    init_s = 7.0 / 10 * step_s / 0.01
+    assert larger.likely_s == pytest.approx(init_s + 20 * step_s)
+    assert larger.train_s == pytest.approx(OPTIMISM * (init_s + 20 * 0.01))
+
+
+def pretraining(epochs: int, part: float = 0.1) -> dict[str, Any]:
+    name = "speedups.init.pretrain_subset"
+    fields = {"speedups.init": "pretrain_subset", f"{name}.epochs": epochs, f"{name}.part": part}
+    return {**PARAMS, **fields}
+
+
+@pytest.mark.parametrize(
+    ("constant_s", "seen", "asked"),
+    [
+        (0.0, [(3, 0.1)], (9, 0.1)),
+        (0.0, [(3, 0.1)], (1, 0.4)),
+        (1.5, [(3, 0.1), (4, 0.1), (5, 0.1)], (9, 0.1)),
+        (1.5, [(3, 0.1), (4, 0.1), (5, 0.1)], (1, 0.05)),
+        (4.0, [(2, 0.1), (1, 0.3)], (9, 0.5)),
+    ],
+)
+def test_what_comes_before_the_first_step_grows_with_its_work(
+    constant_s: float, seen: list[tuple[int, float]], asked: tuple[int, float]
+) -> None:
+    """Against a short training with known truth: a constant, and a time per pass of images."""
+    fields = {"epochs": {"low": 1, "high": 9}, "part": {"low": 0.05, "high": 0.5}}
+    kinds = {"choices": {"off": {}, "pretrain_subset": fields}}
+    costs = CostModel(SearchSpace.from_tree({**FIXED, "speedups": {"init": kinds}}), num_train=1000)
+
+    def truth_s(epochs: int, part: float) -> float:
+        return constant_s + 25.0 * epochs * part
+
+    for number, work in enumerate(seen):
+        measured = {"step_time_ms": 10.0, "init_s": truth_s(*work)}
+        run = make_run(Status.MISSED).model_copy(update=measured)
+        # Numbers that leave the work as it is are of no account.
+        params = {**pretraining(*work), "optimizer.sgd.lr": 0.1 + number / 10}
+        costs.finished(make_record(params=params, runs=(run,)))
+    cost = costs(pretraining(*asked))
+    assert cost is not None
+    steps_s = costs.steps(PARAMS) * 0.01
+    assert cost.train_s == pytest.approx(OPTIMISM * truth_s(*asked) + OPTIMISM * steps_s)
+    assert cost.likely_s == pytest.approx(truth_s(*asked) + steps_s, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["sgd", "muon"])

@@ -28,12 +28,12 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
-import statistics
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from tune_speed.components.optim import MOMENTA, OPTIMIZERS, OptimizerConfig, momenta
 from tune_speed.components.schedules import SCHEDULES
@@ -85,6 +85,9 @@ class StepTimes:
         return row
 
 
+INIT = ("speedups.init", "order")
+WORK = ("epochs", "part", "train_samples", "images", "scoring_epochs")
+"""Numbers to which the time of a short training before the first step is proportional."""
 UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
 # Fields of a recipe that are in the key with all that lies below them.
 WHOLE = ("model", "augmentation", "loader", "speedups")
@@ -132,9 +135,14 @@ class CostModel:
         # The time before the first step depends on how weights and order are made, and on steps.
         roots = ("speedups", "order")
         self._init_names = tuple(n for n in names if n in self._names or n.split(".")[0] in roots)
-        self._inits: dict[Key, tuple[Key, float]] = {}
-        """How weights and order are made, and the shortest time before the first step [s], by all
-        settings that it depends on; of trials that spent any."""
+        self._work_names = tuple(
+            n for n in names if n.startswith(INIT) and n.split(".")[-1] in WORK
+        )
+        self._inits: dict[Key, tuple[Key, float, float]] = {}
+        """How weights and order are made, what work that is, and the shortest time before the first
+        step [s], by all settings that it depends on; of trials that spent any."""
+        self._init_fits: dict[Key, tuple[float, float]] = {}
+        """Void when a trial finishes."""
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -146,34 +154,56 @@ class CostModel:
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the cost of going to the end; None where no trial with that model ran yet."""
         key, num_steps = self._key(params), self.steps(params)
-        least_init_s, likely_init_s = self._init_s(params)
         seen = self._seen.get(key)
-        if seen is not None:
-            steps_s = num_steps * seen[0]
-            guess_s = None if least_init_s == likely_init_s else likely_init_s + steps_s
-            return Cost(least_init_s + steps_s, num_steps, guess_s)
-        carried = self._carried_over(key, params)
-        if carried is None:
+        times_s = self._carried_over(key, params) if seen is None else (seen[0], seen[0])
+        if times_s is None:
             return None
-        least_s, likely_s = carried
-        least_s, likely_s = num_steps * least_s, num_steps * likely_s
-        return Cost(least_init_s + least_s, num_steps, likely_init_s + likely_s)
+        least_s, likely_s = times_s
+        least_init_s, likely_init_s = self._init_s(params, likely_s)
+        guess_s = likely_init_s + num_steps * likely_s
+        is_known = seen is not None and least_init_s == likely_init_s
+        return Cost(least_init_s + num_steps * least_s, num_steps, None if is_known else guess_s)
 
-    def _init_s(self, params: Mapping[str, Any]) -> tuple[float, float]:
+    def _init_s(self, params: Mapping[str, Any], step_s: float) -> tuple[float, float]:
         """Returns least and most likely time before the first step [s]; 0 until a trial had any."""
         if not self._inits:
             return 0.0, 0.0
         key, way = self._init_keys(params)
         if key in self._inits:
-            return self._inits[key][1], self._inits[key][1]
-        alike = [init_s for other, init_s in self._inits.values() if other == way]
-        return (OPTIMISM * min(alike), statistics.median(alike)) if alike else (0.0, 0.0)
+            return self._inits[key][2], self._inits[key][2]
+        if way not in self._init_fits:
+            self._init_fits[way] = self._init_fit(way)
+        constant, slope = self._init_fits[way]
+        likely_s = constant + slope * self._work(params, step_s)
+        return OPTIMISM * likely_s, likely_s
+
+    def _init_fit(self, way: Key) -> tuple[float, float]:
+        """Returns the time of such trials before the first step [s] as a constant, and per work.
+
+        Neither is below 0; where all had as much work, there is no constant.
+        """
+        alike = [known[1:] for known in self._inits.values() if known[0] == way]
+        if not alike:
+            return 0.0, 0.0
+        works, times_s = np.array(alike).T
+        columns = np.stack([works / works.mean(), np.ones(len(works))], axis=1)
+        slope, constant = nnls(columns, times_s)[0]
+        return float(constant), float(slope / works.mean())
 
     def _init_keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
         """Returns all that the time before the first step depends on, and how it is spent."""
         values = [(name, params.get(name)) for name in self._init_names]
-        way = [value for name, value in values if name.startswith(("speedups.init", "order"))]
+        # Of numbers only those of `_work` matter.
+        way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
         return tuple([value for _, value in values]), tuple(way)
+
+    def _work(self, params: Mapping[str, Any], step_s: float) -> float:
+        """Returns the passes before the first step, but for a factor, times a sample's time [s]."""
+        passes: dict[str, float] = {}
+        for name in self._work_names:
+            kind = name.rpartition(".")[0]
+            passes[kind] = passes.get(kind, 1.0) * (params.get(name) or 0)
+        return (sum(passes.values()) or 1.0) * step_s / self.samples_per_step(params)
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
@@ -204,13 +234,15 @@ class CostModel:
 
     def finished(self, record: TrialRecord) -> None:
         """Learns the step time of a trial that ended, however it ended."""
-        init_s = record.runs[-1].init_s
+        init_s, step_s = record.runs[-1].init_s, (record.runs[-1].step_time_ms or 0.0) / 1000
+        if step_s <= 0:
+            return
         if init_s > 0:
             key, way = self._init_keys(record.params)
-            self._inits[key] = way, min(init_s, self._inits.get(key, (way, init_s))[1])
-        step_time_ms = record.runs[-1].step_time_ms
-        if step_time_ms is not None and step_time_ms > 0:
-            self.learn(record.params, step_s=step_time_ms / 1000)
+            init_s = min(init_s, self._inits.get(key, (way, step_s, init_s))[2])
+            self._inits[key] = way, self._work(record.params, step_s), init_s
+            self._init_fits.clear()
+        self.learn(record.params, step_s=step_s)
 
     def learn(self, params: Mapping[str, Any], *, step_s: float) -> None:
         """Stores a step time [s], the shortest of its key."""
