@@ -23,8 +23,8 @@ Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
 Auto = Literal["auto"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-LEAST_HALF = 2.0**-24
-"""Least number above 0 in fp16."""
+LEAST_EPS = 2.5e-4
+"""Least eps of an optimizer in fp16: 2^-12, whose square is the least number there, rounded up."""
 WITHOUT_GRAPHS: dict[CompileMode, CompileMode] = {
     "reduce-overhead": "default",
     "max-autotune": "max-autotune-no-cudagraphs",
@@ -160,11 +160,14 @@ class Recipe(Config):
             # pytorch 169545, and in 96693 wrong gradients.
             yield f"compile_mode must be {WITHOUT_GRAPHS[mode]} with accumulation, not {mode}"
         eps = getattr(self.optimizer, "eps", None)
-        if self.precision in ("half", "half_fp32_norms") and eps is not None and eps < LEAST_HALF:
+        if self.precision in ("half", "half_fp32_norms") and eps is not None and eps < LEAST_EPS:
+            # A square is first multiplied by 1 - beta2, and 2^-25 is the first that is not 0.
+            largest = math.sqrt(2.0**-25 / (1 - getattr(self.optimizer, "beta2", 0.999)))
             yield (
-                f"the optimizer's eps must be at least {LEAST_HALF:.2g} with precision"
-                f" {self.precision}, in which {eps:g} is 0 and a step divides by 0; squares below"
-                " that are 0 too, so that only from 2.5e-4 on no step exceeds the rate"
+                f"the optimizer's eps must be at least {LEAST_EPS:g} with precision"
+                f" {self.precision}, in which squares of gradients of less are 0: steps would be"
+                f" up to {largest / eps:.0f} times the rate with {eps:g}, and are no larger than"
+                f" the rate from about {largest:.1e} on"
             )
         if self.cuda_graph is not True:
             return

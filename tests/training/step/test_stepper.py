@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from training import CPU, NUM_CLASSES, Tiny, make_recipe
+from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models.resnet import ResNet
+from tune_speed.components.optim import Adam, AdamW, Sgd, Swats
 from tune_speed.components.speedups.base import Shape
+from tune_speed.training.build import build_model
 from tune_speed.training.ranks import Ranks
-from tune_speed.training.recipe import Recipe
+from tune_speed.training.recipe import LEAST_EPS, Recipe
 from tune_speed.training.step import gradient
 from tune_speed.training.step.step import Group, Stepper
 
@@ -188,3 +190,30 @@ def test_harder_samples_are_learned_from_more_often(precision: str) -> None:
         learned.append(int((losses < losses[place]).sum()))
     # Of 8 places by loss the mean is 3.5; with weights q^7 it is above 6.
     assert sum(learned) / len(learned) > 5.5
+
+
+@pytest.mark.parametrize("kernels", ["fused", "foreach"])
+@pytest.mark.parametrize("precision", ["half", "half_fp32_norms"])
+@pytest.mark.parametrize("optimizer", [Adam, AdamW, Swats])
+def test_steps_in_fp16_are_sane_with_the_least_eps_that_is_accepted(
+    optimizer: type[Adam], precision: Any, kernels: Any
+) -> None:
+    """A gradient whose square, times 1 - beta2, is not 0 in fp16 steps by the rate, as in fp32."""
+    recipe = make_recipe(
+        model=ResNet(depth=8),
+        optimizer=optimizer(lr=0.03, eps=LEAST_EPS),
+        precision=precision,
+        optimizer_kernels=kernels,
+    )
+    group = make_group((30,))
+    model = build_model(recipe, make_splits(), seed=0, device=CPU)
+    stepper, largest = Stepper(model, model, recipe, device=CPU), 0.0
+    for _ in range(12):
+        before = weights(model)
+        stepper.learn(group, SHAPE, frac=1.0)
+        moves = [(a.float() - b).abs().max() for a, b in zip(before, weights(model), strict=True)]
+        largest = max(largest, float(max(moves)))
+    bound = (2.0**-25 / (1 - 0.999)) ** 0.5 / LEAST_EPS
+    assert 0 < largest < 1.01 * bound * 0.03
+    # Weights begin below 1, and 12 steps of the rate alone are 0.36.
+    assert max(float(weight.abs().max()) for weight in weights(model)) < 6
