@@ -275,7 +275,8 @@ def troubled(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("troubled")
     write_images(folder / "data")
-    choices = "model: {choices: {resnet20: {}, resnet: {weights_file: nothing.pt}}}"
+    choices = "model: {choices: {resnet20: {}, resnet: {weights_file: damaged.pt}}}"
+    (folder / "damaged.pt").write_text("no weights")
     dataset = "{name: image_parquet, train: data/train.parquet, test: data/test.parquet}"
     study = write_study(
         folder,

@@ -88,3 +88,19 @@ def test_any_override_is_taken_or_refused(file: Path, name, value):
             load(file, overrides=[f"{name}={dump_yaml(value)}"])
         except ConfigError as error:
             assert error.problems
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ("closed_loop: true", r"`closed_loop` must be false where `staleness` is 0"),
+        ("closed_loop: {choices: [false, true]}", r"`closed_loop` must be false where"),
+        ("closed_loop: true, staleness: 2", "staleness must be 0: a recipe's training is"),
+    ],
+)
+def test_a_loop_for_asynchronous_training_is_refused_by_its_line(tmp_path, fields, reason):
+    recipe = f"recipe:\n  model: resnet20\n  optimizer: {{yellowfin: {{{fields}}}}}"
+    text = f"workload: digits\n{recipe}\n  epochs: {{low: 1, high: 2}}\n  batch_size: 32\n"
+    (tmp_path / "a_study.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"a_study.yaml:[24]: recipe.*{reason}"):
+        load_study(tmp_path / "a_study.yaml")

@@ -197,7 +197,6 @@ def test_rates_are_left_out_and_what_costs_is_not(name: str) -> None:
     [
         ("muon", {"newton_schulz_steps": 20}),
         ("muon", {"normalize_weights": True}),
-        ("yellowfin", {"closed_loop": True}),
         ("yellowfin", {"clip": False}),
         ("sgd", {"decoupled_weight_decay": True}),
     ],

@@ -98,6 +98,24 @@ def test_answer_refuses_what_does_not_fit_by_its_line(
     assert {problem.line for problem in refusal.value.problems} == {3}
 
 
+@pytest.mark.parametrize("model", ["resnet20", "resnet", "preact_resnet", "speednet"])
+def test_a_missing_weights_file_is_refused_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setattr(
+        precheck, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here})
+    )
+    written = STUDY.format(model="resnet20", technique="off").replace("{off: , off: }", "[off]")
+    network = f"  model: {{{model}: {{weights_file: nothing.pt}}}}\n"
+    before, _, after = written.partition("  model:\n")
+    text = before + network + after.partition("resnet20:\n      resnet20:\n")[2]
+    (tmp_path / "a_study.yaml").write_text(text)
+    a_study = load_study(tmp_path / "a_study.yaml")
+    question = precheck.start(a_study.space, **DIGITS)
+    with pytest.raises(ConfigError, match=r"a_study.yaml:3: recipe.model: must name a file that"):
+        precheck.refuse_misfits(question, a_study.space, a_study.source)
+
+
 @pytest.mark.slow
 def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")

@@ -159,6 +159,8 @@ class Recipe(Config):
             # Torch's graphs overwrite gradients of the micro-batch before: an error in
             # pytorch 169545, and in 96693 wrong gradients.
             yield f"compile_mode must be {WITHOUT_GRAPHS[mode]} with accumulation, not {mode}"
+        if getattr(self.optimizer, "staleness", 0):
+            yield "the optimizer's staleness must be 0: a recipe's training is synchronous"
         eps = getattr(self.optimizer, "eps", None)
         if self.precision in ("half", "half_fp32_norms") and eps is not None and eps < LEAST_EPS:
             # A square is first multiplied by 1 - beta2, and 2^-25 is the first that is not 0.

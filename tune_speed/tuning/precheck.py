@@ -15,7 +15,8 @@ from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.validation import written_path
 from tune_speed.study.yaml import Source
 
-# Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them.
+# Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them, and no
+# file has their weights.
 TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
 # Most combinations that are checked; others are checked by their trial.
 MOST = 64
@@ -90,9 +91,10 @@ def _cases(space: SearchSpace) -> dict[str, Params]:
         tree = space.build(params)
         parts: dict[str, Any] = {name: tree.get(name) for name in ("model", "speedups")}
         model, speedups = parts["model"], parts["speedups"] or {}
-        name = model if isinstance(model, str) else next(iter(model))
+        name, fields = (model, {}) if isinstance(model, str) else next(iter(model.items()))
+        is_read = (fields or {}).get("weights_file") is not None
         is_off = all(value in ("off", {"off": {}}, {"off": None}) for value in speedups.values())
-        if name not in TAKES_ANYTHING or not is_off:
+        if name not in TAKES_ANYTHING or is_read or not is_off:
             cases.setdefault(json.dumps(parts, sort_keys=True), params)
     return cases
 

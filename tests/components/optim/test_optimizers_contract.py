@@ -14,7 +14,7 @@ CASES["sgdw"] = OPTIMIZERS["sgd"](lr=0.05, decoupled_weight_decay=True)
 CASES["swats switching"] = OPTIMIZERS["swats"](lr=0.05, switch_at_step=2)
 # `lr` is a factor on a rate that it finds by itself.
 CASES["yellowfin"] = OPTIMIZERS["yellowfin"](lr=1.0)
-CASES["yellowfin closed"] = OPTIMIZERS["yellowfin"](lr=1.0, closed_loop=True)
+CASES["yellowfin closed"] = OPTIMIZERS["yellowfin"](lr=1.0, closed_loop=True, staleness=1)
 NAMES = sorted(CASES)
 # YellowFin's rate is on the device, where fused kernels take none.
 FUSED = sorted(OPTIMIZERS.keys() - {"yellowfin"})

@@ -4,12 +4,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from sklearn.datasets import load_digits
 from torch import nn
 
 from tune_speed.components.optim import YellowFin, set_rates
 from tune_speed.components.schedules import Factors
 
+CLOSED = YellowFin.model_construct(closed_loop=True)
 CONSTANT = torch.tensor([0.5, -2.0, 1.0, 0.25])
 
 
@@ -27,7 +29,9 @@ def push(model, optimizer, gradients):
 
 
 def built(model, **fields):
-    return YellowFin(**fields).build(model, effective_batch_size=1, fused=False)
+    # Not validated: a loop without staleness is refused, as it does nothing.
+    config = YellowFin.model_construct(**fields)
+    return config.build(model, effective_batch_size=1, fused=False)
 
 
 def by_hand(gradients, *, clip, beta=0.999, window=20, eps=1e-6):
@@ -183,7 +187,7 @@ def test_digits_are_learnt_without_any_setting():
 
 def test_the_closed_loop_does_nothing_in_synchronous_training():
     open_losses, plain = digits_run(YellowFin(), 60, dtype=torch.float64)
-    closed_losses, looped = digits_run(YellowFin(closed_loop=True), 60, dtype=torch.float64)
+    closed_losses, looped = digits_run(CLOSED, 60, dtype=torch.float64)
     assert plain.tuner["momentum"] > 0.01
     assert abs(float(looped.tuner["correction"])) < 1e-9
     np.testing.assert_allclose(closed_losses, open_losses, rtol=1e-7)
@@ -238,3 +242,9 @@ def test_the_tuners_state_survives_a_file(tmp_path):
     push(model, optimizer, noisy_gradients(5))
     push(copied, resumed, noisy_gradients(5))
     assert torch.equal(copied.weight, model.weight)
+
+
+def test_a_closed_loop_without_staleness_is_refused():
+    with pytest.raises(ValidationError, match=r"`closed_loop` must be false where `staleness` is"):
+        YellowFin(closed_loop=True)
+    assert YellowFin(closed_loop=True, staleness=1).closed_loop

@@ -1,8 +1,8 @@
 """SGD that finds its rate and momentum by itself."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tune_speed.components.optim.base import OptimizerConfig
 
@@ -41,12 +41,23 @@ class YellowFin(OptimizerConfig):
     rate * norm <= 100, with the largest curvature h_max of the step before."""
     closed_loop: bool = False
     """Measure the momentum that the weights show, and lower the one applied where the two differ,
-    as under asynchronous training (algorithm 5). Does nothing in synchronous training, at the cost
-    of four more copies of the weights and a median over them."""
+    as under asynchronous training (algorithm 5). Only for asynchronous loops of your own, at the
+    cost of four more copies of the weights and a median over them: without `staleness` the two are
+    equal, and a recipe's training has none."""
     staleness: int = Field(default=0, ge=0, le=100)
     """Steps taken between the weights that a gradient is of and the step that it is applied in, for
-    `closed_loop`. Every training here is synchronous, with accumulation and several devices too, so
-    0; another is for asynchronous loops of your own."""
+    `closed_loop`. Algorithm 5 has it from asynchronous workers. Every training of a recipe is
+    synchronous, with accumulation and several devices too: another than 0 would pair steps with
+    gradients of other weights."""
+
+    @model_validator(mode="after")
+    def _check_loop(self) -> Self:
+        if self.closed_loop and not self.staleness:
+            raise ValueError(
+                "`closed_loop` must be false where `staleness` is 0: gradients of the weights that"
+                " they are applied to show the momentum that was applied, and nothing is corrected"
+            )
+        return self
 
     def rate_factor(self, samples: int, *, of: int) -> float:
         """Returns 1: it finds the rate of the steps that it takes."""
