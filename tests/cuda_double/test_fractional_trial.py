@@ -11,6 +11,7 @@ from cuda_double.double import MIB, NAME, Driver, installed
 from torch import Tensor, nn
 from training import Tiny, TinyNetwork
 
+from tune_speed.components.metrics.of_run import OF_RUN
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import DeviceFailed, SetUpFailed
 from tune_speed.core.records import RunResult, Status, TrialRecord
@@ -85,7 +86,9 @@ def test_fractional_trial_learns_what_it_learns_on_a_cpu(
         assert result.memory_limit_gib == pytest.approx(0.9 * 0.25 * 0.5)
         assert result.peak_memory_gib is not None and 0 < result.peak_memory_gib < 0.1
         assert result.device_memory_gib is not None and result.device_memory_gib > 0
-        assert on_cpu.device_memory_gib is None
+        used_frac = OF_RUN["device_memory_frac"](result)
+        assert used_frac == pytest.approx(result.device_memory_gib / 0.5), "of the whole GPU"
+        assert on_cpu.device_memory_gib is OF_RUN["device_memory_frac"](on_cpu) is None
         other = driver.gpus[0 if name == "cuda:1" else 1]
         assert (other.peak, other.fraction) == (0, 1.0)
         assert torch.cuda.current_stream(gpu.index).stream_id == 0

@@ -204,6 +204,8 @@ class RunResult(Record):
     """Most memory in use on the GPU at an evaluation, with contexts, caches and co-tenants."""
     memory_limit_gib: float | None = None
     """What the run was allowed to use."""
+    gpu_memory_gib: float | None = None
+    """Of the whole GPU, whatever the run's share of it."""
     batch_size: int | None = None
     """Micro-batch that ran in the end; smaller than the recipe's after an out-of-memory retry."""
     accumulation_steps: int | None = None

@@ -252,7 +252,11 @@ class _Trial:
         kept = self._checkpoints.notes if self._checkpoints else ()
         notes = [result.note, *self._notes, *kept]
         note = "; ".join(filter(None, notes))
-        return result.model_copy(update={"memory_limit_gib": self._limit_gib(), "note": note})
+        update: dict[str, object] = {"memory_limit_gib": self._limit_gib(), "note": note}
+        if self._device.type == "cuda":
+            whole_gib = memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
+            update["gpu_memory_gib"] = whole_gib
+        return result.model_copy(update=update)
 
     def _record(self, recipe: Recipe, result: RunResult) -> TrialRecord:
         settings = device_settings(self._device)

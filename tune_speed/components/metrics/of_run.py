@@ -77,11 +77,13 @@ def epoch_s(run: RunResult) -> float | None:
     return run.clocks.train_s / epochs if epochs else None
 
 
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
 def peak_memory_frac(run: RunResult) -> float | None:
     """Returns the peak as a share of the run's limit; above 1 where nothing enforces the limit."""
-    if run.peak_memory_gib is None or not run.memory_limit_gib:
-        return None
-    return run.peak_memory_gib / run.memory_limit_gib
+    return _share(run.peak_memory_gib, run.memory_limit_gib)
 
 
 def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], float | None]:
@@ -110,5 +112,6 @@ OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     "peak_memory_gib": lambda run: run.peak_memory_gib,
     "device_memory_gib": lambda run: run.device_memory_gib,
     "peak_memory_frac": peak_memory_frac,
+    "device_memory_frac": lambda run: _share(run.device_memory_gib, run.gpu_memory_gib),
 }
 """Each metric of a run by its name in `METRICS`."""

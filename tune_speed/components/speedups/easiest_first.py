@@ -26,8 +26,8 @@ class EasiestFirst(SpeedupConfig):
 
     Source: the blog post "Training Time Speed Ups"; tasks with weights over progress as in
     curriculum learning, Bengio et al. 2009. (Guo et al. 2018, dynamic task prioritisation, put the
-    hardest first.) Deviation: weights follow a schedule instead of measured difficulty, because
-    groups are never harder than their classes.
+    hardest first.) Deviation: difficulty is not measured. Which task is first is given, and
+    weights follow a schedule, not the tasks' errors.
     """
 
     slot: ClassVar[Slot] = "loss"
