@@ -34,7 +34,8 @@ def pooled(
     """
     places: dict[str, dict[str, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
     for window in windows:
-        if window.step_s > 0:
+        # Times that a store holds may be anything.
+        if window.step_s > 0 and (window.reference_s is None or window.reference_s > 0):
             places[window.place][window.key].append(window)
     return {
         key: step_time

@@ -1,5 +1,6 @@
 """What a search knows of step times: all windows, pooled, and which kind is to be timed again."""
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -68,12 +69,18 @@ class WindowHistory:
         again = len(own) - len({each.key for each in own})
         if (again + 1) * WINDOW_S > SHARE * elapsed_s:
             return ()
-        now = datetime.now(UTC)
         last = {each.key: each.measured_at for each in self._windows.values()}
 
         def is_due(each: StepTime) -> bool:
             n = 0 if each.disturbed else each.num_windows
-            age_s = (now - datetime.fromisoformat(last[each.key])).total_seconds()
-            return n < MOST_WINDOWS and age_s >= n * AGE_S
+            return n < MOST_WINDOWS and _age_s(last[each.key]) >= n * AGE_S
 
-        return tuple(key for key, each in self.pooled().items() if last[key] and is_due(each))
+        return tuple(key for key, each in self.pooled().items() if is_due(each))
+
+
+def _age_s(measured_at: str) -> float:
+    """Returns how long ago that was [s]; infinity where it is no time."""
+    try:
+        return datetime.now(UTC).timestamp() - datetime.fromisoformat(measured_at).timestamp()
+    except ValueError:
+        return math.inf

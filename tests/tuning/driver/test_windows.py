@@ -1,0 +1,69 @@
+"""Which windows a search has, and when a kind of step is timed again."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from making import make_run
+
+from tune_speed.core.records import RunResult, StepTime
+from tune_speed.tuning.driver.windows import AGE_S, MOST_WINDOWS, SHARE, WindowHistory
+
+
+def window(key: str = "k", *, age_s: float = 1e6, study: str = "s", **fields: object) -> StepTime:
+    at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+    told = {"key": key, "step_s": 0.1, "low_s": 0.1, "high_s": 0.1, "num_steps": 9}
+    seen = {"measured_in": f"{study}/t0000", "measured_at": at, "place": "p", "reference_s": 0.01}
+    return StepTime.model_validate({**told, **seen, **fields})
+
+
+def run_of(*windows: StepTime, step_times: tuple[StepTime, ...] = ()) -> RunResult:
+    return make_run().model_copy(update={"windows": windows, "step_times": step_times})
+
+
+def test_a_window_that_comes_with_each_report_counts_once() -> None:
+    history, each = WindowHistory("s", ()), window()
+    for _ in range(3):
+        history.add(run_of(each))
+    assert history.pooled()["k"].num_windows == 1
+
+
+def test_times_are_told_at_the_speed_that_the_first_trial_told_and_settled_at_the_median() -> None:
+    history = WindowHistory("s", ())
+    slow = window("a", reference_s=0.03)
+    history.add(run_of(slow, step_times=(slow,)))
+    for number in range(2):
+        quick = window(f"b{number}", step_s=0.1, reference_s=0.01)
+        history.add(run_of(quick))
+    assert history.pooled()["a"].step_s == pytest.approx(0.1)
+    assert history.pooled()["b0"].step_s == pytest.approx(0.3)
+    settled = history.settled()
+    assert settled["a"].step_s == pytest.approx(0.1 / 3)
+    assert settled["b0"].step_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_due"),
+    [
+        ([window(age_s=AGE_S - 5)], False),
+        ([window(age_s=AGE_S + 5)], True),
+        ([window(age_s=99), window(age_s=AGE_S + 5)], False),
+        ([window(age_s=99), window(age_s=2 * AGE_S + 5)], True),
+        ([window(age_s=0, disturbed="others")], True),
+        ([window(age_s=1e6 + n) for n in range(MOST_WINDOWS)], False),
+        ([window(measured_at="yesterday")], True),
+        ([window(measured_at="2026-01-01T00:00:00")], True),
+    ],
+)
+def test_kind_is_due_when_its_last_window_is_old_for_its_number_or_all_were_disturbed(
+    windows: list[StepTime], is_due: bool
+) -> None:
+    history = WindowHistory("s", windows)
+    assert history.due(elapsed_s=1e9) == (("k",) if is_due else ())
+
+
+def test_windows_beyond_the_first_of_a_kind_keep_to_their_share_of_the_time() -> None:
+    once = WindowHistory("s", [window("a"), window("b"), window("a", study="other", age_s=2e6)])
+    twice = WindowHistory("s", [window("a"), window("a", age_s=2e6)])
+    for history, windows in ((once, 1), (twice, 2)):
+        assert history.due(elapsed_s=windows / SHARE - 1) == ()
+        assert "a" in history.due(elapsed_s=windows / SHARE + 1)
