@@ -105,14 +105,14 @@ def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, 
     }
 
 
-def run_load(num_cores: int, phase_s: float) -> None:
-    """Keeps cores busy 0, 50 and 100 % of the time in turn, for ever."""
+def run_load(num_cores: int, phase_s: float, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> None:
+    """Keeps cores busy for these shares of the time in turn, for ever."""
     for _ in range(num_cores - 1):
         if not os.fork():
             break
     began = time.monotonic()
     while True:
-        busy = (0.0, 0.5, 1.0)[int((time.monotonic() - began) / phase_s) % 3]
+        busy = shares[int((time.monotonic() - began) / phase_s) % len(shares)]
         ends = time.monotonic() + 0.05 * busy
         while time.monotonic() < ends:
             pass
@@ -120,12 +120,12 @@ def run_load(num_cores: int, phase_s: float) -> None:
 
 
 @contextmanager
-def loaded(phase_s: float | None) -> Iterator[None]:
+def loaded(phase_s: float | None, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> Iterator[None]:
     """Runs the load meanwhile; none where there is no phase."""
     if phase_s is None:
         yield
         return
-    script = f"import bench_shared_clock as b; b.run_load({os.cpu_count()}, {phase_s})"
+    script = f"import bench_shared_clock as b; b.run_load({os.cpu_count()}, {phase_s}, {shares})"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", script]
     process = subprocess.Popen(command, env=environment, start_new_session=True)
