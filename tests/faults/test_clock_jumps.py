@@ -22,6 +22,7 @@ TIMESTAMPS = {
     "training.trial.utc_now": "when a trial began and ended, for people",
     "reporting.page.boards.": "when a page was made, for people",
     "reporting.study.reader.": "when a study was read, for people",
+    "runtime.hardware.strangers": "NVML's samples have moments, since 1970",
     "tracking.": "MLflow keeps moments, since 1970",
     "reporting.watch.loop.watch": "passes the moment on to the next",
     "reporting.watch.status.glance": "compares moments that other machines wrote with now",

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -198,8 +199,8 @@ def throttle_count(device: torch.device) -> int | None:
     return cpu_throttle_count(SYS_CPU)
 
 
-def strangers(device: torch.device, *, since_s: float) -> str:
-    """Returns what else has used or slowed the GPU since then [s since 1970], in words.
+def strangers(device: torch.device, *, for_s: float) -> str:
+    """Returns what else has used or slowed the GPU for so many seconds up to now, in words.
 
     Empty: nothing, or nothing that can be known, as on a CPU, a part of a GPU, and of processes in
     a container, which have other numbers outside.
@@ -217,7 +218,7 @@ def strangers(device: torch.device, *, since_s: float) -> str:
         reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         known = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
         with suppress(pynvml.NVMLError_NotFound):  # No process has used it.
-            used = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since_s * 1e6))
+            used = pynvml.nvmlDeviceGetProcessUtilization(handle, int(1e6 * (time.time() - for_s)))
     except (RuntimeError, pynvml.NVMLError):
         return ""
     slow = [CLOCK_REASONS[bit] for bit in SLOWED if reasons & bit]

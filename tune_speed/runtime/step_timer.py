@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
@@ -98,7 +97,7 @@ def isolated_time(
     synchronize: Callable[[], None],
     now: Callable[[], float],
     delayed_s: Callable[[], float] = lambda: 0.0,
-    strangers: Callable[[float], str] = lambda since_s: "",
+    strangers: Callable[[float], str] = lambda for_s: "",
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
@@ -107,7 +106,7 @@ def isolated_time(
     `on_note` hears. A window in which strangers were at work is repeated; of disturbed ones the
     least disturbed counts. A window of long steps may be made of several turns. `delayed_s` returns
     how long this thread has waited for a core; that is no time of a step. `strangers` returns what
-    else used the device since a moment [s since 1970], in words.
+    else used the device for so many seconds up to now, in words.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
@@ -128,7 +127,7 @@ def isolated_time(
                 # What was made ready while others were at work, which weighs little in long steps.
                 if not is_long:
                     take_step()
-                before_s, began_s, since_s = delayed_s(), now(), time.time()
+                before_s, began_s = delayed_s(), now()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,
@@ -143,8 +142,8 @@ def isolated_time(
                     synchronize=synchronize,
                     now=now,
                 )
-                share = (delayed_s() - before_s) / max(now() - began_s, 1e-9)
-                seen = strangers(since_s)
+                took_s = max(now() - began_s, 1e-9)
+                share, seen = (delayed_s() - before_s) / took_s, strangers(took_s)
             if not turn.is_isolated:
                 if is_long and timed.num_steps == 1 and turn.left_s == 0:
                     on_note(_too_long(timed.step_s, longest_s))

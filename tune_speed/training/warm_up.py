@@ -180,7 +180,7 @@ def measure(
         delayed_s=lambda: ranks.broadcast(delayed_s()),
         synchronize=synchronize,
         now=now,
-        strangers=lambda since_s: ranks.broadcast(strangers(stepper.device, since_s=since_s)),
+        strangers=lambda for_s: ranks.broadcast(strangers(stepper.device, for_s=for_s)),
         on_note=sharing.explain,
     )
     steps.close()

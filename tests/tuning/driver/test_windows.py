@@ -1,7 +1,5 @@
 """Which windows a search has, and when a kind of step is timed again."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 from making import make_run
 
@@ -9,8 +7,7 @@ from tune_speed.core.records import RunResult, StepTime
 from tune_speed.tuning.driver.windows import AGE_S, MOST_WINDOWS, SHARE, WindowHistory
 
 
-def window(key: str = "k", *, age_s: float = 1e6, study: str = "s", **fields: object) -> StepTime:
-    at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+def window(key: str = "k", *, at: str = "", study: str = "s", **fields: object) -> StepTime:
     told = {"key": key, "step_s": 0.1, "low_s": 0.1, "high_s": 0.1, "num_steps": 9}
     seen = {"measured_in": f"{study}/t0000", "measured_at": at, "place": "p", "reference_s": 0.01}
     return StepTime.model_validate({**told, **seen, **fields})
@@ -42,28 +39,37 @@ def test_times_are_told_at_the_speed_that_the_first_trial_told_and_settled_at_th
 
 
 @pytest.mark.parametrize(
-    ("windows", "is_due"),
+    ("ages_s", "is_due"),
     [
-        ([window(age_s=AGE_S - 5)], False),
-        ([window(age_s=AGE_S + 5)], True),
-        ([window(age_s=99), window(age_s=AGE_S + 5)], False),
-        ([window(age_s=99), window(age_s=2 * AGE_S + 5)], True),
-        ([window(age_s=0, disturbed="others")], True),
-        ([window(age_s=1e6 + n) for n in range(MOST_WINDOWS)], False),
-        ([window(measured_at="yesterday")], True),
-        ([window(measured_at="2026-01-01T00:00:00")], True),
+        ([AGE_S - 5], False),
+        ([AGE_S + 5], True),
+        ([99, AGE_S + 5], False),
+        ([99, 2 * AGE_S + 5], True),
+        ([1e6] * MOST_WINDOWS, False),
     ],
 )
-def test_kind_is_due_when_its_last_window_is_old_for_its_number_or_all_were_disturbed(
-    windows: list[StepTime], is_due: bool
+def test_kind_is_due_when_its_last_window_is_old_for_the_number_of_them(
+    ages_s: list[float], is_due: bool
 ) -> None:
-    history = WindowHistory("s", windows)
-    assert history.due(elapsed_s=1e9) == (("k",) if is_due else ())
+    history, now_s = WindowHistory("s", ()), 1e7
+    for number, age_s in enumerate(ages_s):
+        history.add(run_of(window(at=str(number))), now_s=now_s - age_s)
+    assert history.due(now_s=now_s) == (("k",) if is_due else ())
+
+
+def test_kind_whose_windows_were_all_disturbed_is_due_at_once() -> None:
+    history = WindowHistory("s", ())
+    history.add(run_of(window(disturbed="others")), now_s=1e7)
+    assert history.due(now_s=1e7) == ("k",)
+
+
+def test_windows_of_earlier_sessions_and_studies_are_old() -> None:
+    assert WindowHistory("s", [window(study="other")]).due(now_s=1e3) == ("k",)
 
 
 def test_windows_beyond_the_first_of_a_kind_keep_to_their_share_of_the_time() -> None:
-    once = WindowHistory("s", [window("a"), window("b"), window("a", study="other", age_s=2e6)])
-    twice = WindowHistory("s", [window("a"), window("a", age_s=2e6)])
+    once = WindowHistory("s", [window("a"), window("b"), window("a", study="other")])
+    twice = WindowHistory("s", [window("a"), window("a", at="later")])
     for history, windows in ((once, 1), (twice, 2)):
-        assert history.due(elapsed_s=windows / SHARE - 1) == ()
-        assert "a" in history.due(elapsed_s=windows / SHARE + 1)
+        assert history.due(now_s=windows / SHARE - 1) == ()
+        assert "a" in history.due(now_s=windows / SHARE + 1)

@@ -141,11 +141,11 @@ class SearchController:
         """Removes checkpoints of trials that have their record."""
         self._checkpoints.clear(self.ledger.records)
 
-    def _learn_times(self, record: TrialRecord) -> None:
-        """Learns costs and step times from a trial."""
+    def _learn_times(self, record: TrialRecord, *, now_s: float = -math.inf) -> None:
+        """Learns costs and step times from a trial, which ended now or in an earlier session."""
         if self._cost_model is not None:
             self._cost_model.finished(record)
-        self._times.add(record.runs[-1])
+        self._times.add(record.runs[-1], now_s=now_s)
 
     def cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the predicted cost of a configuration; None where nothing similar ran yet."""
@@ -235,7 +235,8 @@ class SearchController:
         The policy gets each evaluation since the last call, in order, up to the first for which it
         stops the trial. Such a trial has ended: its record so far is its record.
         """
-        self._times.add(record.runs[-1])  # Trials that begin before it ends need not measure them.
+        # Trials that begin before it ends need not measure them.
+        self._times.add(record.runs[-1], now_s=self.elapsed_s)
         for evaluation in self._pass_on_evaluations(record):
             if evaluation.step == 0:  # The untrained model says nothing of the recipe.
                 continue
@@ -254,7 +255,7 @@ class SearchController:
     def finished(self, record: TrialRecord) -> None:
         """Takes the record of a trial that ended."""
         self._ended(record.trial_id)
-        self._learn_times(record)
+        self._learn_times(record, now_s=self.elapsed_s)
         self.policy.finish(record.trial_id, self._outcome(record))
         self._write(lambda: self.ledger.finished(record))
         if self._best_weights is not None:
@@ -355,7 +356,7 @@ class SearchController:
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
             step_times=tuple(known.values()),
-            due_step_times=self._times.due(elapsed_s=self.elapsed_s),
+            due_step_times=self._times.due(now_s=self.elapsed_s),
             keep=None if best_weights is None else best_weights.plan(proposal.trial_id),
             checkpoint=self._checkpoints.plan(proposal.trial_id),
         )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 from tune_speed.core.records import RunResult, StepTime
 from tune_speed.runtime.pooled_times import pooled
@@ -24,23 +23,29 @@ class WindowHistory:
         """Begins with what earlier studies, or sessions, measured."""
         self._study, self._prefix = study, f"{study}/"
         self._windows: dict[tuple[str, str, str], StepTime] = {}
+        self._last_s: dict[str, float] = {}
+        """When the last window of each key came, on the search's clock [s]."""
         self._usual: dict[str, float] = {}
         """The machine's speed by place at which times are told during the search."""
         self._pooled: dict[str, StepTime] | None = None
-        self._add(windows)
+        self._add(windows, now_s=-math.inf)
 
-    def add(self, run: RunResult) -> None:
-        """Takes what a trial measured; the first says at which speed the search tells times."""
-        self._add(run.windows)
+    def add(self, run: RunResult, *, now_s: float = -math.inf) -> None:
+        """Takes what a trial measured; the first says at which speed the search tells times.
+
+        `now_s` are seconds of this session; of earlier ones nothing says how long ago they were.
+        """
+        self._add(run.windows, now_s=now_s)
         for each in run.step_times:
             if each.reference_s and each.place:
                 self._usual.setdefault(each.place, each.reference_s)
 
-    def _add(self, windows: Iterable[StepTime]) -> None:
+    def _add(self, windows: Iterable[StepTime], *, now_s: float) -> None:
         for each in windows:
             mark = each.measured_in, each.key, each.measured_at
             if mark not in self._windows:
                 self._windows[mark], self._pooled = each, None
+                self._last_s[each.key] = now_s
 
     def pooled(self) -> dict[str, StepTime]:
         """Returns the step time of each key, at one speed for the whole search."""
@@ -54,33 +59,24 @@ class WindowHistory:
 
     def settled(self, windows: Sequence[StepTime] = ()) -> dict[str, StepTime]:
         """Returns the step times by all windows, at the median speed that the search saw."""
-        self._add(windows)
+        self._add(windows, now_s=math.inf)
         self._usual.clear()
         self._pooled = None
         return self.pooled()
 
-    def due(self, *, elapsed_s: float) -> tuple[str, ...]:
-        """Returns the keys that are worth another window now, `elapsed_s` after the start.
+    def due(self, *, now_s: float) -> tuple[str, ...]:
+        """Returns the keys that are worth another window, `now_s` after the session's start.
 
         A kind is, if its windows were disturbed or the last is old; all together keep to their
         share of the time.
         """
         own = [each for each in self._windows.values() if each.measured_in.startswith(self._prefix)]
         again = len(own) - len({each.key for each in own})
-        if (again + 1) * WINDOW_S > SHARE * elapsed_s:
+        if (again + 1) * WINDOW_S > SHARE * now_s:
             return ()
-        last = {each.key: each.measured_at for each in self._windows.values()}
 
         def is_due(each: StepTime) -> bool:
             n = 0 if each.disturbed else each.num_windows
-            return n < MOST_WINDOWS and _age_s(last[each.key]) >= n * AGE_S
+            return n < MOST_WINDOWS and now_s - self._last_s[each.key] >= n * AGE_S
 
         return tuple(key for key, each in self.pooled().items() if is_due(each))
-
-
-def _age_s(measured_at: str) -> float:
-    """Returns how long ago that was [s]; infinity where it is no time."""
-    try:
-        return datetime.now(UTC).timestamp() - datetime.fromisoformat(measured_at).timestamp()
-    except ValueError:
-        return math.inf
