@@ -40,7 +40,6 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Component
 from tune_speed.core.records import TrialRecord
-from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.policy.base import Cost
@@ -128,7 +127,8 @@ class CostModel:
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
         self._growths: dict[Key, Growth] = {}
-        self._momentum_names = tuple(p.name for p in space.parameters if _gives_momentum(p))
+        update = [p for p in space.parameters if p.name.split(".")[0] in UPDATE]
+        self._momentum_names = [p.name for p in update if p.choices or "momentum" in p.name]
         self._momenta_of: dict[Key, Key] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
         """Fields of a recipe that is not searched."""
@@ -142,7 +142,6 @@ class CostModel:
         """How weights and order are made, what work that is, and the shortest time before the first
         step [s], by all settings that it depends on; of trials that spent any."""
         self._init_fits: dict[Key, tuple[float, float]] = {}
-        """Void when a trial finishes."""
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -178,10 +177,7 @@ class CostModel:
         return OPTIMISM * likely_s, likely_s
 
     def _init_fit(self, way: Key) -> tuple[float, float]:
-        """Returns the time of such trials before the first step [s] as a constant, and per work.
-
-        Neither is below 0; where all had as much work, there is no constant.
-        """
+        """Returns a constant [s] and a factor of the work, neither below 0, by least squares."""
         alike = [known[1:] for known in self._inits.values() if known[0] == way]
         if not alike:
             return 0.0, 0.0
@@ -313,12 +309,6 @@ def _is_timed(name: str) -> bool:
         kind = OPTIMIZERS.get(path[0], OptimizerConfig)
         return path[1] not in kind.untimed_fields | (kind.switch_fields & {*MOMENTA})
     return root in WHOLE or name in OWN or _is_switch(name)
-
-
-def _gives_momentum(parameter: Parameter) -> bool:
-    """Returns whether it may matter for `momenta`: a choice, or a momentum's size."""
-    root, *path = parameter.name.split(".")
-    return root in UPDATE and (bool(parameter.choices) or "momentum" in path[-1])
 
 
 def _is_switch(name: str) -> bool:
