@@ -65,14 +65,13 @@ def test_after_ten_steps_every_trainable_tensor_has_moved(name, techniques):
     if not speedups:
         return
     images, labels = torch.randn(8, channels, size, size), torch.arange(8) % NUM_CLASSES
-    for speedup in speedups:
-        network = speedup.change_model(network, num_classes=NUM_CLASSES, seed=0).train()
-    start = make_start(images, labels, num_classes=NUM_CLASSES, fit=leave)
-    for speedup in speedups:
-        speedup.init_weights(network, start)
-    before = {name: p.detach().clone() for name, p in network.named_parameters()}
     # Its steps are of one size, so that a gradient which is tiny moves a weight too.
     recipe = make_recipe(optimizer=Adam(lr=1e-3), speedups={s.slot: s for s in speedups})
+    network = recipe.speedups.change_model(network, num_classes=NUM_CLASSES, seed=0).train()
+    # In the slots' order, as in a run: kaiming after focal would undo the prior.
+    start = make_start(images, labels, num_classes=NUM_CLASSES, fit=leave)
+    recipe.speedups.init_weights(network, start)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
     stepper, trained = Stepper(network, network, recipe, device=CPU), set()
     for step in range(NUM_STEPS):
         shape = recipe.speedups.shape(Shape(size, size), frac=step / NUM_STEPS)
