@@ -26,6 +26,17 @@ def changed(config, *, num_classes=3):
     return config.change_model(network, num_classes=num_classes, seed=0)
 
 
+def test_no_reference_errs_more_often_on_groups_than_on_classes():
+    group_of, random = torch.tensor(cifar100_groups()), torch.Generator().manual_seed(0)
+    for right in (0.0, 0.1, 0.5, 0.9, 1.0):
+        labels = torch.randint(100, (10_000,), generator=random)
+        guesses = torch.randint(100, (10_000,), generator=random)
+        guesses = torch.where(torch.rand(10_000, generator=random) < right, labels, guesses)
+        errors_on_classes = (guesses != labels).sum()
+        errors_on_groups = (group_of[guesses] != group_of[labels]).sum()
+        assert errors_on_groups <= errors_on_classes
+
+
 def test_superclasses_of_cifar100_are_the_published_ones():
     assert cifar100_groups() == tuple(map(int, COARSE.split()))
     assert Counter(cifar100_groups()) == dict.fromkeys(range(20), 5)

@@ -26,8 +26,9 @@ class EasiestFirst(SpeedupConfig):
 
     Source: the blog post "Training Time Speed Ups"; tasks with weights over progress as in
     curriculum learning, Bengio et al. 2009. (Guo et al. 2018, dynamic task prioritisation, put the
-    hardest first.) Deviation: difficulty is not measured. Which task is first is given, and
-    weights follow a schedule, not the tasks' errors.
+    hardest first.) Difficulty, a reference's error, need not be measured: who is right about a
+    class is right about its group, so no reference errs more often on groups. Deviation: weights
+    follow a schedule, not the tasks' errors.
     """
 
     slot: ClassVar[Slot] = "loss"
