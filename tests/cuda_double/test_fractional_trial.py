@@ -15,6 +15,7 @@ from tune_speed.components.metrics.of_run import OF_RUN
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import DeviceFailed, SetUpFailed
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.training.autotune import step_options
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import finish, run_trial
@@ -205,8 +206,16 @@ def flags_of(
 ) -> set[tuple[bool, bool]]:
     """Returns `deterministic` and `benchmark` of all convolutions of a trial.
 
-    Before it, this process has them the other way round.
+    Before it, this process has them the other way round. The reference step has its own.
     """
+    take = ReferenceStep._take
+
+    def unseen(reference: ReferenceStep) -> None:
+        seen = set(driver.flags)
+        take(reference)
+        driver.flags &= seen
+
+    monkeypatch.setattr(ReferenceStep, "_take", unseen)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", not deterministic)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", deterministic)
     driver.flags.clear()
