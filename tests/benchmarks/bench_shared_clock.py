@@ -128,7 +128,8 @@ def loaded(phase_s: float | None, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> 
     script = f"import bench_shared_clock as b; b.run_load({os.cpu_count()}, {phase_s}, {shares})"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", script]
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    # Not in a session of its own: Linux would share the cores out by sessions, and leave us one.
+    process = subprocess.Popen(command, env=environment, process_group=0)
     try:
         yield
     finally:
