@@ -89,7 +89,7 @@ def train(
     sharing = sharing or Sharing.alone()
     reset_peak_memory(device)
     with clock.span("setup_s"):
-        model, loader = _set_up(job)
+        model, loader = set_up(job)
     try:
         training = _before_first_step(job, model, loader, clock, sharing, checkpoints)
         return (yield from _train(training, interrupt, checkpoints, on_end))
@@ -98,7 +98,8 @@ def train(
         loader.close()
 
 
-def _set_up(job: Job) -> tuple[nn.Module, Loader]:
+def set_up(job: Job) -> tuple[nn.Module, Loader]:
+    """Returns the job's model and loader, as they are before the first step."""
     recipe, device = job.recipe, job.device
     set_seed(recipe, job.seed)
     model = build_model(recipe, job.splits, seed=job.seed, device=device)

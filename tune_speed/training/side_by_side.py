@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from torch import nn
-
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.records import StepTime
-from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import device_key, synchronizer
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.training.build import Job, build_forward, build_model, open_loader, set_seed
+from tune_speed.training.build import Job, build_forward
+from tune_speed.training.loop import set_up
 from tune_speed.training.objective import load_splits
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.ranks import ALONE
@@ -33,11 +31,7 @@ class _Contender:
         self.job = job = Job(
             spec.workload, spec.recipe, splits, spec.seed, device, spec.evaluated_on, ALONE
         )
-        set_seed(spec.recipe, spec.seed)
-        self._model: nn.Module = build_model(spec.recipe, splits, seed=spec.seed, device=device)
-        self._loader: Loader = open_loader(
-            spec.recipe.loader, splits.train, spec.recipe, splits, seed=spec.seed, device=device
-        )
+        self._model, self._loader = set_up(job)
         stack.callback(self._loader.close)
         self._forward: Forward = build_forward(self._model, spec.recipe)
         for shape in job.shapes:
