@@ -82,7 +82,8 @@ def test_board_has_every_configuration_that_met_the_target(resumed: Path, call: 
 def test_certified_row_ran_on_fresh_seeds_alone(certified: Path, call: Call) -> None:
     boards = call("leaderboard", "--study", "tiny", "--json", folder=certified).json
     [[row]] = [board["rows"] for board in boards if board["kind"] == "certified"]
-    assert (row["n"], row["timing"], row["verification"]) == (2, "exclusive", "re-timed")
+    assert (row["n"], row["verification"]) == (2, "re-timed")
+    assert set(row["timing"].split(", ")) <= {"exclusive", "disturbed"}
     searched = {run["seed"] for record in finished(certified) for run in record["runs"]}
     shown = call("show", f"tiny/{row['trial_id']}@certified", "--json", folder=certified).json
     assert not searched & {run["seed"] for run in shown["runs"]}

@@ -19,10 +19,15 @@ of step, as it was) and by raw wall-clock. Printed are the mean of Kendall's τ 
 median of all ratios and the range that holds 90 % of them. Bars for the training clock: τ 0.97,
 median within 2 %, 90 % within 5 %; with `--load` 0.95, 5 % and 10 %. With two rounds or more, the
 same of the runs alone, each round against the medians, says what the machine itself allows.
+
+Where a machine drifts from minute to minute, neither side is wrong and they differ. So all is
+compared once more over the reference step: a search's times over the one at which it tells them,
+those of a run alone over the mean of one before it and one after.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import platform
@@ -36,9 +41,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 import yaml
 from scipy.stats import kendalltau
 
@@ -49,6 +55,8 @@ from tune_speed.tuning.driver.ledger import Ledger
 BARS = {False: (0.97, 0.02, 0.05), True: (0.95, 0.05, 0.10)}
 """τ, the median ratio's distance from 1 and that of 90 % of ratios; without and with load."""
 NUM_RECIPES = 14
+REFERENCE_S = 0.5
+"""For how long reference steps are looked at, a tenth of the time."""
 BIN = Path(sys.executable).parent
 
 
@@ -63,6 +71,13 @@ class Shared(NamedTuple):
     first_s: float
     wall_s: float
     timing: str
+    reference_s: float | None
+    """The reference step at which `train_s` is told."""
+
+    def over_reference(self) -> Self:
+        """Returns the times in reference steps."""
+        unit_s = self.reference_s or math.nan
+        return self._replace(train_s=self.train_s / unit_s, first_s=self.first_s / unit_s)
 
 
 def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, Any]:
@@ -138,13 +153,27 @@ def loaded(phase_s: float | None, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> 
 
 
 def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path) -> None:
-    """Runs each recipe alone, in this process, and writes its time to target."""
+    """Runs each recipe alone, in this process, and writes its time and its reference step [s]."""
+    from tune_speed.runtime.device import resolve_device, synchronizer
+    from tune_speed.runtime.process import run_delay
+    from tune_speed.runtime.reference_step import ReferenceStep
     from tune_speed.training.objective import finish, run_trial
     from tune_speed.training.recipe import Recipe
     from tune_speed.training.trial import Allotment, TrialSpec
     from tune_speed.training.workload import Workload
 
-    times = []
+    torch.set_num_threads(cpus)
+    place = resolve_device(device)
+    reference = ReferenceStep(place, synchronize=synchronizer(place), delayed_s=run_delay(place))
+
+    def reference_s() -> float:
+        reference.begin()
+        ends = time.monotonic() + REFERENCE_S
+        while time.monotonic() < ends:
+            reference.catch_up()
+        return statistics.fmean(reference.times_s)
+
+    times, before_s = [], reference_s()
     for number, (params, recipe) in enumerate(recipes):
         spec = TrialSpec(
             study="alone",
@@ -160,10 +189,12 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
             ),
         )
         run = finish(run_trial(spec), on_report=lambda record: None).runs[0]
-        if run.timing != "exclusive" or run.time_to_target_s is None:
+        if run.timing == "shared" or run.time_to_target_s is None:
             others = ", ".join(run.cotenants) or run.note or run.stop_reason
             raise SystemExit(f"a run alone must be alone and meet its target, but got: {others}")
-        times.append(run.time_to_target_s)
+        after_s = reference_s()
+        times.append((run.time_to_target_s, (before_s + after_s) / 2))
+        before_s = after_s
     out.write_text(json.dumps(times))
 
 
@@ -188,11 +219,12 @@ def run_shared(tree: Mapping[str, Any], folder: Path, address: str) -> tuple[Rec
 
 def _shared(run: RunResult, firsts: Mapping[str, float]) -> Shared:
     assert run.time_to_target_s is not None and run.shared_train_s is not None
-    first_s = run.time_to_target_s
+    first_s, reference_s = run.time_to_target_s, None
     if run.step_times:
         (step_time,) = run.step_times
         first_s *= firsts[step_time.key] / step_time.step_s
-    return Shared(run.time_to_target_s, first_s, run.shared_train_s, run.timing.value)
+        reference_s = step_time.reference_s
+    return Shared(run.time_to_target_s, first_s, run.shared_train_s, run.timing.value, reference_s)
 
 
 @contextmanager
@@ -287,7 +319,7 @@ def main() -> None:
     cpus = options.threads
     device = "cuda" if options.gpu else "cpu"
     tree = study(options.cotenants, cpus, gpu=options.gpu, compiled=options.compile)
-    alone: list[list[float]] = []
+    alone: list[list[tuple[float, float]]] = []
     shared: list[list[Shared]] = []
     with (
         tempfile.TemporaryDirectory() as name,
@@ -304,10 +336,23 @@ def main() -> None:
             print(f"round {number + 1}: {time.time() - began:.0f} s", file=sys.stderr)
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {cpus} threads a trial, {options.cotenants} co-tenants")
-    medians = [statistics.median(times) for times in zip(*alone, strict=True)]
+    times = [[time_s for time_s, _ in rows] for rows in alone]
+    medians = [statistics.median(each) for each in zip(*times, strict=True)]
     figures = report(recipes, medians, shared, load=options.load)
+    in_references = [[time_s / unit_s for time_s, unit_s in rows] for rows in alone]
+    middle = [statistics.median(each) for each in zip(*in_references, strict=True)]
+    figures["over_reference"] = {
+        name: _compare(
+            f"over the reference step, {word}",
+            middle,
+            [[getattr(t.over_reference(), name) for t in trials] for trials in shared],
+        )
+        for name, word in (("train_s", "training clock"), ("first_s", "first window"))
+    }
     if options.rounds > 1:
-        figures["noise"] = _compare("alone against alone", medians, alone)
+        figures["noise"] = _compare("alone against alone", medians, times)
+        over = "over the reference step, alone against alone"
+        figures["over_reference"]["noise"] = _compare(over, middle, in_references)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
 

@@ -109,9 +109,10 @@ def test_exclusive_isolated_and_shared_clocks_are_told_apart() -> None:
         with_timing(run, Timing.SHARED, "other/t0002", note="no step could be timed"),
     )
     text = runs_text(make_record(runs=runs))
-    assert "exclusive: no other run of tune-speed on the device (1 of 3 runs)" in text
-    assert "isolated: steps × step time alone" in text
-    assert "shared with other/t0001, other/t0002: these times are upper bounds" in text
+    assert "exclusive: seconds, with no other run of tune-speed on the device (1 of 3 runs)" in text
+    assert "isolated: steps × isolated step time" in text
+    assert "shared: seconds on a SHARED device, slowed by others: upper bounds" in text
+    assert "beside other/t0001, other/t0002" in text
     assert "no step could be timed" in text
     assert "upper bounds" not in runs_text(make_record(runs=runs[:1]))
 

@@ -15,7 +15,6 @@ from tune_speed.runtime import device, hardware
 from tune_speed.runtime.device import (
     GIB,
     DataLimit,
-    cpu_wait_s,
     describe_devices,
     device_key,
     limit_memory,
@@ -164,13 +163,6 @@ def test_kernels_entries_are_in_bytes() -> None:
     resident = status_bytes("VmRSS")
     assert resident == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     assert status_bytes("VmNothing") is None
-
-
-def test_wait_for_a_core_is_counted_from_the_moment_that_is_given() -> None:
-    whole_s = cpu_wait_s()
-    assert whole_s is not None and cpu_wait_s(since=None) is None
-    since_s = cpu_wait_s(since=whole_s)
-    assert since_s is not None and 0 <= since_s <= 60 and cpu_wait_s(since=1e9) == 0.0
 
 
 def test_gpu_is_found_by_its_bus_where_its_uuid_is_another(

@@ -33,13 +33,22 @@ class Timing(StrEnum):
     ISOLATED = "isolated"
     """Steps times the seconds of a step, measured while the device's other tenants stood still."""
     DISTURBED = "disturbed"
-    """The same, but strangers were at work on the device in each window that was measured."""
+    """These or exclusive seconds, where strangers were at work: in each window, or all along."""
     EXCLUSIVE = "exclusive"
     """Seconds that passed, with nobody else on the device."""
     SHARED = "shared"
     """Seconds that passed, slowed by others on the device: an upper bound."""
 
 
+CLOCK_WORDS = {
+    Timing.SHARED: "seconds on a SHARED device, slowed by others: upper bounds",
+    Timing.DISTURBED: "seconds DISTURBED by strangers on the device",
+    Timing.ISOLATED: "steps × isolated step time",
+    Timing.EXCLUSIVE: "seconds, with no other run of tune-speed on the device",
+}
+"""What times are made of, the least trustworthy first."""
+RECLOCKED = "re-clocked: "
+"""Begins the part of a note that says so."""
 CLOCKED = (Timing.ISOLATED, Timing.DISTURBED)
 """Of runs whose clock is made of step times."""
 
@@ -223,6 +232,12 @@ class RunResult(Record):
     def amortised_time_to_target_s(self) -> float | None:
         """Time to target without `init_s` [s]: what it costs where those weights are at hand."""
         return None if self.time_to_target_s is None else self.time_to_target_s - self.init_s
+
+    @property
+    def reclocked(self) -> str:
+        """What its first steps took by windows at the time, and take by all; empty if the same."""
+        found = (each for each in self.note.split("; ") if each.startswith(RECLOCKED))
+        return next(found, "").removeprefix(RECLOCKED)
 
     @property
     def final(self) -> Evaluation | None:

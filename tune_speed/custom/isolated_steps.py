@@ -22,6 +22,7 @@ from tune_speed.core.stats import mean_interval
 from tune_speed.custom.checkpoints import CountedSteps
 from tune_speed.runtime import step_timer
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.process import MOST_DELAYED
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import Measurement
@@ -237,7 +238,7 @@ class IsolatedSteps:
         if turn.is_isolated:
             self._new.references_s = self._reference.times_s
             share = (after_s - before_s) / max(ended_s - began_s, 1e-6)
-            if share > step_timer.MOST_DELAYED:
+            if share > MOST_DELAYED:
                 self._new.disturbed = f"it waited {share:.0%} of the time for a core"
             self._window = self._window.joined(self._new)
         # A window may be of many turns, but not of many that did not stay isolated.

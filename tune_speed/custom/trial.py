@@ -20,6 +20,7 @@ from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.pooled_times import timing_of
+from tune_speed.runtime.process import HeldUp, cpu_wait_s, run_delay
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
@@ -95,7 +96,7 @@ class _Training:
     ) -> None:
         self._spec, self._device, self._sharing = spec, device, sharing
         self._clock = Clock(synchronize=devices.synchronizer(device), turnstile=sharing.turnstile)
-        self._waited_before_s = devices.cpu_wait_s()
+        self._waited_before_s, self._held_up = cpu_wait_s(), HeldUp(device)
         self._saved: SavedRuns | None = None
         if spec.checkpoint is not None:
             self._saved = SavedRuns(
@@ -144,7 +145,7 @@ class _Training:
         # Nothing says that steps of another run are alike, so its times are none of this one's.
         kind = self._spec.workload.function_hash, self._spec.recipe.params, self._sharing.label
         place, synchronize = place_of(self._device), devices.synchronizer(self._device)
-        reference, delayed_s = None, devices.run_delay(self._device)
+        reference, delayed_s = None, run_delay(self._device)
         if self._sharing.isolates:
             with self._clock.span("compile_s"):
                 reference = ReferenceStep(
@@ -188,7 +189,8 @@ class _Training:
     def _result(self, run: OwnRun, outcome: Outcome) -> RunResult:
         last, share = run.evaluations[-1] if run.evaluations else None, self._spec.allotment
         step_times = () if run.step_time is None else (run.step_time,)
-        timing, why = self._sharing.timing_of_clock()
+        held_up_frac = self._held_up.frac()
+        timing, why = self._sharing.timing_of_clock(held_up_frac)
         if step_times:
             timing, why = timing_of(step_times), ""
         passed_s = self._clock.elapsed("train_s")
@@ -203,10 +205,11 @@ class _Training:
             train_s=run.train_s,
             steps=last.step if last else 0,
             samples=last.samples if last else 0,
+            held_up_frac=held_up_frac,
             seed=self._spec.seed,
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,
-            cpu_wait_s=devices.cpu_wait_s(since=self._waited_before_s),
+            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             timing=timing,
             step_times=step_times,
             windows=tuple(self._sharing.windows),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tune_speed.core import stats
 from tune_speed.core.comparability import sign_of, target_of
-from tune_speed.core.records import Record, Status, Timing, TrialRecord
+from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRecord
 from tune_speed.core.text import INFINITE, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
@@ -179,20 +179,14 @@ def _quality(found: Statistics) -> list[str]:
 
 def _clock(found: Statistics) -> list[str]:
     """Returns the kinds of clock, the least trustworthy first."""
-    others = ", ".join(found.cotenants)
-    company = f" with {others}" if others else ""
-    words = {
-        Timing.SHARED: f"shared{company}: these times are upper bounds",
-        Timing.ISOLATED: f"isolated: steps × step time alone, on a device shared{company}",
-        Timing.DISTURBED: "disturbed: steps × step time, measured while strangers were at work",
-        Timing.EXCLUSIVE: "exclusive: no other run of tune-speed on the device",
-    }
     lines = [
-        f"  clock            {text}{f' ({count} of {found.n} runs)' if count < found.n else ''}"
-        for timing, text in words.items()
-        if (count := found.timing.get(timing, 0))
+        f"  clock            {timing}: {text}"
+        + (f" ({n} of {found.n} runs)" if n < found.n else "")
+        for timing, text in CLOCK_WORDS.items()
+        if (n := found.timing.get(timing, 0))
     ]
-    return [*lines, *(f"                   {note}" for note in found.notes)]
+    beside = [f"beside {', '.join(found.cotenants)}"] if found.cotenants else []
+    return [*lines, *(f"                   {note}" for note in [*beside, *found.notes])]
 
 
 def _interval(interval: stats.TimeInterval) -> str:

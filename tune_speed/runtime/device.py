@@ -296,30 +296,6 @@ def device_memory_gib(device: torch.device) -> float | None:
     return (total_bytes - free_bytes) / GIB
 
 
-def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
-    """Returns how long this process' threads have waited for a core `since` then [s], if known."""
-    # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.
-    try:
-        stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
-        waited_s = sum(int(stat.split()[1]) for stat in stats) / 1e9
-    except (OSError, ValueError, IndexError):
-        # A thread ended, or another system.
-        return None
-    # Threads that ended took theirs along.
-    return max(0.0, waited_s - since) if stats and since is not None else None
-
-
-def run_delay(device: torch.device) -> Callable[[], float]:
-    """Returns a call that returns how long the calling thread has waited for a core so far [s].
-
-    It returns 0.0 where Linux does not say it, and on a GPU, which goes on meanwhile.
-    """
-    file = Path("/proc/thread-self/schedstat")
-    if device.type != "cpu" or not file.exists():
-        return lambda: 0.0
-    return lambda: int(file.read_bytes().split()[1]) / 1e9
-
-
 def release_memory(device: torch.device) -> None:
     """Gives back what dead tensors still hold, so that the next try starts from nothing."""
     gc.collect()

@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tune_speed.core.records import CLOCKED, RunResult, StepTime, Timing, TrialRecord
+from tune_speed.core.records import CLOCKED, RECLOCKED, RunResult, StepTime, Timing, TrialRecord
 from tune_speed.core.stats import student_quantile
 from tune_speed.core.text import counted
 
@@ -197,13 +197,10 @@ def timing_of(step_times: Iterable[StepTime]) -> Timing:
 
 def why_reclocked(run: RunResult, new: Sequence[StepTime]) -> str:
     """Returns the run's note with what a step took at first, and of how many windows it is now."""
-    said = "re-clocked: "
-    kept = [each for each in run.note.split("; ") if each and not each.startswith(said)]
-    first = next((n for n in run.note.split("; ") if n.startswith(said)), "")
-    was = first.removeprefix(said).partition(" →")[0]
-    was = was or f"{1000 * run.step_times[0].step_s:.3g}"
+    kept = [each for each in run.note.split("; ") if each and not each.startswith(RECLOCKED)]
+    was = run.reclocked.partition(" →")[0] or f"{1000 * run.step_times[0].step_s:.3g}"
     now = f"{1000 * new[0].step_s:.3g}"
     if was == now:
         return "; ".join(kept)
     windows = counted(sum(each.num_windows for each in new), "window")
-    return "; ".join([*kept, f"{said}{was} → {now} ms a step, by {windows}"])
+    return "; ".join([*kept, f"{RECLOCKED}{was} → {now} ms a step, by {windows}"])

@@ -1,4 +1,4 @@
-"""The process itself: its garbage collector, its signals, and its end with its parent."""
+"""The process itself: its garbage collector, its waits for a core, its signals, its end."""
 
 import ctypes
 import gc
@@ -6,9 +6,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    import torch
 
 USUAL = gc.get_threshold()
 # The collector looks through all that is imported again and again: of 3.4 s that the libraries of a
@@ -28,6 +35,68 @@ def settle() -> None:
     # Each look at them takes 0.25 s with torch.
     gc.freeze()
     gc.set_threshold(*USUAL)
+
+
+def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
+    """Returns how long this process' threads have waited for a core `since` then [s], if known."""
+    # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.
+    try:
+        stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+        waited_s = sum(int(stat.split()[1]) for stat in stats) / 1e9
+    except (OSError, ValueError, IndexError):
+        # A thread ended, or another system.
+        return None
+    # Threads that ended took theirs along.
+    return max(0.0, waited_s - since) if stats and since is not None else None
+
+
+def run_delay(device: "torch.device") -> Callable[[], float]:
+    """Returns a call that returns how long the calling thread has waited for a core so far [s].
+
+    It returns 0.0 where Linux does not say it, and on a GPU, which goes on meanwhile.
+    """
+    file = Path("/proc/thread-self/schedstat")
+    if device.type != "cpu" or not file.exists():
+        return lambda: 0.0
+    return lambda: int(file.read_bytes().split()[1]) / 1e9
+
+
+MOST_DELAYED = 0.1
+"""Share of a time that its thread waits for a core, from which on strangers disturbed it."""
+
+
+class HeldUp:
+    """How much strangers have held up the calling thread since this was made."""
+
+    def __init__(self, device: "torch.device") -> None:
+        self._delayed_s = run_delay(device)
+        self._before = self._delayed_s(), _others_cpu_s(), time.monotonic()
+
+    def frac(self) -> float:
+        """Returns the share of the time that it waited for a core while others had one.
+
+        0.0 where Linux does not say it, and on a GPU.
+        """
+        delayed_s, others_s, began_s = self._before
+        waited_s = self._delayed_s() - delayed_s
+        if waited_s <= 0:
+            return 0.0
+        # It may also have waited for its own process.
+        waited_s = max(0.0, min(waited_s, _others_cpu_s() - others_s))
+        return waited_s / max(time.monotonic() - began_s, waited_s)
+
+
+def _others_cpu_s() -> float:
+    """Returns for how long cores have worked for others than this process and its children [s]."""
+    every, own = psutil.cpu_times()._asdict(), psutil.Process()
+    # Guests are part of `user`.
+    idle = ("idle", "iowait", "guest", "guest_nice")
+    others_s = sum(value for name, value in every.items() if name not in idle)
+    others_s -= sum(own.cpu_times()[:4])
+    for child in own.children(recursive=True):
+        with suppress(psutil.Error):
+            others_s -= sum(child.cpu_times()[:4])
+    return float(others_s)
 
 
 # From linux/prctl.h.

@@ -7,6 +7,7 @@ from typing import Self
 from tune_speed.core.config import Config
 from tune_speed.core.records import StepTime, Timing
 from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.process import MOST_DELAYED
 from tune_speed.runtime.turnstile import LONGEST_PAUSE_S, Turnstile
 
 NOBODY_STOOD = "no step could be timed while the co-tenants stood still"
@@ -127,20 +128,23 @@ class Sharing:
         """Who was on the device whenever this run looked: `study/trial`, sorted."""
         return tuple(sorted(self._seen))
 
-    def timing_of_clock(self) -> tuple[Timing, str]:
+    def timing_of_clock(self, held_up_frac: float = 0.0) -> tuple[Timing, str]:
         """Returns what seconds that passed are worth, and why they are worth less than they could.
 
-        For a run whose step time is not isolated.
+        For a run whose step time is not isolated, and that strangers held up for this share of it.
         """
+        alone = Timing.EXCLUSIVE, ""
+        if held_up_frac > MOST_DELAYED:
+            alone = Timing.DISTURBED, f"others took its core for {held_up_frac:.0%} of the time"
         if self._tenancy is None:
-            return Timing.EXCLUSIVE, ""
+            return alone
         if why_not := self._why_not():
             return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
         if self.isolates:
             return Timing.SHARED, self.why_shared
         if self._seen:
             return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
-        return Timing.EXCLUSIVE, ""
+        return alone
 
     def _why_not(self) -> str | None:
         """Returns why co-tenants cannot, or could not, be seen or stopped; None if all is well."""

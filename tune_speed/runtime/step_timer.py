@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from tune_speed.core.stats import mean_interval, student_quantile
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.process import MOST_DELAYED
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.turnstile import TURN_S, Turnstile
 
@@ -22,8 +23,6 @@ MARGIN_S = 0.1
 """Left of a turn when its last long step is to end [s]."""
 MAX_TURNS = 3
 """A measurement that was disturbed or did not stay isolated is repeated, so many in all."""
-MOST_DELAYED = 0.1
-"""Share of a window that its thread waits for a core, from which on it is disturbed."""
 # Each block ends with a wait for the device, after which a GPU is idle until the host has launched
 # its next kernels: a few tenths of a millisecond, which is 3 to 6 % of 10 ms.
 BLOCK_S = {"cpu": 0.01, "cuda": 0.1}

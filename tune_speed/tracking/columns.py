@@ -152,6 +152,11 @@ class BoardColumns(Config):
         "what the training clock is made of: isolated, disturbed, exclusive or shared",
         lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),
     )
+    reclocked: str = column(
+        "step time by the windows at the time → by all windows, and how many; empty if the same",
+        of_run=lambda x: x.reclocked,
+        heading="re-clocked",
+    )
     slowdown: float | None = column(
         "time next to others on the device over time alone",
         of_run=lambda x: x.slowdown,

@@ -20,7 +20,6 @@ from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
-    cpu_wait_s,
     describe_devices,
     device_memory_gib,
     is_out_of_memory,
@@ -28,6 +27,7 @@ from tune_speed.runtime.device import (
     release_memory,
 )
 from tune_speed.runtime.pooled_times import timing_of
+from tune_speed.runtime.process import HeldUp, cpu_wait_s
 from tune_speed.runtime.sharing import CotenantHistory, Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, take_all
 from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
@@ -132,7 +132,7 @@ class Progress:
         self._loss_samples = 0
         self._flop: float | None = 0.0
         self._held = dict[Part, HeldImages]()
-        self._waited_before_s = cpu_wait_s()
+        self._waited_before_s, self._held_up = cpu_wait_s(), HeldUp(self.device)
         self._utilisations = list[float]()
         self._peak_gib = 0.0
         self._device_gib: float | None = None
@@ -293,6 +293,7 @@ class Progress:
             shape_steps=self._shape_steps(),
             init_s=self.init_s,
             slowdown=passed_s / train_s if self.phases and train_s else None,
+            held_up_frac=self._held_up.frac(),
             cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             **isolated,
         )

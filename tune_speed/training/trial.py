@@ -133,14 +133,16 @@ def run_result(
     train_s: float,
     steps: int,
     samples: int,
+    held_up_frac: float,
     **more: Any,
 ) -> RunResult:
     """Returns how a run ended, or stands, with the times that follow from its clock.
 
-    `train_s` is the training clock [s], which need not be that of `clock`; `more` are further
-    fields of `RunResult`, which replace those that follow from the clock.
+    `train_s` is the training clock [s], which need not be that of `clock`; others held it up for
+    `held_up_frac` of its time. `more` are further fields of `RunResult`, which replace those that
+    follow from the clock.
     """
-    timing, note = sharing.timing_of_clock()
+    timing, note = sharing.timing_of_clock(held_up_frac)
     fields = {
         "images_per_s": samples / train_s if samples and train_s else None,
         "step_time_ms": 1000 * train_s / steps if steps else None,

@@ -10,9 +10,10 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import device_key, is_out_of_memory, run_delay, synchronizer
+from tune_speed.runtime.device import device_key, is_out_of_memory, synchronizer
 from tune_speed.runtime.hardware import strangers
 from tune_speed.runtime.pooled_times import pooled, with_window
+from tune_speed.runtime.process import run_delay
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, Turns, isolated_time

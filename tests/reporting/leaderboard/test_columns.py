@@ -22,7 +22,8 @@ from tune_speed.tracking.glossary import METRICS
 
 
 def record(trial_id: str = "t0000", **fields: Any) -> TrialRecord:
-    run = make_run().model_copy(update={"slowdown": 1.5, **fields})
+    own = {"slowdown": 1.5, "note": "re-clocked: 49.2 → 40.7 ms a step, by 2 windows"}
+    run = make_run().model_copy(update=own | fields)
     return make_record(trial_id, runs=(run,))
 
 

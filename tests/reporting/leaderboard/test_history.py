@@ -76,3 +76,10 @@ def test_misses_and_trials_without_an_end_set_no_record() -> None:
     mostly = (make_run(time_s=1.0), make_run(Status.MISSED), make_run(Status.MISSED))
     missed = [finished(2, 1.0, status=Status.MISSED), finished(3, 1.0, runs=mostly)]
     assert record_history([unknown, *missed]) == ()
+
+
+def test_a_certified_trial_that_strangers_disturbed_sets_no_record() -> None:
+    runs = (make_run(time_s=1.0), make_run(time_s=1.0).model_copy(update={"timing": "disturbed"}))
+    fast, slow = finished(1, 1.0, runs=runs, kind="certified"), finished(2, 2.0, kind="certified")
+    assert [held.expected_s for held in record_history([fast, slow])] == [2.0]
+    assert len(record_history([fast.model_copy(update={"kind": "estimate"})])) == 1

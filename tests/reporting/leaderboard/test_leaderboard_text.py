@@ -98,12 +98,32 @@ def test_certified_rows_have_a_board_and_columns_of_their_own() -> None:
     assert "faster than" not in shown([estimates])
 
 
+def test_certified_rows_that_strangers_disturbed_are_called_so_and_only_they() -> None:
+    certified = certified_boards()[0]
+    rows = [row.model_copy(update={"timing": "disturbed, exclusive"}) for row in certified.rows]
+    disturbed = certified.model_copy(update={"rows": tuple(rows)})
+    text = " ".join(shown([disturbed]).split())
+    assert "disturbed, exclusive" in text and "their rows set no record" in text
+    assert "timing" not in tables.told(certified, tables.PAGE["certified"])
+    assert "timing" in tables.told(disturbed, tables.PAGE["certified"])
+
+
 def test_what_the_clock_is_made_of_is_said() -> None:
     record = make_record()
     isolated = record.runs[0].model_copy(update={"timing": Timing.ISOLATED})
     board = make_boards([(None, record.model_copy(update={"runs": (isolated,)}))])
     assert "steps × isolated step time" in shown(board)
     assert "SHARED" in shown(make_boards([(None, record)]))
+
+
+def test_rows_whose_step_times_changed_say_from_what_and_others_have_no_such_column() -> None:
+    said = "49.2 → 40.7 ms a step, by 2 windows"
+    run = make_run().model_copy(update={"note": f"loader is slow; re-clocked: {said}"})
+    changed = make_boards([(None, make_record(runs=(run,))), (None, make_record("t0001"))])
+    assert [row.reclocked for row in changed[0].rows] == [said, ""]
+    assert f"re-clocked: {said}" in shown(changed)
+    assert tables.told(changed[0], tables.PAGE["estimate"])[-2:] == ["reclocked", tables.SEARCH]
+    assert "reclocked" not in tables.told(boards()[0], tables.PAGE["estimate"])
 
 
 def test_listing_as_markdown_keeps_its_columns_whatever_is_in_a_cell() -> None:

@@ -136,7 +136,7 @@ def test_steps_on_two_devices_are_isolated_together_and_train_the_same(
     with neighbour(tmp_path) as pauses_s:
         record = finish(run_here(spec), on_report=lambda record: None)
     result = record.runs[0]
-    assert alone.timing == Timing.EXCLUSIVE and result.timing in CLOCKED
+    assert alone.timing in (Timing.EXCLUSIVE, Timing.DISTURBED) and result.timing in CLOCKED
     (step_time,) = result.step_times
     assert step_time.num_steps >= 2 and 0 < step_time.low_s <= step_time.step_s
     assert result.clocks.train_s == pytest.approx(2 * NUM_TRAIN / 16 * step_time.step_s)

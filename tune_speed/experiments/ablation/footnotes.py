@@ -2,20 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tune_speed.core.records import Status, Timing
+from tune_speed.core.records import CLOCK_WORDS, Status, Timing
 from tune_speed.core.text import INFINITE, factor, percent
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.result import AblationResult, EffectResult
 
-# What the training clocks are made of, the least trustworthy first.
-CLOCKS = {
-    Timing.SHARED: "seconds on a SHARED device, slowed by others: upper bounds",
-    Timing.DISTURBED: "steps × step time, measured while strangers were at work on the device",
-    Timing.ISOLATED: "steps × isolated step time, which runs of one kind share: intervals of speed"
-    " lack what that measurement varies by",
-    Timing.EXCLUSIVE: "seconds, with no other run of tune-speed on the device",
-}
 USUAL = (Status.REACHED, Status.MISSED)
 MOST_P_VALUE = 0.05
 ADDED: Mapping[Design, str] = {
@@ -154,7 +146,12 @@ def _meaning(result: AblationResult) -> Iterator[str]:
             "Runs stop where they meet the target, so that accuracies at the end hardly tell arms"
             " apart."
         )
-    kinds = [text for timing, text in CLOCKS.items() if result.timing.get(timing)]
+    kinds = [text for timing, text in CLOCK_WORDS.items() if result.timing.get(timing)]
     if kinds:
         others = f" ({', '.join(result.cotenants)})" if result.cotenants else ""
         yield f"Clock: {'; '.join(kinds)}{others}."
+    if result.timing.get(Timing.ISOLATED):
+        yield (
+            "Runs of one kind share a step time: intervals of speed lack what its measurement"
+            " varies by."
+        )

@@ -203,7 +203,7 @@ class _Parts:
         (before, after), runs = self.surroundings, self.placed.runs
         return sections.System(
             machine=before.machine,
-            is_exclusive=all(run.timing == Timing.EXCLUSIVE for run in runs),
+            is_exclusive=all(run.timing != Timing.SHARED for run in runs),
             cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
             device_fraction=1.0,
             cpu_threads=self.records[-1].cpu_threads,

@@ -42,10 +42,9 @@ from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.provenance import Surroundings
 from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
 
-# A run during which others came to the device does not count; so many in a row are an error.
-MAX_SHARED_RUNS = 3
-# Share of a run's time in which its threads wait for a core, from which on it is reported.
-LARGE_WAIT = 0.05
+# A run that was not alone on the device is repeated, so often in all. If they were runs of
+# tune-speed, that is an error; strangers cannot be told to leave: the last counts, as disturbed.
+MAX_TURNS = 3
 CERTIFICATION = "certification"
 
 
@@ -232,34 +231,29 @@ class _Session:
             self._ledger.described(name, facts.model_dump(mode="json"), is_last=is_last)
 
     def _take_turn(self, turn: Turn, device: ExclusiveDevice) -> None:
-        for _ in range(MAX_SHARED_RUNS):
+        for tries_left in reversed(range(MAX_TURNS)):
             record = device.run(_spec(self.everyone[turn.name].record, seed=turn.seed))
             run = record.runs[0]
             if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
                 break
             others = ", ".join(run.cotenants) or run.note or "unknown"
-            self._on_line(f"{turn.name} runs again: it was not alone on the device ({others})")
-        else:
+            again = "runs again" if tries_left else "counts as disturbed"
+            self._on_line(f"{turn.name} {again}: it was not alone on the device ({others})")
+        if run.timing == Timing.SHARED and run.status != Status.FAILED:
             raise ServiceError(
                 "a certified run must have its device to itself, but others were there in"
-                f" {MAX_SHARED_RUNS} runs: {others}. Let them end, and give the same command"
+                f" {MAX_TURNS} runs: {others}. Let them end, and give the same command"
                 " again: nothing that ran is lost."
             )
         self._ledger.ran(turn, record)
         dropped = self._schedule.add(turn, run)
-        time = "missed" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
+        missed = f"missed: {run.stop_reason}"
+        time = missed if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
         final, left = final_metric(record), self._schedule.most_runs_left
-        metric = "" if final is None else f", {final:.4f}"
+        metric = "" if final is None or time == missed else f", {final:.4f}"
         stage = "" if turn.stage == "first" else "final, "
         rest = f"at most {left} to go" if left else "the last"
         self._on_line(f"{stage}round {turn.round + 1}: {turn.name} {time}{metric}  ({rest})")
-        busy_s = run.clocks.train_s + run.clocks.eval_s
-        waited = (run.cpu_wait_s or 0.0) / busy_s if busy_s else 0.0
-        if waited > LARGE_WAIT:
-            self._on_line(
-                f"other work was on the machine: that run waited for a core {waited:.0%} of its"
-                " time"
-            )
         for each in dropped:
             self._on_line(each.reason)
 

@@ -32,7 +32,7 @@ from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
 from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime import device as devices
-from tune_speed.runtime.process import stop_signals
+from tune_speed.runtime.process import cpu_wait_s, stop_signals
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.autotune.loader_workers import usable_cores
@@ -198,7 +198,7 @@ def _take(
         samples_per_step=recipe.samples_per_step * pipeline.shape.growth,
         synchronize=devices.synchronizer(device),
         waited=lambda: pipeline.waits.waited_s,
-        core_waited=lambda: devices.cpu_wait_s() or 0.0,
+        core_waited=lambda: cpu_wait_s() or 0.0,
         on_block=on_block,
     )
 
@@ -208,7 +208,7 @@ def _idle_s(
 ) -> float | None:
     """Returns how long the device does nothing in a step as it runs [s]; None if unknown."""
     if device.type == "cpu":
-        known = devices.cpu_wait_s() is not None
+        known = cpu_wait_s() is not None
         return taken.core_wait_s / torch.get_num_threads() if known else None
     busy = phases.busy_s_per_sample(pipeline.take, device=device)
     samples = recipe.samples_per_step * pipeline.shape.growth

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 
 from tune_speed.core import comparability
 from tune_speed.core.config import Config
-from tune_speed.core.records import CLOCKED, ENDS, Recommended, RunResult, Status, TrialRecord
+from tune_speed.core.records import (
+    CLOCKED,
+    ENDS,
+    Recommended,
+    RunResult,
+    Status,
+    Timing,
+    TrialRecord,
+)
 from tune_speed.core.stats import RunStatistics, finite_or_none, wilson_interval
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
@@ -134,6 +142,11 @@ class Row(BoardColumns, Ranked):
     def name(self) -> str:
         """`study/trial`."""
         return f"{self.study}/{self.trial_id}"
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether strangers were at work beside any of its runs."""
+        return Timing.DISTURBED in self.timing.split(", ")
 
     @property
     def place(self) -> str:

@@ -87,6 +87,7 @@ SHOWN: dict[str, Shown] = {
     "peak_memory_gib": _plain("peak_memory_gib", "Memory [GiB]"),
     "flop_per_s": _plain("flop_per_s", "FLOP/s"),
     "timing": _plain("timing", "Clock", is_left=True),
+    "reclocked": _plain("reclocked", "Re-clocked", is_left=True),
     FASTER: Shown(
         lambda row: faster_text(row) + (f", {row.rival}" if row.rival else ""),
         FASTER,
@@ -106,7 +107,8 @@ _OF_FASTEST = (
     *("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib"),
     "flop_per_s",
 )
-_CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status")
+"""In a terminal; what was re-clocked is there in the lines below the table."""
+_CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status", "timing")
 TERMINAL = {
     "estimate": tuple(
         (*_ESTIMATE, *_OF_FASTEST[:count], NAME) for count in range(len(_OF_FASTEST), -1, -1)
@@ -114,19 +116,19 @@ TERMINAL = {
     "certified": (
         (*_CERTIFIED, FASTER, NAME),
         (*_CERTIFIED, FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "final", "status", FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "status", FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", NAME),
+        ("rank", EXPECTED, "hits/n", "final", "status", "timing", FACTOR, NAME),
+        ("rank", EXPECTED, "hits/n", "status", "timing", FACTOR, NAME),
+        ("rank", EXPECTED, "hits/n", "timing", NAME),
     ),
 }
 """Columns of a terminal by kind of board, the widest set first."""
 PAGE = {
     "estimate": (
-        *("rank", NAME, EXPECTED, "chance", "hits/n", *_OF_FASTEST),
+        *("rank", NAME, EXPECTED, "chance", "hits/n", *_OF_FASTEST, "reclocked"),
         SEARCH,
     ),
     "certified": (
-        *("rank", NAME, EXPECTED, "median (interval)", "hits/n", "final", FASTER, SEARCH),
+        *("rank", NAME, EXPECTED, "median (interval)", "hits/n", "final", "timing", FASTER, SEARCH),
     ),
 }
 """Columns of a page by kind of board; SEARCH only where the board has several studies."""
@@ -183,6 +185,8 @@ def told(board: Board, names: Sequence[str]) -> list[str]:
         # Of a single run of which nothing else is known, the expected time is its time.
         "hits/n": not is_once,
         "time_to_target_s": not is_once,
+        "timing": board.kind != "certified" or any(row.is_disturbed for row in board.rows),
+        "reclocked": any(row.reclocked for row in board.rows),
     }
     return [name for name in names if says.get(name, True)]
 
@@ -207,6 +211,8 @@ def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
     studies = {row.study for row in board.rows}
     name = row.name if len(studies) > 1 else row.trial_id
     parts = [f"{name}: {describe_params(row.params)}"]
+    if row.reclocked:
+        parts.append(f"re-clocked: {row.reclocked}")
     if with_rivals and row.rival is not None:
         parts.append(f"rival {row.rival}")
     if (len(studies) > 1 or board.kind == "certified") and row.study_trials is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tune_speed.core.records import CLOCK_WORDS
 from tune_speed.core.text import INFINITE, counted, fixed, interval, short_names
 from tune_speed.reporting.leaderboard.ranking import Board
 
@@ -41,9 +42,11 @@ def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
         "estimate": f"Estimates from a search; {_clocks(board)}",
-        "certified": "Certified: fresh seeds, test part, alone on the device; expected_s is the"
+        "certified": "Certified: fresh seeds, test part, the device reserved; expected_s is the"
         " expected time with restarts, with its 95 % interval",
     }[board.kind]
+    if board.kind == "certified" and any(row.is_disturbed for row in board.rows):
+        trust += ". Some runs were DISTURBED by strangers on the device: their rows set no record"
     ranked = sum(row.rank is not None for row in board.rows)
     trials = "trials" if not board.where else "trials that the condition holds for"
     cost = f"{board.tuning_cost_s:.0f} s of training and {board.device_s:.0f} device-seconds"
@@ -74,10 +77,5 @@ def _ties(board: Board) -> str:
 
 def _clocks(board: Board) -> str:
     timings = {timing for row in board.rows for timing in row.timing.split(", ")}
-    words = {
-        "isolated": "steps × isolated step time",
-        "disturbed": "steps × step time DISTURBED by strangers on the device",
-        "exclusive": "seconds alone on the device",
-        "shared": "seconds on a SHARED device, slowed by others",
-    }
-    return ", ".join(words[name] for name in words if name in timings) or "none met the target"
+    words = [text for timing, text in CLOCK_WORDS.items() if timing in timings]
+    return "; ".join(words) or "none met the target"

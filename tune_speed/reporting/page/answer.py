@@ -4,18 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tune_speed.core.comparability import fastest, final_goodness, final_metric, sign_of, totals_of
-from tune_speed.core.records import Recommended, Status
+from tune_speed.core.records import CLOCK_WORDS, Recommended, Status
 from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
-CLOCKS = {
-    "isolated": "Its seconds are steps × isolated step time: neighbours on the device do not count",
-    "disturbed": "Its seconds are steps × isolated step time, but strangers were at work meanwhile",
-    "exclusive": "Its seconds passed alone on the device",
-    "shared": "Its seconds passed on a shared device, slowed by others: an upper bound",
-}
 # A difference with a higher p-value is called chance.
 LIKELY = 0.05
 
@@ -151,7 +145,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     sure = (
         f"An estimate from the search: one seed, judged on the {winner.record.evaluated_on} part,"
         f" and the best of {counted(len(part.trials), 'trial')}, so luck has a part in it.",
-        f"{CLOCKS[winner.record.runs[-1].timing.value]}.",
+        f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         *_ties(row, boards, "estimate"),
         *(tried if part.certified else []),
         "To be sure, certify it: the fastest run again with fresh seeds, alone on the device.",
@@ -175,7 +169,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
     sure = (
         f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
         f" {winner.record.evaluated_on} part{chance}.",
-        f"{CLOCKS[winner.record.runs[-1].timing.value]}.",
+        f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         f"The fastest single run, {once.trial_id}, took {seconds(once.time_to_target_s)}: of"
         f" {counted(len(part.trials), 'trial')} the best one is lucky.",
         "To be sure, certify it: the favourites again with fresh seeds, alone on the device.",

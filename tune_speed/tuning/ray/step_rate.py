@@ -8,6 +8,7 @@ from typing import Self
 from tune_speed.runtime import device as devices
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.cuda_context import context_gib
+from tune_speed.runtime.process import cpu_wait_s
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.autotune.probe_step import Batch, probe_step
 from tune_speed.training.build import open_loader
@@ -55,11 +56,11 @@ class PackedSteps:
             self._take = self._open.enter_context(probe_step(recipe, splits, device=device))
         self._batches: Iterator[Batch] = chain.from_iterable(loader.epoch(i) for i in count())
         self._steps_in(WARM_UP_S)
-        waited_s = devices.cpu_wait_s() or 0.0
+        waited_s = cpu_wait_s() or 0.0
         num_steps, took_s = self._steps_in(WARM_UP_S)
         self.step_s = took_s / num_steps
         """Seconds of a step, roughly."""
-        self.wait_frac = ((devices.cpu_wait_s() or 0.0) - waited_s) / took_s
+        self.wait_frac = ((cpu_wait_s() or 0.0) - waited_s) / took_s
         """Share of the time in which this process waited for a core, or more with more threads."""
 
     def __enter__(self) -> Self:

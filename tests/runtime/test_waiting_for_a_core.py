@@ -1,0 +1,76 @@
+"""How long a process, and its thread, wait for a core, and how much of that strangers caused."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from tune_speed.runtime.process import HeldUp, cpu_wait_s
+
+CPU = torch.device("cpu")
+BUSY = "import time; end = time.monotonic() + {s}\nwhile time.monotonic() < end: pass"
+
+
+def test_wait_for_a_core_is_counted_from_the_moment_that_is_given() -> None:
+    whole_s = cpu_wait_s()
+    assert whole_s is not None and cpu_wait_s(since=None) is None
+    since_s = cpu_wait_s(since=whole_s)
+    assert since_s is not None and 0 <= since_s <= 60 and cpu_wait_s(since=1e9) == 0.0
+
+
+@pytest.mark.slow
+def test_waiting_for_a_core_is_seen_where_two_share_one() -> None:
+    """Two busy processes on one core: each waits about half of the time."""
+    code = (
+        "import os, time, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from tune_speed.runtime.process import cpu_wait_s\n"
+        "before, end = cpu_wait_s(), time.monotonic() + 2.0\n"
+        "print('ready', flush=True)\n"
+        "while time.monotonic() < end: pass\n"
+        "print(cpu_wait_s() - before)\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    waited_s = [float(process.communicate(timeout=60)[0].split()[-1]) for process in started]
+    assert max(waited_s) > 0.1
+
+
+def held_up_frac(before: str, beside: str, *, held_s: float = 1.5) -> float:
+    """Returns what a busy thread says that shares its only core with another process."""
+    code = f"""
+    import os, subprocess, sys, time, torch
+    os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+    from tune_speed.runtime.process import HeldUp
+    {before}
+    held_up, end = HeldUp(torch.device("cpu")), time.monotonic() + {held_s}
+    {beside}
+    while time.monotonic() < end: pass
+    print(held_up.frac())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return float(done.stdout)
+
+
+START = f"subprocess.Popen([sys.executable, '-c', {BUSY.format(s=3)!r}])"
+
+
+@pytest.mark.slow
+def test_a_thread_is_held_up_by_strangers_and_not_by_its_own_processes() -> None:
+    # A process whose parent has ended is nobody's child.
+    strange = f"subprocess.run(['setsid', '-f', sys.executable, '-c', {BUSY.format(s=3)!r}])"
+    by_strangers, by_itself = held_up_frac("", strange), held_up_frac("", START)
+    assert by_strangers > 0.25
+    assert by_itself < by_strangers - 0.15
+
+
+def test_a_thread_that_waits_for_nobody_is_not_held_up() -> None:
+    held_up = HeldUp(CPU)
+    time.sleep(0.05)
+    assert held_up.frac() < 0.5
+    assert HeldUp(torch.device("cuda", 0)).frac() == 0.0
