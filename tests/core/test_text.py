@@ -86,3 +86,11 @@ def test_moment_is_in_utc_and_taken_for_it_without_a_zone() -> None:
 def test_text_that_says_no_moment_is_long_ago(written: str) -> None:
     assert text.moment_of(written) is None
     assert text.moment_s(written) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("whole", "width", "cut"),
+    [("one two", 7, "one two"), ("one two", 6, "one …"), ("one two", 4, "…"), ("", 3, "")],
+)
+def test_what_is_too_long_loses_its_last_words(whole: str, width: int, cut: str) -> None:
+    assert text.words_cut(whole, width).strip() == cut

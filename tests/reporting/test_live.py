@@ -1,19 +1,36 @@
 import io
 from collections.abc import Callable
+from typing import Any
 
 from making import make_evaluation, make_record, make_run
 from rich.console import Console
+from rich.text import Text
 
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.reporting.live import LiveView
+from tune_speed.core.targets import Target
+from tune_speed.reporting.display import as_text
+from tune_speed.reporting.live import MOST_RUNNING, LiveView
 
 
 def make_view(
-    *, finished: list[TrialRecord] | None = None, left_s: Callable[[], float | None] = lambda: None
+    *,
+    finished: list[TrialRecord] | None = None,
+    left_s: Callable[[], float | None] = lambda: None,
+    is_terminal: bool = False,
+    is_verbose: bool = False,
+    width: int = 200,
 ) -> tuple[LiveView, io.StringIO]:
     out = io.StringIO()
-    console = Console(file=out, width=200, soft_wrap=True)
-    view = LiveView(console, trials=5, finished=finished or [], time_left_s=left_s)
+    console = Console(file=out, width=width, soft_wrap=True, force_terminal=is_terminal)
+    target = Target(metric="accuracy", value=0.97)
+    view = LiveView(
+        console,
+        trials=5,
+        finished=finished or [],
+        time_left_s=left_s,
+        target=target,
+        is_verbose=is_verbose,
+    )
     return view, out
 
 
@@ -90,3 +107,73 @@ def test_piped_output_has_no_escape_codes() -> None:
     view.stop()
     assert "\x1b" not in out.getvalue()
     assert out.getvalue().startswith("t0000 reached")
+
+
+# --- A terminal
+
+
+PARAMS = {"optimizer.sgd.lr": 0.25, "batch_size": 64, "epochs": 2.5}
+
+
+def shown_on_a_terminal(*records: TrialRecord, **options: Any) -> list[str]:
+    view, out = make_view(is_terminal=True, **options)
+    for record in records:
+        view.trial_finished(record=record)
+    return [Text.from_ansi(line).plain for line in out.getvalue().splitlines()]
+
+
+def test_ended_trials_have_one_aligned_line_each_that_breaks_no_word() -> None:
+    best = make_record("t0000", params=PARAMS)
+    failed = make_record("t0001", Status.DIVERGED, time_s=12.5, params=PARAMS)
+    for width in (34, 60, 80, 140):
+        lines = shown_on_a_terminal(best, failed, width=width)
+        assert len(lines) == 2 and max(map(len, lines)) <= width
+        words = {word for line in lines for word in line.split()}
+        assert words <= {
+            *("t0000", "t0001", "reached", "diverged", "1.00", "12.50", "s", "0.9500", "best"),
+            *("lr=0.25", "batch_size=64", "epochs=2.5", "…"),
+        }
+        assert {line.index(" s ") for line in lines} == {23}
+
+
+def test_why_a_trial_was_proposed_and_ended_is_said_on_request() -> None:
+    record = make_record("t0000").model_copy(update={"proposal_reason": "gain: 42% likely"})
+    assert "likely" not in "".join(shown_on_a_terminal(record))
+    verbose = "".join(shown_on_a_terminal(record, is_verbose=True))
+    assert "gain: 42% likely" in verbose and "ended as reached" in verbose
+
+
+def test_statuses_are_coloured() -> None:
+    view, out = make_view(is_terminal=True)
+    view.trial_finished(record=make_record("t0000"))
+    view.trial_finished(record=make_record("t0001", Status.FAILED))
+    reached, failed = out.getvalue().splitlines()
+    assert reached.startswith("\x1b[32mt0000 reached\x1b[0m")
+    assert failed.startswith("\x1b[31mt0001 failed\x1b[0m")
+
+
+def test_picture_has_a_bar_what_has_ended_and_a_line_per_running_trial() -> None:
+    view, _ = make_view(is_terminal=True, left_s=lambda: 95.4)
+    view.trial_finished(record=make_record("t0000", Status.MISSED))
+    assert "1 missed · target accuracy ≥ 0.97" in as_text(view.picture())
+    view.trial_finished(record=make_record("t0001", time_s=1.5))
+    view.trial_started(trial_id="t0002", params=PARAMS, recipe={})
+    view.trial_started(trial_id="t0003", params=PARAMS, recipe={})
+    view.trial_evaluated(trial_id="t0003", evaluation=make_evaluation(step=7, accuracy=0.75))
+    head, ended, first, second = as_text(view.picture()).splitlines()
+    assert head.startswith("██████████░░░░░░░░░░░░░░ 2 of 5 trials · ")
+    assert head.rstrip().endswith("about 1 min 35 s left")
+    assert ended.split(" · ") == ["1 reached", "1 missed", "best 1.50 s (t0001)"]
+    assert first.split() == [
+        *("running", "t0002", "not", "evaluated", "yet"),
+        *("lr=0.25", "batch_size=64", "epochs=2.5"),
+    ]
+    assert second.split()[:7] == ["t0003", "accuracy", "0.7500", "step", "7,", "1.00", "s"]
+
+
+def test_picture_of_very_many_running_trials_names_the_first() -> None:
+    view, _ = make_view(is_terminal=True)
+    for number in range(MOST_RUNNING + 3):
+        start(view, f"t{number:04d}")
+    lines = as_text(view.picture()).splitlines()
+    assert len(lines) == 2 + MOST_RUNNING + 1 and lines[-1] == "and 3 more"

@@ -65,7 +65,7 @@ def test_what_is_no_record_gives_none(text: str) -> None:
 def test_any_name_becomes_a_key_that_mlflow_takes(name: str) -> None:
     key = schema.safe_key(name)
     _validate_param_name(key)
-    _validate_metric_name(f"recipe/{key}")
+    _validate_metric_name(key)
     assert 0 < len(key) <= 250
 
 
@@ -128,7 +128,7 @@ def test_a_trial_without_an_evaluation_has_no_accuracy_and_no_gap() -> None:
     run = RunResult(status=Status.OOM, seed=0, stop_reason="out of memory")
     keys = {p.key for p in schema.record_points(make_record(runs=(run,)), start_ms=0)}
     assert {"accuracy", "gap", "final_accuracy", "time_to_target_s"}.isdisjoint(keys)
-    assert {"reached", "train_s", "recipe/batch_size"} <= keys
+    assert {"reached", "train_s"} <= keys
 
 
 def test_several_seeds_keep_their_metrics_apart() -> None:
@@ -270,3 +270,11 @@ def test_what_its_search_cost_comes_back_with_a_certified_record() -> None:
     back = schema.unpack_record(schema.pack_record(record))
     assert back is not None and back.certificate is not None
     assert back.certificate["provenance"] == {"tuning_trials": 60, "tuning_device_s": 49.0}
+
+
+def test_settings_of_a_recipe_are_parameters_and_no_metrics() -> None:
+    """Each number as a metric was a chart of one bar, before the first learning curve."""
+    record = make_record()
+    keys = {p.key for p in schema.record_points(record, start_ms=0)}
+    assert not [key for key in keys if "batch_size" in key]
+    assert schema.param_entries(record.recipe, record.params)["batch_size"] == "32"

@@ -37,10 +37,17 @@ class Progress:
     """Reports progress on stderr (in a notebook, below the cell), or to the log."""
 
     def __init__(
-        self, *, shown: bool, on_searched: "Callable[[Study], None] | None" = None
+        self,
+        *,
+        shown: bool,
+        on_searched: "Callable[[Study], None] | None" = None,
+        is_verbose: bool = False,
     ) -> None:
-        """`on_searched` is called with a search's study before what it found is certified."""
-        self._is_shown = shown
+        """`on_searched` is called with a search's study before what it found is certified.
+
+        For `is_verbose` see `LiveView`.
+        """
+        self._is_shown, self._is_verbose = shown, is_verbose
         # rich shows a console below a notebook's cell unless `force_jupyter` is False.
         never = None if shown else False
         self._console = PlainConsole(
@@ -98,7 +105,8 @@ class Progress:
             trials=study.search.trials,
             finished=list(controller.ledger.records.values()),
             time_left_s=controller.time_left_s,
-            metric=study.workload.target.metric,
+            target=study.workload.target,
+            is_verbose=self._is_verbose,
         )
 
 

@@ -116,11 +116,13 @@ def say_json(value: Any) -> None:
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
-def on_stderr(*, on_searched: "Callable[[Study], None] | None" = None) -> "Progress":
-    """Returns what reports a call's progress on stderr; see `Progress` for `on_searched`."""
+def on_stderr(
+    *, on_searched: "Callable[[Study], None] | None" = None, is_verbose: bool = False
+) -> "Progress":
+    """Returns what reports a call's progress on stderr; see there for the options."""
     from tune_speed.api.progress import Progress
 
-    return Progress(shown=True, on_searched=on_searched)
+    return Progress(shown=True, on_searched=on_searched, is_verbose=is_verbose)
 
 
 def show(found: "Shown", *, as_json: bool = False, piped_width: int = 100) -> None:

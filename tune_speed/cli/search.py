@@ -44,6 +44,9 @@ def search(
         typer.Option("--from-mlflow", help="Rebuild a lost ledger from MLflow, then resume."),
     ] = False,
     download: common.DownloadOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also say why trials were proposed and ended.")
+    ] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Search for the recipe that reaches the target soonest; ends with a leaderboard.
@@ -72,7 +75,7 @@ def search(
         resume=resume,
         from_mlflow=from_mlflow,
         download=download,
-        progress=common.on_stderr(on_searched=None if as_json else searched),
+        progress=common.on_stderr(on_searched=None if as_json else searched, is_verbose=verbose),
     )
     if as_json:
         common.say(found.to_json())

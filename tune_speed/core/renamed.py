@@ -20,12 +20,6 @@ def with_present_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {_path(path): _entry(path, value) for path, value in settings.items()}
 
 
-def had_another_name(path: str) -> bool:
-    """Returns whether a dotted name is of an entry that was renamed: stores may have either."""
-    field, _, below = path.partition(".")
-    return below.partition(".")[0] in RENAMED.get(field, {}).values()
-
-
 def _path(path: str) -> str:
     field, dot, below = path.partition(".")
     entry, *rest = below.split(".")

@@ -97,6 +97,13 @@ def middle_cut(text: str, width: int) -> str:
     return text[: (kept + 1) // 2] + "…" + text[len(text) - kept // 2 :]
 
 
+def words_cut(text: str, width: int) -> str:
+    """Returns `text` in at most `width` characters: if too long, it loses its last words to `…`."""
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 1].rpartition(' ')[0]} …"[:width]
+
+
 def printable(text: str) -> str:
     """Returns `text` with a mark for each character that a terminal obeys or YAML refuses."""
     # A terminal moves, colours, links, retitles its window or reverses a line; and names, reasons

@@ -1,6 +1,6 @@
 """What every metric and tag of ours in MLflow means. Tests hold it against what real runs carry.
 
-`<…>` in a name stands for whatever is there: `trials_<status>`, `recipe/<field>`. Metrics of one's
+`<…>` in a name stands for whatever is there: `trials_<status>`. Metrics of one's
 own, such as a target's, stand under their own names beside these. Of a certified
 trial, each run has its metrics under `<name>/seed_<seed>`.
 """
@@ -61,9 +61,6 @@ METRICS: dict[str, MetricAbout] = {
         for name, column in COLUMNS.items()
         if column.is_metric or name in _COLUMNS
     },
-    "recipe/<field>": MetricAbout(
-        "as the field's", "end", "a number of the recipe that ran: plots need it as a metric"
-    ),
     "trials": MetricAbout("1", "search", "finished trials"),
     "trials_<status>": MetricAbout("1", "search", "finished trials with that status"),
     "best_time_to_target_s": MetricAbout("s", "search", "the least time to target so far"),

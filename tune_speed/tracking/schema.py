@@ -160,22 +160,11 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
     return _points(values, at_ms=at_ms, step=run.steps, suffix=seed_suffix(record, run))
 
 
-def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
-    """Returns the numbers of the recipe that ran."""
-    # As metrics, since MLflow compares parameters as text only.
-    numbers = {
-        f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
-        for path, value in flatten(records.named_settings(record.recipe)).items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    return _points(numbers, at_ms=start_ms, step=0, suffix="")
-
-
 def record_points(
     record: TrialRecord, *, start_ms: int, without: Collection[tuple[int, float]] = ()
 ) -> list[Point]:
     """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`."""
-    # Scores come first and the recipe's numbers last: MLflow's compare view shows the first metric.
+    # Scores come first: MLflow's compare view shows the first metric.
     points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
@@ -183,8 +172,7 @@ def record_points(
             if suffix or (evaluation.step, evaluation.train_s) not in without:
                 points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
         points += run_points(record, run, start_ms=start_ms)
-    ranks = rank_points(record, start_ms=start_ms)
-    return [*points, *ranks, *recipe_points(record, start_ms=start_ms)]
+    return [*points, *rank_points(record, start_ms=start_ms)]
 
 
 def final_points(record: TrialRecord, *, start_ms: int) -> list[Point]:

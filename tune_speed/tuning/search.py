@@ -120,6 +120,7 @@ def search(
         on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
         admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
+        on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
         with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.ray.concurrency import packed
 

@@ -306,18 +306,11 @@ def test_every_tag_of_a_field_is_what_mlflow_gets() -> None:
 @pytest.mark.parametrize(
     ("text", "pushed"),
     [
-        ("batch_size>=512", "metrics.`recipe/batch_size` >= 512.0"),
-        (
-            "optimizer.sgd.lr in (1, 0.5)",
-            "metrics.`recipe/optimizer.sgd.lr` >= 0.5 AND metrics.`recipe/optimizer.sgd.lr` <= 1.0",
-        ),
+        ("batch_size>=512", ""),
         ("status != oom and (lr > 1)", "tags.`tune_speed.status` != 'oom'"),
         ("device = 'cpu (1 threads, test)'", "tags.`tune_speed.device` = 'cpu (1 threads, test)'"),
         ("batch_size>=512 or n=1", ""),
         ("not batch_size>=512", ""),
-        ("batch_size != 512", ""),
-        ("lr > 0.1", ""),
-        ("epochs < 1e17", ""),
         ('study = "it\'s"', ""),
         ("study = 'http://me:hidden@host'", ""),
     ],

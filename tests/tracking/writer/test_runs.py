@@ -163,3 +163,23 @@ def test_run_is_complete_once_its_outcome_is_delivered(
     ref = RunRef("r", 0, status)
     assert (ref.is_complete, ref.has_ended) == (is_complete, has_ended)
     assert not RunRef("r", 0, status, has_board=False).is_complete
+
+
+@pytest.mark.parametrize(
+    ("workload", "name", "source"),
+    [
+        ({"dataset": {"name": "digits", "root": "data"}}, "digits", '"root": "data"'),
+        ({"function": "train_mlp"}, "own data", '"name": "own data"'),
+    ],
+)
+def test_the_data_of_a_search_stand_beside_its_run_once(
+    client: Any, workload: dict[str, Any], name: str, source: str
+) -> None:
+    plan = descriptions.SearchPlan(study="study", workload=workload, workload_name="own data")
+    for _ in range(2):  # As a search that resumes does.
+        runs = StudyRuns.open(
+            client, study="study", search_id="", tags={"workload_hash": "0123abcd"}, plan=plan
+        )
+    (found,) = client.get_run(runs.parent.run_id).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == (name, "0123abcd")
+    assert source in found.dataset.source and found.tags[0].value == "training"

@@ -262,7 +262,6 @@ def test_a_halved_micro_batch_stands_beside_the_proposed_one(
     assert tracker.close(timeout_s=20) == ()
     data = runs_of(client, tracker)["t0000"].data
     assert data.params["batch_size"] == "64" and data.params["ran.batch_size"] == "32"
-    assert data.metrics["recipe/batch_size"] == 32.0
 
 
 def test_reconcile_delivers_what_is_missing_once(client: Any, make_tracker: Make) -> None:

@@ -11,9 +11,16 @@ from rich.text import Text
 
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.live import ended_line
 from tune_speed.reporting.study.reader import StudyReader
-from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
+from tune_speed.reporting.watch.screen import (
+    HINT,
+    ended_line,
+    plain,
+    screen,
+    standing,
+    state_text,
+    target_text,
+)
 from tune_speed.reporting.watch.status import State, StudyStatus, as_dict, fingerprint, glance
 
 # How often a line says how far the search is.

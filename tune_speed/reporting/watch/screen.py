@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tune_speed.core.records import Status
+from tune_speed.core.comparability import final_metric
+from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.text import counted, duration
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.live import took_s
 from tune_speed.reporting.study.view import RunningTrial, StudyPart, ViewedTrial
 from tune_speed.reporting.watch.status import State, StudyStatus
 from tune_speed.tracking.schema import metric_key
@@ -30,7 +30,9 @@ WRITTEN_LATELY_S = 10.0
 HINT = "Ctrl-C ends watching; the search goes on."
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-_STYLES = {
+STYLES = {Status.REACHED: "green", Status.FAILED: "red", Status.DIVERGED: "red"}
+"""How statuses are drawn."""
+_STATE_STYLES = {
     State.RUNNING: "bold green",
     State.QUIET: "bold yellow",
     State.ENDED: "bold",
@@ -127,20 +129,53 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[round(top * (v - low) / (high - low or 1.0))] for v in values)
 
 
+def bar(done: int, of: int) -> str:
+    """Returns how much of the plan is done, as a bar."""
+    filled = round(BAR_WIDTH * min(1.0, done / of))
+    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)}"
+
+
+def running_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
+    """Returns a line per running trial: its id, its metric, how far it is, what was chosen."""
+    return _table("running", ((name, Text(state), far, rest) for name, state, far, rest in rows))
+
+
+def took_s(record: TrialRecord) -> float:
+    """Returns the time to target [s], or the training clock of a miss."""
+    time_s = record.time_to_target_s
+    return record.runs[-1].clocks.train_s if time_s is None else time_s
+
+
+def ended_line(record: TrialRecord, *, is_best: bool) -> str:
+    """Returns a line on a trial that has ended, with the reasons for its start and its end."""
+    why = f" · {record.proposal_reason}" if record.proposal_reason else ""
+    best = "  ← best so far" if is_best else ""
+    chosen = f"[{describe_params(record.params)}{why}]"
+    return f"{_ended(record)}  {record.stop_reason}{best}  {chosen}"
+
+
+def ended_brief(record: TrialRecord, *, is_best: bool) -> str:
+    """Returns how a trial ended, and what was chosen for it, in columns."""
+    final = final_metric(record)
+    metric = f"{'' if final is None else f'{final:.4f}':>7}"
+    return f"{_ended(record)}  {metric}  {'best' * is_best:4}  {describe_params(record.params)}"
+
+
+def _ended(record: TrialRecord) -> str:
+    return f"{record.trial_id} {record.status.value:8} {f'{took_s(record):.2f} s':>9}"
+
+
 def _head(seen: StudyStatus) -> Iterator[RenderableType]:
     title = Text(plain(seen.view.study), style="bold", overflow="fold")
-    title.append("  ").append(state_text(seen), style=_STYLES[seen.state])
+    title.append("  ").append(state_text(seen), style=_STATE_STYLES[seen.state])
     yield title
     if target := target_text(seen):
         yield Text(target, overflow="fold")
     counts, times = _counts(seen), _times(seen)
     if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
         times.append(f"written {duration(seen.quiet_s)} ago")
-    bar = ""
-    if seen.planned:
-        filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
-        bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
-    lines = [f"{bar}{_progress(seen)} · {' · '.join(times)}", " · ".join(counts)]
+    drawn = f"{bar(seen.num_finished, seen.planned)} " if seen.planned else ""
+    lines = [f"{drawn}{_progress(seen)} · {' · '.join(times)}", " · ".join(counts)]
     yield Text("\n".join(filter(None, lines)), overflow="fold")
 
 
@@ -194,8 +229,7 @@ def _running_rows(trials: Sequence[RunningTrial], target: str) -> Iterator[_Cell
 
 def _ended_rows(trials: Sequence[ViewedTrial]) -> Iterator[_Cells]:
     for record in [trial.record for trial in trials]:
-        style = {Status.REACHED: "green", Status.FAILED: "red"}.get(record.status, "default")
-        status = Text(record.status.value, style=style)
+        status = Text(record.status.value, style=STYLES.get(record.status, "default"))
         yield record.trial_id, status, f"{took_s(record):.2f} s", record.stop_reason
 
 

@@ -30,31 +30,25 @@ from typing import NamedTuple
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.renamed import had_another_name
 from tune_speed.tracking.columns import COLUMNS
 from tune_speed.tracking.filter import syntax
 from tune_speed.tracking.filter.fields import RECIPE_FIELDS, FieldReader
-from tune_speed.tracking.filter.syntax import Comparison, Condition, Joined, Literal, Negation
+from tune_speed.tracking.filter.syntax import Comparison, Condition, Joined, Negation
 
 MAX_PUSHED = 16
 """Conditions that MLflow is given: each is a join, of which SQLite takes 64."""
-# Whole numbers below have a float of their own; MLflow keeps metrics as floats.
-LARGEST_EXACT = 2**53
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][\w.]{0,199}", re.ASCII)
 # What reaches a tag as it is, and MLflow's filter too.
 _PLAIN_TEXT = re.compile(r"[\w()](?:[\w .,:()+-]{0,198}[\w()])?", re.ASCII)
 
 
 class Pushed(NamedTuple):
-    """A condition on what a store holds of a run."""
+    """A condition on a tag of a run; none holds where the run lacks it."""
 
-    table: str
-    """`metrics` or `tags`."""
-    name: str
+    tag: str
     sign: str
-    """`=`, `!=`, and for metrics `<`, `<=`, `>`, `>=`; none holds where the run lacks the name."""
-    value: str | float
+    """`=` or `!=`."""
+    value: str
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ def parse_where(text: str) -> Where:
 def in_mlflow(pushed: Iterable[Pushed]) -> str:
     """Returns an MLflow filter that holds where all of `pushed` do, "" for none."""
     # Names and values have no quotes in them: `_pushed` lets through none that has.
-    return " AND ".join(f"{p.table}.`{p.name}` {p.sign} {p.value!r}" for p in pushed)
+    return " AND ".join(f"tags.`{p.tag}` {p.sign} {p.value!r}" for p in pushed)
 
 
 def _fields_of(condition: Condition) -> list[str]:
@@ -128,33 +122,11 @@ def _fields_of(condition: Condition) -> list[str]:
 
 def _pushed(comparison: Comparison) -> Sequence[Pushed]:
     """Returns conditions that hold wherever `comparison` does."""
-    name, literals = comparison.field, comparison.literals
-    if name in COLUMNS:
-        return _pushed_tag(COLUMNS[name].tag, comparison.sign, literals)
-    is_place = name in RECIPE_FIELDS or "." in name
-    values = [v for v in (each.value for each in literals) if not isinstance(v, str | bool)]
-    numbers = [float(value) for value in values if abs(value) < LARGEST_EXACT]
-    if (
-        not is_place
-        or had_another_name(name)
-        or not _PLAIN_NAME.fullmatch(name)
-        or len(numbers) != len(literals)
-        or not numbers
-    ):
-        return ()
-    metric = f"recipe/{name}"
-    if comparison.sign == "in":
-        lowest, highest = min(numbers), max(numbers)
-        return Pushed("metrics", metric, ">=", lowest), Pushed("metrics", metric, "<=", highest)
-    # `!=` and `not in` hold for texts as well, which are no metrics.
-    is_order = comparison.sign in syntax.COMPARE and comparison.sign != "!="
-    return (Pushed("metrics", metric, comparison.sign, numbers[0]),) if is_order else ()
-
-
-def _pushed_tag(tag: str | None, sign: str, literals: Sequence[Literal]) -> Sequence[Pushed]:
+    column, literals = COLUMNS.get(comparison.field), comparison.literals
+    tag, sign = column.tag if column else None, comparison.sign
     sign = {"in": "=", "not in": "!="}.get(sign, sign)
     is_plain = all(_PLAIN_TEXT.fullmatch(literal.raw) for literal in literals)
     is_one = len(literals) == 1 or sign == "!="
     if tag is None or sign not in ("=", "!=") or not is_plain or not is_one:
         return ()
-    return [Pushed("tags", tag, sign, literal.raw) for literal in literals]
+    return [Pushed(tag, sign, literal.raw) for literal in literals]

@@ -8,7 +8,6 @@ from itertools import chain, islice
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
-from tune_speed.tracking.filter.syntax import COMPARE
 from tune_speed.tracking.filter.where import Pushed, Where, in_mlflow
 from tune_speed.tracking.reader.queries import TrackedTrial, find_trials, is_on
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables, read_directly
@@ -16,8 +15,6 @@ from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables, rea
 # Trials in which a filter's field is looked for before it counts as a mistake in writing.
 NUM_CHECKED = 1000
 TIME_TO_TARGET = "time_to_target_s"
-TABLES = {"tags": "tags", "metrics": "latest_metrics"}
-"""What tables of conditions are in SQL; their signs are the same there."""
 
 Find = Callable[["Query"], Iterable[TrackedTrial]]
 
@@ -117,18 +114,19 @@ def by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
     yield from islice((t for t in trials if is_on(t.record.device, query.device)), query.limit)
 
 
-def _statement(query: Query) -> tuple[str, dict[str, str | float]]:
+def _statement(query: Query) -> tuple[str, dict[str, str]]:
     wanted = {schema.WORKLOAD: query.workload, schema.KIND: query.kind}
     wanted[schema.STATUS] = Status.REACHED.value if query.only_reached else None
-    own = [Pushed("tags", name, "=", value) for name, value in wanted.items() if value is not None]
-    joins, values = "", dict[str, str | float](record=schema.RECORD, time=TIME_TO_TARGET)
+    own = [Pushed(name, "=", value) for name, value in wanted.items() if value is not None]
+    joins, values = "", dict(record=schema.RECORD, time=TIME_TO_TARGET)
     for i, each in enumerate((*own, *query.pushed)):
-        assert each.sign in COMPARE and each.table in TABLES, each
+        # The same in SQL.
+        assert each.sign in ("=", "!="), each
         joins += (
-            f"{{then}} {TABLES[each.table]} c{i} ON c{i}.{{key}} = :name_{i}"
+            f"{{then}} tags c{i} ON c{i}.{{key}} = :name_{i}"
             f" AND c{i}.run_uuid = r.run_uuid AND c{i}.value {each.sign} :value_{i}\n"
         )
-        values |= {f"name_{i}": each.name, f"value_{i}": each.value}
+        values |= {f"name_{i}": each.tag, f"value_{i}": each.value}
     return _TRIALS.replace("{joins}", joins), values
 
 

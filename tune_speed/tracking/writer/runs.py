@@ -5,6 +5,7 @@ reached the server all the same: points carry fixed timestamps, parameters fixed
 `forget` makes the next look-up query the server, so that a repetition leaves nothing twice.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -20,6 +21,7 @@ from tune_speed.tracking.writer import descriptions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
 
 # Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags.
 MAX_METRICS, MAX_ENTRIES = 800, 100
@@ -71,6 +73,18 @@ class RunRef:
         return is_same and (self.status in COMPLETE or not self.has_points)
 
 
+def _data_of(plan: descriptions.SearchPlan, *, digest: str) -> "DatasetInput":
+    """Returns the data that a search trains on, which MLflow's pages show beside its run."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    # A training function has data of its own.
+    fields = plan.workload.get("dataset") or {"name": plan.workload_name}
+    name = schema.clean(str(fields["name"]), limit=schema.MAX_KEY)
+    source = schema.clean(json.dumps(fields, default=str), limit=schema.MAX_PARAM)
+    dataset = Dataset(name, digest, source_type="tune_speed", source=source)
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
+
+
 class StudyRuns:
     """The parent run of a study's search, and one run per trial."""
 
@@ -114,6 +128,8 @@ class StudyRuns:
                 # A description that somebody else wrote stays.
                 if there != note and (not there or there.endswith(descriptions.OURS)):
                     client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
+                if digest := tags.get("workload_hash"):
+                    client.log_inputs(parent_id, [_data_of(plan, digest=digest)])
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
     def known(self) -> Mapping[Key, RunRef]:
