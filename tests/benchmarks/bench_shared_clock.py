@@ -10,24 +10,21 @@ stochastic depth), whose target is so low that each meets it at its end:
   (or its share of the GPU): with two of both, two cores have twice the work that they can do. With
   `--load` other processes, one a core, are at work 0, 50 and 100 % of the time in turn, `--phase`
   seconds each;
-- alone: one after the other in one process, with as many threads (or the whole GPU), without load.
+- alone: one after the other in one process, with as many threads (or the whole GPU), without load;
+  short ones several times, of which the median counts.
 
 Both are done `--rounds` times in turn, searches with empty stores, so that each measures anew. For
 each search, its times to target are compared with the medians of the runs alone: by its training
 clock (pooled windows, re-clocked at its end), by the clock of before (the first window of each kind
 of step, as it was) and by raw wall-clock. Printed are the mean of Kendall's τ over searches, the
-median of all ratios and the range that holds 90 % of them. Bars for the training clock: τ 0.97,
+median of all ratios, the range that holds 90 % of them, and by how much a recipe's time differs
+from round to round (standard deviation of its logarithm). Bars for the training clock: τ 0.97,
 median within 2 %, 90 % within 5 %; with `--load` 0.95, 5 % and 10 %. With two rounds or more, the
 same of the runs alone, each round against the medians, says what the machine itself allows.
-
-Where a machine drifts from minute to minute, neither side is wrong and they differ. So all is
-compared once more over the reference step: a search's times over the one at which it tells them,
-those of a run alone over the mean of one before it and one after.
 """
 
 import argparse
 import json
-import math
 import multiprocessing
 import os
 import platform
@@ -41,10 +38,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import yaml
 from scipy.stats import kendalltau
 
@@ -55,8 +51,8 @@ from tune_speed.tuning.driver.ledger import Ledger
 BARS = {False: (0.97, 0.02, 0.05), True: (0.95, 0.05, 0.10)}
 """τ, the median ratio's distance from 1 and that of 90 % of ratios; without and with load."""
 NUM_RECIPES = 14
-REFERENCE_S = 0.5
-"""For how long reference steps are looked at, a tenth of the time."""
+ALONE_S, MOST_RUNS = 4.0, 7
+"""A recipe runs alone until its runs took so long together [s], at most so often."""
 BIN = Path(sys.executable).parent
 
 
@@ -71,13 +67,6 @@ class Shared(NamedTuple):
     first_s: float
     wall_s: float
     timing: str
-    reference_s: float | None
-    """The reference step at which `train_s` is told."""
-
-    def over_reference(self) -> Self:
-        """Returns the times in reference steps."""
-        unit_s = self.reference_s or math.nan
-        return self._replace(train_s=self.train_s / unit_s, first_s=self.first_s / unit_s)
 
 
 def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, Any]:
@@ -104,7 +93,7 @@ def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, 
             "model": {"choices": {"resnet20": {}, "preact_resnet": {"depth": 8}}},
             "optimizer": {"sgd": {"lr": 0.1}},
             "lr_schedule": {"one_cycle": {}},
-            "epochs": {"low": 1.0, "high": 8.0, "log": True},
+            "epochs": {"low": 1.0, "high": 5.0, "log": True},
             "batch_size": {"choices": [32, 64, 128]},
             "accumulation_steps": {"choices": [1, 2]},
             "precision": {"choices": ["fp32", "bf16"]},
@@ -154,26 +143,12 @@ def loaded(phase_s: float | None, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> 
 
 def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path) -> None:
     """Runs each recipe alone, in this process, and writes its time and its reference step [s]."""
-    from tune_speed.runtime.device import resolve_device, synchronizer
-    from tune_speed.runtime.process import run_delay
-    from tune_speed.runtime.reference_step import ReferenceStep
     from tune_speed.training.objective import finish, run_trial
     from tune_speed.training.recipe import Recipe
     from tune_speed.training.trial import Allotment, TrialSpec
     from tune_speed.training.workload import Workload
 
-    torch.set_num_threads(cpus)
-    place = resolve_device(device)
-    reference = ReferenceStep(place, synchronize=synchronizer(place), delayed_s=run_delay(place))
-
-    def reference_s() -> float:
-        reference.begin()
-        ends = time.monotonic() + REFERENCE_S
-        while time.monotonic() < ends:
-            reference.catch_up()
-        return statistics.fmean(reference.times_s)
-
-    times, before_s = [], reference_s()
+    times = []
     for number, (params, recipe) in enumerate(recipes):
         spec = TrialSpec(
             study="alone",
@@ -188,13 +163,14 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
                 device=device, cpu_threads=cpus, gpu_fraction=float(device == "cuda")
             ),
         )
-        run = finish(run_trial(spec), on_report=lambda record: None).runs[0]
-        if run.timing == "shared" or run.time_to_target_s is None:
-            others = ", ".join(run.cotenants) or run.note or run.stop_reason
-            raise SystemExit(f"a run alone must be alone and meet its target, but got: {others}")
-        after_s = reference_s()
-        times.append((run.time_to_target_s, (before_s + after_s) / 2))
-        before_s = after_s
+        own: list[float] = []
+        while not own or len(own) < MOST_RUNS and sum(own) < ALONE_S:
+            run = finish(run_trial(spec), on_report=lambda record: None).runs[0]
+            if run.timing == "shared" or run.time_to_target_s is None:
+                others = ", ".join(run.cotenants) or run.note or run.stop_reason
+                raise SystemExit(f"a run must be alone and meet its target, but got: {others}")
+            own.append(run.time_to_target_s)
+        times.append(statistics.median(own))
     out.write_text(json.dumps(times))
 
 
@@ -219,12 +195,11 @@ def run_shared(tree: Mapping[str, Any], folder: Path, address: str) -> tuple[Rec
 
 def _shared(run: RunResult, firsts: Mapping[str, float]) -> Shared:
     assert run.time_to_target_s is not None and run.shared_train_s is not None
-    first_s, reference_s = run.time_to_target_s, None
+    first_s = run.time_to_target_s
     if run.step_times:
         (step_time,) = run.step_times
         first_s *= firsts[step_time.key] / step_time.step_s
-        reference_s = step_time.reference_s
-    return Shared(run.time_to_target_s, first_s, run.shared_train_s, run.timing.value, reference_s)
+    return Shared(run.time_to_target_s, first_s, run.shared_train_s, run.timing.value)
 
 
 @contextmanager
@@ -297,9 +272,21 @@ def _compare(
     ratios = [t / alone_s for times in rounds for t, alone_s in zip(times, alone, strict=True)]
     low, middle, high = (float(each) for each in np.quantile(ratios, (0.05, 0.5, 0.95)))
     tau = statistics.fmean(taus)
+    logs = np.log(np.array(rounds))
+    differs = float(np.sqrt(logs.var(axis=0, ddof=1).mean())) if len(rounds) > 1 else float("nan")
     spread = f"90 % in {low:.3f} to {high:.3f}, n = {len(ratios)}"
-    print(f"{name}: Kendall's τ {tau:.3f}, median ratio {middle:.3f} ({spread})")
-    return {"tau": tau, "median_ratio": middle, "from_5": low, "to_95": high, "ratios": ratios}
+    print(
+        f"{name}: Kendall's τ {tau:.3f}, median ratio {middle:.3f} ({spread}); differs by"
+        f" {differs:.3f} between rounds"
+    )
+    return {
+        "tau": tau,
+        "between_rounds": differs,
+        "median_ratio": middle,
+        "from_5": low,
+        "to_95": high,
+        "ratios": ratios,
+    }
 
 
 def main() -> None:
@@ -319,7 +306,7 @@ def main() -> None:
     cpus = options.threads
     device = "cuda" if options.gpu else "cpu"
     tree = study(options.cotenants, cpus, gpu=options.gpu, compiled=options.compile)
-    alone: list[list[tuple[float, float]]] = []
+    alone: list[list[float]] = []
     shared: list[list[Shared]] = []
     with (
         tempfile.TemporaryDirectory() as name,
@@ -336,23 +323,10 @@ def main() -> None:
             print(f"round {number + 1}: {time.time() - began:.0f} s", file=sys.stderr)
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {cpus} threads a trial, {options.cotenants} co-tenants")
-    times = [[time_s for time_s, _ in rows] for rows in alone]
-    medians = [statistics.median(each) for each in zip(*times, strict=True)]
+    medians = [statistics.median(times) for times in zip(*alone, strict=True)]
     figures = report(recipes, medians, shared, load=options.load)
-    in_references = [[time_s / unit_s for time_s, unit_s in rows] for rows in alone]
-    middle = [statistics.median(each) for each in zip(*in_references, strict=True)]
-    figures["over_reference"] = {
-        name: _compare(
-            f"over the reference step, {word}",
-            middle,
-            [[getattr(t.over_reference(), name) for t in trials] for trials in shared],
-        )
-        for name, word in (("train_s", "training clock"), ("first_s", "first window"))
-    }
     if options.rounds > 1:
-        figures["noise"] = _compare("alone against alone", medians, times)
-        over = "over the reference step, alone against alone"
-        figures["over_reference"]["noise"] = _compare(over, middle, in_references)
+        figures["noise"] = _compare("alone against alone", medians, alone)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
 
