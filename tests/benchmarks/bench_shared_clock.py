@@ -164,7 +164,7 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
             ),
         )
         own: list[float] = []
-        while not own or len(own) < MOST_RUNS and sum(own) < ALONE_S:
+        while not own or (len(own) < MOST_RUNS and sum(own) < ALONE_S):
             run = finish(run_trial(spec), on_report=lambda record: None).runs[0]
             if run.timing == "shared" or run.time_to_target_s is None:
                 others = ", ".join(run.cotenants) or run.note or run.stop_reason

@@ -254,6 +254,10 @@ def _run(
         tracker.recommend(controller.favourites)
         view.tick()
 
+    def stopping() -> None:
+        running = counted(len(controller.running), "trial")
+        view.note(f"stopping {running}, which --resume runs again …")
+
     with ExitStack() as stack:
         view.start()
         stack.callback(view.stop)
@@ -264,7 +268,7 @@ def _run(
         stack.enter_context(ended_with_ray())
         for line in notes:
             view.note(line)
-        tuner.run_search(controller, nodes, on_tick=tick)
+        tuner.run_search(controller, nodes, on_tick=tick, on_stop=stopping)
         if controller.failure is None and not controller.running:
             _settle_times(controller, view, nodes, tracker, tick)
         if controller.study.tracking.log_model == "best":

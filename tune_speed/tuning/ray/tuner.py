@@ -6,9 +6,11 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import ray
@@ -253,10 +255,27 @@ class _NoProgress(_Unpickled, TrialProgressCallback):  # type: ignore[misc]
 
 class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
     def __init__(
-        self, adapter: Adapter, scheduler: _Scheduler, on_tick: Callable[[], None]
+        self,
+        adapter: Adapter,
+        scheduler: _Scheduler,
+        on_tick: Callable[[], None],
+        on_stop: Callable[[], None],
     ) -> None:
         self._adapter, self._scheduler = adapter, scheduler
-        self._on_tick, self._ticked_s = on_tick, 0.0
+        self._on_tick, self._on_stop, self._ticked_s = on_tick, on_stop, 0.0
+
+    def setup(self, **info: Any) -> None:
+        """Hears Ctrl-C before Tune does, which first ends all trials: that may take ten seconds."""
+        theirs = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(theirs):
+            return
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            # In a thread of its own: the signal may have come in the middle of a line.
+            threading.Thread(target=self._on_stop).start()
+            theirs(number, frame)
+
+        signal.signal(signal.SIGINT, heard)
 
     def on_step_end(self, iteration: int, trials: list[RayTrial], **info: Any) -> None:
         """Checks heartbeats; Tune calls at least ten times a second, with or without results."""
@@ -298,9 +317,12 @@ def run_search(
     nodes: Nodes,
     *,
     on_tick: Callable[[], None],
+    on_stop: Callable[[], None] = lambda: None,
     process: type[TrialProcess] = TrialProcess,
 ) -> None:
     """Runs trials until the controller proposes no more; Ctrl-C stops it and keeps what finished.
+
+    `on_stop` is called at once when Ctrl-C came.
 
     Raises: ServiceError if for `search.hang_after` no node has room for a trial.
     """
@@ -328,7 +350,7 @@ def run_search(
                 _Searcher(adapter), max_concurrent=study.search.at_once
             ),
             scheduler=scheduler,
-            callbacks=[_Callback(adapter, scheduler, on_tick), _NoProgress()],
+            callbacks=[_Callback(adapter, scheduler, on_tick, on_stop), _NoProgress()],
             # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
             # would wait for ever for the one of a trial that has ended.
             reuse_actors=study.loop is not None or most_devices(study.space) == 1,
