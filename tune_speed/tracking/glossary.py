@@ -90,6 +90,7 @@ TAGS: dict[str, str] = {
     "tune_speed.mode": "crossing mode: fixed_length or anytime",
     "tune_speed.trials": "trials that the study file asks for",
     "tune_speed.concurrent": "trials at the same time, at most",
+    "tune_speed.ends_at": "when its time budget is spent; UTC, ISO 8601; empty without one",
     "tune_speed.packing": "what was measured for that number, where it was left to `auto`",
     "tune_speed.policy": "what decided on trials",
     "tune_speed.sampler": "what proposed them",

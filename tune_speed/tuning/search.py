@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -29,7 +30,7 @@ from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.tracking.writer.tracker import DELIVERY_S, Tracker, Undelivered
-from tune_speed.training.trial import Allotment
+from tune_speed.training.trial import Allotment, utc_now
 from tune_speed.training.workload import Workload
 from tune_speed.tuning import admission, precheck
 from tune_speed.tuning.admission import PreparedWorkload, prepare_workload
@@ -323,6 +324,9 @@ def tags_of(
 ) -> dict[str, str]:
     """Returns the tags of the search's run in MLflow."""
     search, target = study.search, study.workload.target
+    ends_at = ""
+    if budget_s := search.time_budget_s:
+        ends_at = (datetime.fromisoformat(utc_now()) + timedelta(seconds=budget_s)).isoformat()
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
         "workload": study.workload.name,
@@ -331,6 +335,7 @@ def tags_of(
         "mode": study.workload.mode,
         "trials": str(search.trials),
         "concurrent": str(search.at_once),
+        "ends_at": ends_at,
         **({"packing": packing.line()} if packing is not None else {}),
         "space_hash": study.space.hash,
         "searched": ", ".join(parameter.name for parameter in study.space.parameters),

@@ -133,6 +133,15 @@ def test_time_left_is_the_pace_so_far() -> None:
     assert glance(study([ended(0)], is_running=False)).left_s is None
 
 
+def test_time_left_is_the_budgets_where_that_ends_first() -> None:
+    tags = {"kind": "search", "trials": "10", "ends_at": at(60)}
+    for now_s, left_s in ((24, 36), (70, 0)):
+        view = study([ended(0), ended(1)], [running(2)], tags=tags, updated_at=at(now_s))
+        assert glance(view, now_s=START_S + now_s).left_s == pytest.approx(left_s)
+    without = study([ended(0), ended(1)], [running(2)], tags=tags | {"ends_at": ""})
+    assert glance(without, now_s=START_S + 24).left_s == pytest.approx(96)
+
+
 def test_a_night_between_two_sessions_is_not_searched() -> None:
     night_s = 8 * 3600.0
     resumed = study([ended(0), ended(1)], [running(1)], updated_at=at(night_s))

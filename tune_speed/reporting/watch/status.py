@@ -47,7 +47,7 @@ class StudyStatus:
     elapsed_s: float
     """Seconds in which a trial ran."""
     left_s: float | None
-    """As the pace so far suggests; None if it is not known, or nothing runs."""
+    """As the pace so far suggests, or the time budget says; None: not known, or nothing runs."""
     parts: tuple[StudyPart, ...]
 
     @property
@@ -79,6 +79,9 @@ def glance(
     left_s = None
     if state is State.RUNNING and planned is not None and done:
         left_s = max(0, planned - done) * elapsed_s / done
+    if state is State.RUNNING and (ends_at := view.searches[-1].tags.get("ends_at")):
+        budget_s = max(0.0, moment_s(ends_at) - now_s)
+        left_s = budget_s if left_s is None else min(left_s, budget_s)
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(
         view=view,
