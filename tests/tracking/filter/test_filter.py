@@ -345,12 +345,9 @@ def test_mlflow_leaves_out_no_match(
 @pytest.mark.parametrize(
     "text",
     [
-        "batch_size>=512",
-        "optimizer.sgd.lr<=-3",
-        "optimizer.adam.lr = 1e-5",
         "status=oom and study=first",
         "kind = certified",
-        "device='NVIDIA H200' and batch_size in (64, 512)",
+        "device='NVIDIA H200'",
     ],
 )
 def test_mlflow_decides_these_alone(store: tuple[Any, list[str]], text: str) -> None:
@@ -360,6 +357,6 @@ def test_mlflow_decides_these_alone(store: tuple[Any, list[str]], text: str) -> 
 
 
 def test_more_conditions_than_a_database_can_join_are_cut(store: tuple[Any, list[str]]) -> None:
-    where = parse_where(" and ".join(f"batch_size > {number}" for number in range(100)))
+    where = parse_where(" and ".join(f"study != s{number}" for number in range(100)))
     assert in_mlflow(where.pushed()).count(" AND ") == MAX_PUSHED - 1
     assert "t0000" in found(store, in_mlflow(where.pushed()))
