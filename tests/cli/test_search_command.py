@@ -264,7 +264,8 @@ def ends_cleanly(process: subprocess.Popen[str], *, folder: Path, again: str) ->
     assert f"{len(finished(folder))} trials: " in out
     assert f"tune-speed {again}" in err
     at_once = re.search(r"^stopping \d+ trials?, which --resume runs again …$", err, re.MULTILINE)
-    assert at_once and "interrupted" not in err[: at_once.start()]
+    assert at_once, err
+    assert "interrupted" not in err[: at_once.start()]
     assert "Traceback" not in err
     statuses = {status for _, status in mlflow_runs(folder)}
     assert statuses <= {"FINISHED", "KILLED"}
