@@ -166,7 +166,7 @@ def test_study_becomes_a_benchmark(
     benchmark = RecordedBenchmark.load("mine.parquet")
     assert [benchmark.curve(r.params).end_s for r in trials(8)] == list(range(1, 9))
     assert command("--benchmark", "mine.parquet", "--policy", "random")[0] == 0
-    assert command("--from-study", "yours", "--out", "b.parquet")[0] == 4
+    assert command("--from-study", "yours", "--out", "b.parquet")[0] == 2
 
 
 @pytest.mark.slow
