@@ -424,8 +424,8 @@ def test_wrong_override_says_so() -> None:
         (lambda: tune_speed.train(RECIPE, plugins="nets.py"), "plugins must be a list"),
         (lambda: tune_speed.train(RECIPE, plugins=["no_nets.py"]), "no_nets.py"),
         (lambda: tune_speed.search("digits_quickstar"), "Did you mean `digits_quickstart`"),
-        (lambda: tune_speed.search([1, 2]), r"space must be the path of a file.*got \[1, 2\]"),
-        (lambda: tune_speed.train([1, 2]), "recipe must be the path of a file"),
+        (lambda: tune_speed.search([1, 2]), r"must be a file, or the name .* got \[1, 2\]"),
+        (lambda: tune_speed.train([1, 2]), r"must be a file, or the name .* got \[1, 2\]"),
     ],
 )
 def test_wrong_argument_says_what_it_must_be(call: Callable[[], Any], said: str) -> None:

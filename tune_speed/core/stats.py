@@ -65,8 +65,7 @@ def mean_interval(
     Holds for values that are about normal. Not for times to target, where a miss has no value:
     `expected_time_interval_s` is for those.
 
-    The interval of what `is_positive`, such as a time, is that of its logarithm: m · exp(± h / m)
-    with the mean m and the half width h, so that no end of it is below 0.
+    With `is_positive`, as for times, it is m · exp(± h / m) with the half width h: never below 0.
 
     Source: Student 1908, The probable error of a mean; quantile by scipy.
     """

@@ -77,8 +77,6 @@ def takes_list(kind: type[Config], name: str) -> bool:
     return any(option.get("type") == "array" for option in [schema, *schema.get("anyOf", [])])
 
 
-MOST_LISTED = 12
-"""Fields of a mapping that a message lists."""
 # By pydantic's error type: its own words for a mapping name a dictionary or a class of ours.
 _MUST = {
     "model_type": "must be a mapping of fields",
@@ -111,11 +109,9 @@ def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -
     """Yields the fields that `kind` does not have, and those that it must have."""
     for name in tree:
         if name not in kind.model_fields:
-            near, there = near_miss(name, kind.model_fields), ", ".join(kind.model_fields)
-            known = f"there are {there or 'none'}"
-            if len(kind.model_fields) > MOST_LISTED:
-                known = "`tune-speed schema` describes those there are"
-            must = f"no field `{name}`" + ("" if near else f"; {known}")
+            near = near_miss(name, kind.model_fields)
+            known = "" if near else "; `tune-speed schema` describes those there are"
+            must = f"no field `{name}`{known}"
             yield Mistake((*path, name), must, hint=near)
     for name, field in kind.model_fields.items():
         if field.is_required() and name not in tree:

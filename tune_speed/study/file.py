@@ -54,7 +54,8 @@ def find_file(path_or_name: Path | str) -> Path:
 
     Raises: ConfigError, naming the shipped files.
     """
-    path = Path(path_or_name)
+    # A call may be given anything.
+    path = Path(str(path_or_name))
     if is_file(path):
         return path
     shipped = shipped_files()

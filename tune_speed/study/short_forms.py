@@ -53,12 +53,10 @@ def _bare_lists(kind: type[Config], node: Any, path: TreePath) -> Iterator[tuple
                 yield at, value
         elif component is not None and component.tag is None:
             below = (*at, "choices") if is_leaf(value) else at
-            for entry, fields in (branches(value) or _mapping(value)).items():
+            entries = branches(value) if is_leaf(value) else value
+            for entry in entries if isinstance(entries, Mapping) else ():
                 if entry in component.table:
+                    fields = entries[entry]
                     yield from _bare_lists(component.table[entry], fields, (*below, entry))
         elif nested is not None:
             yield from _bare_lists(nested, value, at)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) and not is_leaf(value) else {}

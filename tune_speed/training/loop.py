@@ -226,11 +226,7 @@ def _train(
 
 
 def _too_long(training: Training) -> str | None:
-    """Returns why a run that has not begun cannot end within its time limit; None: it may.
-
-    By the lower ends of its step times. A run that may end earlier, or whose steps were not timed,
-    always may.
-    """
+    """Returns why a run cannot end in time by the lower ends of its step times; None: it may."""
     job, progress = training.job, training.progress
     limit_s = job.workload.max_train_s
     if job.workload.mode != "fixed_length" or progress.steps or not progress.phases:

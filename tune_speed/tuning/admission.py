@@ -21,7 +21,6 @@ from tune_speed.core.version import __version__
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import StudyFile
-from tune_speed.study.mistake import shown
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
 from tune_speed.training.workload import Workload
@@ -121,9 +120,7 @@ def _changes(study: StudyFile, section: str, folder: Path) -> str:
     before, now = (flatten(tree) for tree in ({section: begun}, {section: study.tree[section]}))
     fields = [name for name in before | now if before.get(name, ...) != now.get(name, ...)]
     if fields:
-        values = ([shown(t[n]) if n in t else "absent" for t in (before, now)] for n in fields)
-        texts = (f"{n}: {was} → {is_}" for n, (was, is_) in zip(fields, values, strict=True))
-        return f"these fields changed: {'; '.join(texts)}"
+        return f"these fields changed: {', '.join(fields)}"
     of_workload = "its data changed" if study.loop is None else "the training function changed"
     return of_workload if section == "workload" else ""
 

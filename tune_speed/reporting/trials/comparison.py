@@ -162,25 +162,21 @@ ABSENT = "–"
 # Characters for which a field's name has room before it is folded.
 LONGEST_NAME = 48
 # Characters that each result's column has at least; with fewer, results are in tables of their own.
-LEAST_COLUMN = 20
-GAP = 2
-"""Characters between two columns."""
+LEAST_COLUMN = 22
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A comparison for a terminal: as many tables below one another as its width makes necessary.
+    """A comparison for a terminal, in as many tables as its width makes necessary."""
 
-    rich would leave out what has no room, without a word.
-    """
-
+    # rich would leave out what has no room, without a word.
     comparison: Comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         names = [f"  {printable(line.name)}" for line in self.comparison.lines]
         width = min(LONGEST_NAME, max(map(len, names), default=0))
         count = len(self.comparison.names)
-        most = max(1, (options.max_width - width) // (LEAST_COLUMN + GAP))
+        most = max(1, (options.max_width - width) // LEAST_COLUMN)
         size = math.ceil(count / math.ceil(count / most))
         for first in range(0, count, size):
             if first:

@@ -47,7 +47,6 @@ NUM_FAVOURITES = 100
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
 POINT = "a point to evaluate"
-"""Why such a configuration was chosen."""
 
 Choice = tuple[dict[str, Any], str]
 """A configuration, and why it was chosen."""
