@@ -26,6 +26,7 @@ import tune_speed
 from tune_speed.api import calls
 from tune_speed.api.inputs import overrides_of, recipe_from, study_from
 from tune_speed.api.progress import Progress, is_shown
+from tune_speed.api.wording import in_python
 from tune_speed.cli import ablate, search, train
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError
@@ -423,11 +424,50 @@ def test_wrong_override_says_so() -> None:
         (lambda: tune_speed.train(RECIPE, plugins="nets.py"), "plugins must be a list"),
         (lambda: tune_speed.train(RECIPE, plugins=["no_nets.py"]), "no_nets.py"),
         (lambda: tune_speed.search("digits_quickstar"), "Did you mean `digits_quickstart`"),
+        (lambda: tune_speed.search([1, 2]), r"must be a file, or the name .* got \[1, 2\]"),
+        (lambda: tune_speed.train([1, 2]), r"must be a file, or the name .* got \[1, 2\]"),
     ],
 )
 def test_wrong_argument_says_what_it_must_be(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         call()
+
+
+def test_errors_of_calls_speak_of_keywords_and_not_of_options() -> None:
+    space, wanted = "digits_quickstart", {"search.trials": 0}
+    (line,) = problems_of(lambda: tune_speed.search(space, trials=0))
+    assert line.startswith("trials=0: search.trials: must be greater than 0")
+    (line,) = problems_of(lambda: tune_speed.search(space, set=wanted))
+    assert line.startswith('set={"search.trials": 0}: search.trials: must be greater than 0')
+    lines = problems_of(lambda: tune_speed.train(SPACE, workload=WORKLOAD))
+    assert 'Fix it with `set={"epochs": VALUE}`, or run `tune-speed search`.' in lines[1]
+
+
+def test_errors_of_commands_speak_of_their_options() -> None:
+    shown = Progress(shown=True)
+    (line,) = problems_of(lambda: tune_speed.search("digits_quickstart", trials=0, progress=shown))
+    assert line.startswith("--set search.trials=0: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Begin another with --set study=NAME.", 'another with set={"study": NAME}.'),
+        ("Go on with --resume, or", "Go on with resume=True, or"),
+        ("Try --set search.resources.cpu=1.5.", 'Try set={"search.resources.cpu": 1.5}.'),
+        ("try `--set optimizer=sgd` before it", 'try `set={"optimizer": "sgd"}` before it'),
+        ("by `tune-speed search … --resume`.", "by `tune-speed search … --resume`."),
+        ("Try `--download`, or", "Try `download=True`, or"),
+    ],
+)
+def test_options_in_messages_become_keywords(said: str, shown: str) -> None:
+    @in_python
+    def fails() -> None:
+        raise ServiceError(said)
+
+    with pytest.raises(ServiceError) as caught:
+        fails()
+    assert shown in str(caught.value)
 
 
 def test_study_that_mlflow_does_not_have_cannot_be_certified(

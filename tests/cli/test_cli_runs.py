@@ -105,6 +105,17 @@ def test_trials_are_filtered(call: Call, options: tuple[str, ...], names: list[s
     assert [row["trial_id"] for row in csv.DictReader(io.StringIO(out))] == names
 
 
+def test_csv_of_trials_has_a_column_for_each_parameter(call: Call) -> None:
+    out = call("list", "trials", "--study", "digits", "--format", "csv").out
+    rows = {row["trial_id"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert rows["t0000"]["params.optimizer"] == "sgd"
+    assert (rows["t0000"]["params.optimizer.sgd.lr"], rows["t0001"]["params.optimizer.sgd.lr"]) == (
+        "0.1",
+        "",
+    )
+    assert "params" not in rows["t0000"]
+
+
 def test_a_terminal_and_markdown_have_the_main_figures(call: Call) -> None:
     table = call("list", "trials", "--study", "digits").out
     assert f"estimates, on {GPU}" in table and "t0002  optimizer=sgd lr=0.1" in table
@@ -128,9 +139,9 @@ def test_mistakes_end_with_code_2(call: Call, arguments: tuple[str, ...], told: 
     assert told in call(*arguments, code=2).err
 
 
-def test_a_study_that_is_not_there_ends_with_code_4(call: Call) -> None:
-    assert "did you mean `digits`?" in call("list", "trials", "--study", "digit", code=4).err
-    assert "no such trial" in call("compare", "digits/t0000", "digits/t0777", code=4).err
+def test_a_study_or_trial_that_is_not_there_is_wrong_input(call: Call) -> None:
+    assert "did you mean `digits`?" in call("list", "trials", "--study", "digit", code=2).err
+    assert "no such trial" in call("compare", "digits/t0000", "digits/t0777", code=2).err
 
 
 def test_fields_of_filters_are_listed(call: Call) -> None:

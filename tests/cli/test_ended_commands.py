@@ -264,7 +264,7 @@ def test_report_is_written_and_its_figures_are_said(call: Call, tmp_path: Path) 
     assert (facts["path"], facts["trials"], facts["png"]) == ("b.html", 2, [])
     assert facts["bytes"] == (tmp_path / "b.html").stat().st_size and not facts["is_running"]
     gone = call("report", "studi", folder=tmp_path)
-    assert gone.code == 4 and "'study'" in gone.err
+    assert gone.code == 2 and "'study'" in gone.err
 
 
 def test_watch_of_a_search_that_has_ended_looks_once(call: Call, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from command import Done
 from making import make_record
 
 from tune_speed.cli.report import write_whole
-from tune_speed.core.errors import StorageError
+from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.tracking import Tracker, open_store
 
 RECIPE = {
@@ -52,7 +52,7 @@ def test_report_of_a_study_that_is_not_there_names_those_that_are(
     store: Path, call: Callable[..., Done]
 ) -> None:
     done = call("report", "fist", folder=store)
-    assert done.code == 4
+    assert done.code == 2
     assert "'first'" in done.err
     assert not (store / "report.html").exists()
 
@@ -72,13 +72,13 @@ def test_page_may_be_read_by_whoever_may_read_new_files(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
-def test_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="must be a file in a folder that exists"):
+def test_folder_that_is_not_there_is_wrong_input(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be in a folder that exists, but there is no"):
         write_whole(tmp_path / "missing" / "report.html", "text")
 
 
 def test_folder_in_the_place_of_the_page_leaves_no_rest(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(StorageError, match="--html"):
+    with pytest.raises(StorageError, match=r"it is a folder\. Move it away"):
         write_whole(tmp_path / "report.html", "text")
     assert os.listdir(tmp_path) == ["report.html"]

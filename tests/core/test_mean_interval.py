@@ -28,3 +28,18 @@ def test_single_run_has_no_spread() -> None:
 def test_equal_runs_have_a_spread_of_zero() -> None:
     found = mean_interval([0.5, 0.5])
     assert (found.sd, found.low, found.high) == (0.0, 0.5, 0.5)
+
+
+def test_interval_of_times_never_reaches_below_0() -> None:
+    """8 and 80 s: mean 44, deviation 50.9, t(0.975, 1) = 12.706; h / m is 10.4."""
+    assert mean_interval([8.0, 80.0]).low == pytest.approx(44 - 12.706 * 36, rel=1e-3)
+    found = mean_interval([8.0, 80.0], is_positive=True)
+    assert (found.mean, found.n) == (44.0, 2)
+    assert found.low == pytest.approx(44 * np.exp(-12.7062 * 36 / 44), rel=1e-3)
+    assert found.high == pytest.approx(44 * np.exp(12.7062 * 36 / 44), rel=1e-3)
+
+
+def test_interval_of_times_that_hardly_differ_is_students() -> None:
+    times_s = [10.0, 10.1, 9.9, 10.2, 9.8]
+    found, plain = mean_interval(times_s, is_positive=True), mean_interval(times_s)
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high), rel=1e-3)

@@ -17,6 +17,7 @@ from tune_speed.core.stats import (
     TimeInterval,
     central,
     expected_time_draws_s,
+    expected_time_interval_s,
     ranked_s,
     sample_of,
 )
@@ -40,31 +41,36 @@ def test_three_runs_have_a_spread_of_their_own_and_two_borrow_that_of_all() -> N
     shares = np.array([0.1, 0.5, 0.9])
     three = unmissed(hits(8.0, 10.0, 12.0))
     found = three[(shares * len(three)).astype(int)]
-    # Sample deviation 2, so 2 / √3 with two degrees of freedom.
-    assert found == pytest.approx(10 + 2 / math.sqrt(3) * student(2).ppf(shares), abs=0.05)
+    # Relative deviation 0.2, so 0.2 / √3 with two degrees of freedom, of the logarithm.
+    expected = 10 * np.exp(0.2 / math.sqrt(3) * student(2).ppf(shares))
+    assert found == pytest.approx(expected, rel=0.01)
     two = unmissed(hits(9.0, 11.0))
     found = two[(shares * len(two)).astype(int)]
     # Relative deviation √2 / 10, one degree of freedom.
-    assert found == pytest.approx(
-        10 + math.sqrt(2) / math.sqrt(2) * student(1).ppf(shares), abs=0.2
-    )
+    assert found == pytest.approx(10 * np.exp(0.1 * student(1).ppf(shares)), rel=0.03)
 
 
 def test_two_hits_beside_misses_borrow_the_pooled_spread() -> None:
     samples = [*hits(9.0, 11.0), *misses(18.0, 20.0, 22.0)]
     # Relative squares 0.02 and 0.02, three degrees of freedom in all.
     pooled = math.sqrt(0.04 / 3)
-    hit_s = 10 * (1 + pooled / math.sqrt(2) * student(3).ppf((np.arange(9999) + 0.5) / 9999))
+    quantiles = (np.arange(9999) + 0.5) / 9999
+    hit_s = 10 * np.exp(pooled / math.sqrt(2) * student(3).ppf(quantiles))
     # Misses have a spread of their own: 2 s, two degrees of freedom.
-    miss_s = 20 + 2 / math.sqrt(3) * student(2).ppf((np.arange(9999) + 0.5) / 9999)
+    miss_s = 20 * np.exp(0.1 / math.sqrt(3) * student(2).ppf(quantiles))
     rng = np.random.default_rng(0)
     rate = np.concatenate([rng.beta(2, 4, 200_000), rng.beta(3, 3, 200_000)])
-    drawn = rng.choice(hit_s, 400_000) + (1 - rate) / rate * np.maximum(
-        rng.choice(miss_s, 400_000), 0
-    )
+    drawn = rng.choice(hit_s, 400_000) + (1 - rate) / rate * rng.choice(miss_s, 400_000)
     ours = expected_time_draws_s(samples)
     for share in (0.05, 0.25, 0.5, 0.75, 0.95):
         assert np.quantile(ours, share) == pytest.approx(np.quantile(drawn, share), rel=0.06)
+
+
+def test_times_that_differ_widely_have_no_interval_that_begins_at_0() -> None:
+    low, high = expected_time_interval_s(hits(8.0, 80.0))
+    assert 0 < low < 44.0 < high
+    low, high = expected_time_interval_s([*hits(5.0, 90.0, 40.0), *misses(60.0)])
+    assert 0 < low < 65.0 < high
 
 
 def test_unseen_miss_costs_as_much_as_the_longest_hit() -> None:
@@ -163,8 +169,8 @@ def test_group_of_three_keeps_its_own_spread_however_wide_the_others_is() -> Non
     wide = math.sqrt((2 * 0.8**2 + 2 * 0.005**2) / 3)
     rng = np.random.default_rng(0)
     rate = np.concatenate([rng.beta(2, 4, 100_000), rng.beta(3, 3, 100_000)])
-    hit_s = np.maximum(10 * (1 + wide / math.sqrt(2) * rng.standard_t(3, 200_000)), 0)
-    miss_s = 20 + 0.1 / math.sqrt(3) * rng.standard_t(2, 200_000)
+    hit_s = 10 * np.exp(wide / math.sqrt(2) * rng.standard_t(3, 200_000))
+    miss_s = 20 * np.exp(0.005 / math.sqrt(3) * rng.standard_t(2, 200_000))
     drawn = hit_s + (1 - rate) / rate * miss_s
     for share in (0.25, 0.5, 0.75):
         assert np.quantile(ours, share) == pytest.approx(np.quantile(drawn, share), rel=0.05)

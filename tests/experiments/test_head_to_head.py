@@ -104,6 +104,13 @@ def test_factor_interval_and_p_value_by_hand() -> None:
     assert verdict.statement.startswith("A is 2 times as fast as B (95 % interval: 1.56 to 2.56;")
 
 
+def test_one_pair_has_no_interval() -> None:
+    verdict = judge(make_seeds(1.0), make_seeds(2.0))
+    assert "Not decided: A looks 2 times as fast as B (no interval from so few runs;" in (
+        verdict.statement
+    )
+
+
 def test_verdict_is_the_same_from_the_other_side() -> None:
     a, b = make_seeds(1.0, 1.2, 1.1, 1.3), make_seeds(1.9, 2.0, 2.3, 2.2)
     ours, theirs = judge(a, b), judge(b, a)

@@ -58,7 +58,13 @@ def test_no_hit_has_no_mean_and_an_infinite_expected_time() -> None:
 
 def test_single_run_has_no_interval_of_the_median() -> None:
     assert describe_runs(make_seeds(1.0)).median_interval.confidence == 0
-    assert "median 1.000 s  (no interval from one run)" in runs_text(make_seeds(1.0))
+    assert "median 1.000 s  (no interval from so few runs)" in runs_text(make_seeds(1.0))
+
+
+def test_single_run_has_no_interval_at_all() -> None:
+    text = runs_text(make_seeds(1.0))
+    assert "with restarts    1.000 s expected  (no interval from so few runs)" in text
+    assert "0.000 to ∞" not in text
 
 
 def test_run_that_broke_is_a_miss_without_a_final_accuracy() -> None:

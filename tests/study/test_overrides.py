@@ -95,6 +95,9 @@ NO_FIELD = [
     ("recipe.batch_sise=1", "recipe.batch_sise", "recipe.batch_size"),
     ("workload.target.valu=1", "workload.target.valu", "workload.target.value"),
     ("epochs.hihg=1", "epochs.hihg", "epochs.high"),
+    ("trials=5", "trials", "search.trials"),
+    ("seed=5", "seed", "search.seed"),
+    ("serch.trials=5", "serch", "search"),
 ]
 
 

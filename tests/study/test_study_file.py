@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data import DATASETS
 from tune_speed.study.file import load_recipe, load_study, parse_recipe
 from tune_speed.study.yaml import dump_yaml, parse_yaml
@@ -52,6 +52,30 @@ def test_share_that_a_search_holds_back_is_any_below_one(write, share):
     path = write(changed("trials: 4", f"hold_back: {share}"))
     assert load_study(path).search.hold_back == share
     assert load_study(write(GOOD)).search.hold_back == 0.15
+
+
+def test_file_that_is_not_there_is_told_with_the_nearest_beside_it(write, tmp_path):
+    write(GOOD, "my_study.yaml")
+    (problem,) = problems_of(tmp_path / "my_studdy.yaml")
+    assert problem.hint == "Did you mean `my_study.yaml`?"
+    (problem,) = problems_of(tmp_path / "digits_quickstrt")
+    assert problem.hint == "Did you mean `digits_quickstart`?"
+
+
+def test_unknown_field_is_told_with_the_nearest_or_with_where_all_are(write):
+    (problem,) = problems_of(write(changed("trials: 4", "triels: 4")))
+    assert (problem.must, problem.hint) == ("no field `triels`", "Did you mean `trials`?")
+    (problem,) = problems_of(write(changed("trials: 4", "zzz: 4")))
+    assert problem.must == "no field `zzz`; `tune-speed schema` describes those there are"
+
+
+def test_missing_data_alone_are_no_mistake_of_the_file(write, tmp_path):
+    data = {"name": "image_folder", "root": str(tmp_path / "gone"), "image_size": 8}
+    text = changed("workload: digits", f"workload: {{dataset: {data}, target: {{value: 0.9}}}}")
+    with pytest.raises(DataError, match=r"file\.yaml:2: workload\.dataset: .*gone"):
+        load_study(write(text))
+    problems = problems_of(write(text.replace("trials: 4", "trials: 0")))
+    assert [problem.path for problem in problems] == ["workload.dataset", "search.trials"]
 
 
 def test_study_file_is_read(write):
@@ -129,7 +153,7 @@ WRONG = {
     ("workload: digits", "workload: digit"): (2, "workload", "Did you mean `digits`?"),
     ("workload: digits", "workload: []"): (2, "workload", "must be a mapping of fields"),
     ("workload: digits\n", ""): (1, "workload", "must be given. What must be reached."),
-    ("search:", "serch:"): (11, "serch", "no field `serch`; there are study, workload"),
+    ("search:", "serch:"): (11, "serch", "no field `serch`. Did you mean `search`?"),
     ("trials: 4", "trials: 0"): (11, "search.trials", "must be greater than 0, but got 0"),
     ("trials: 4", "trials: {low: 1, high: 2}"): (
         11,

@@ -194,12 +194,39 @@ def test_streamed_batches_are_the_same_after_measuring() -> None:
     assert curves[0] == curves[1]
 
 
-def test_time_limit_is_on_the_isolated_clock() -> None:
-    (measured,) = run_shared().step_times
-    slow = measured.model_copy(update={"step_s": 100.0})
+def limited(max_train_s: float, mode: str = "fixed_length") -> Workload:
     split = SplitConfig(train_samples=NUM_TRAIN, validation_samples=30)
-    result = run_shared(workload=make_workload(split=split, max_train_s=250.0), step_times=(slow,))
+    return make_workload(split=split, max_train_s=max_train_s, mode=mode)
+
+
+def timed(step_s: float, low_s: float) -> StepTime:
+    (measured,) = run_shared().step_times
+    return measured.model_copy(update={"step_s": step_s, "low_s": low_s, "high_s": 2 * step_s})
+
+
+def test_time_limit_is_on_the_isolated_clock() -> None:
+    slow = timed(100.0, low_s=90.0)
+    result = run_shared(workload=limited(250.0, "anytime"), step_times=(slow,))
     assert (result.status, result.steps) == (Status.CAPPED, 3)
+
+
+def test_run_that_certainly_takes_longer_than_its_limit_ends_before_it_trains() -> None:
+    result = run_shared(workload=limited(650.0), step_times=(timed(100.0, low_s=90.0),))
+    assert (result.status, result.steps, result.clocks.train_s) == (Status.CAPPED, 0, 0.0)
+    # Two epochs of 60 images in steps of 16.
+    assert result.stop_reason == "would take 750 s of max_train_s = 650 s"
+    assert result.step_time_ms == pytest.approx(100_000)
+    assert [e.step for e in result.evaluations] == [0]
+
+
+def test_run_that_may_end_within_its_limit_trains() -> None:
+    result = run_shared(workload=limited(700.0), step_times=(timed(100.0, low_s=90.0),))
+    assert (result.status, result.steps) == (Status.CAPPED, 8)
+    assert result.stop_reason.startswith("max_train_s = 700 s passed with accuracy")
+
+
+def test_run_whose_steps_were_not_timed_trains() -> None:
+    assert run(workload=limited(1e-6)).runs[0].steps == 1
 
 
 def test_without_locks_a_shared_clock_is_called_so_and_the_run_goes_on(

@@ -88,6 +88,25 @@ def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
         resumed(tmp_path / "other", study)
 
 
+def test_study_that_changed_is_refused_with_the_fields_that_did(
+    tmp_path: Path, study: StudyFile
+) -> None:
+    begun(tmp_path, study)
+    changed = load_study(tmp_path / "tiny.yaml", overrides=["epochs=3", "batch_size=25"])
+    with pytest.raises(ConfigError) as caught:
+        resumed(tmp_path, changed)
+    said = str(caught.value)
+    assert "search space, but these fields changed: recipe.epochs.low, recipe.epochs.high," in said
+    assert ", recipe.batch_size.choices, recipe.epochs, recipe.batch_size (" in said
+    assert study.space.hash not in said and "recipe.model" not in said
+
+
+def test_study_whose_data_changed_is_refused_with_that(tmp_path: Path, study: StudyFile) -> None:
+    begun(tmp_path, study)
+    with Ledger(tmp_path) as ledger, pytest.raises(ConfigError, match="but its data changed"):
+        admission.admit(ledger, study, workload_hash="v", resume=True)
+
+
 def test_ledger_without_its_header_is_not_gone_on_with(tmp_path: Path, study: StudyFile) -> None:
     with Ledger(tmp_path) as ledger:
         ledger.proposed(Proposal("t0000", {}), seed=0)
@@ -176,7 +195,9 @@ def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: 
     with pytest.raises(ServiceError, match="must hold a study"):
         admission.rebuild(folder, study, workload_hash="w", uri=uri)
     in_mlflow(uri, study, [record], space_hash="another")
-    with pytest.raises(ConfigError, match=r"must keep its search space.* has another \(run "):
+    with pytest.raises(
+        ConfigError, match=r"search space, but its hash was another and is \w+ \(run "
+    ):
         admission.rebuild(folder, study, workload_hash="w", uri=uri)
     with Ledger(folder) as ledger:
         assert ledger.header is None

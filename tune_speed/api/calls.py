@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from tune_speed.api.wording import in_python
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 # Imports wait for the calls: torch, Ray and MLflow take seconds.
 
 
+@in_python
 def search(
     space: "str | Path | Tree",
     *,
@@ -84,7 +86,8 @@ def search(
         workload: what must be reached; None: what the study says.
         study: name of the study; None: what the study says, else its file's name, else `space`.
         trials: in all.
-        time_budget: no trial starts after this long: seconds, or `90s`, `30m`, `2h`.
+        time_budget: the search ends after this long, and running trials are stopped: seconds, or
+            `90s`, `30m`, `2h`.
         concurrent: trials at the same time; `auto`: as many as finish most an hour.
         address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
         set: values to override, by their dotted path.
@@ -164,6 +167,7 @@ def train(
 ) -> "Compared": ...
 
 
+@in_python
 def train(
     recipe: "str | Path | Tree",
     *,
@@ -216,6 +220,7 @@ def train(
     return train_two(files, names, seeds=seeds, download=download, progress=shown)
 
 
+@in_python
 def certify(
     study: "str | Study",
     *,
@@ -282,6 +287,7 @@ def certify(
     return Certified(study=name, result=result)
 
 
+@in_python
 def ablate(
     recipe: "str | Path | Tree",
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tune_speed.core.text import printable_lines
+from tune_speed.core.text import counted, printable_lines
 from tune_speed.reporting.display import PlainConsole
 from tune_speed.reporting.live import LiveView
 
@@ -84,7 +84,7 @@ class Progress:
         """Reports how many images are decoded: on a terminal all along, else at the end."""
         # Only a terminal gets each step: in a log `\r` ends no line.
         if done >= total:
-            self.line(f"data: {total} images prepared")
+            self.line(f"data: {counted(total, 'image')} prepared")
         elif self._console.is_terminal:
             print(f"preparing data: {done}/{total} images", end="\r", file=self._console.file)
 
@@ -97,7 +97,8 @@ class Progress:
         """Returns what observes a search."""
         study = controller.study
         self.line(
-            f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time;"
+            f"{study.name}: {counted(study.search.trials, 'trial')},"
+            f" {study.search.at_once} at a time;"
             f" target {study.workload.target.words}, {study.workload.mode}"
         )
         return LiveView(

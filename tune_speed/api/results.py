@@ -223,7 +223,8 @@ class Results:
             run: a run id, its first six digits or more, `study/trial` or `study/trial@certified`;
                 or several of these, such as a frame's column `run_id`.
 
-        Raises: ServiceError if the store does not answer or has no such finished trial.
+        Raises: ServiceError if the store does not answer, ConfigError if it has no such trial that
+            has finished.
         """
         # A text is an iterable of characters.
         names = [run] if isinstance(run, str) else run

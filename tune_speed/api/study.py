@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.records import Recommended, TrialRecord
-from tune_speed.core.text import printable
+from tune_speed.core.text import counted, printable
 from tune_speed.custom.shipping import Loop
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
@@ -124,7 +124,8 @@ class Study(Shown):
         best = self.recommended
         time = "none met the target" if best is None else f"best {best.expected_s:.3f} s"
         stopped = ", stopped" if self.was_stopped else ""
-        return printable(f"Study({self.name!r}: {len(self.records)} trials, {time}{stopped})")
+        trials = counted(len(self.records), "trial")
+        return printable(f"Study({self.name!r}: {trials}, {time}{stopped})")
 
     def parts(self) -> Sequence[RenderableType]:
         """Returns leaderboards, next steps and the certification."""

@@ -162,7 +162,7 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file. Raises: StorageError if it cannot be written."""
+    """Writes a file. Raises: StorageError, or ConfigError where its folder is not there."""
     from tune_speed.core.errors import unwritable
 
     try:

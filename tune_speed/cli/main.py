@@ -35,7 +35,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     help="Find the training configuration that reaches a target accuracy soonest.",
     epilog="Exit codes: 0 done; 1 nothing met the target, or a bug; 2 wrong input; 3 data missing;"
-    " 4 Ray or MLflow not reachable; 5 disk full; 130 stopped by Ctrl-C.",
+    " 4 Ray or MLflow not reachable; 5 disk full or a file of ours damaged; 130 stopped by Ctrl-C.",
 )
 
 

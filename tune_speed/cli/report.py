@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune_speed.cli.common import JsonOption, note, say, say_json
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.text import counted
 
 if TYPE_CHECKING:
     from tune_speed.reporting.study.view import StudyView, ViewedTrial
@@ -52,9 +53,10 @@ def report(
         }
         say_json(facts)
         return
+    size_mb = html.stat().st_size / 1e6
     if pictures:
         say(f"wrote {png}: {', '.join(path.name for path in pictures)}")
-    say(f"wrote {html}: {trials} trials, {html.stat().st_size / 1e6:.2f} MB, in {took_s:.1f} s")
+    say(f"wrote {html}: {counted(trials, 'trial')}, {size_mb:.2f} MB, in {took_s:.1f} s")
     say(f"open it in a browser: {html.absolute().as_uri()}")
     if view.is_running:
         note("the study is still running; give the same command again to see more")
@@ -63,8 +65,9 @@ def report(
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader finds the old text or the new, never a part of it.
 
-    Raises: StorageError if it cannot be written.
+    Raises: StorageError if it cannot be written, ConfigError if its folder is not there.
     """
+    from tune_speed.core.errors import unwritable
     from tune_speed.runtime.atomic_file import write_atomically
 
     try:
@@ -72,10 +75,7 @@ def write_whole(path: Path, text: str) -> None:
         with write_atomically(path) as file:
             file.write(text.encode())
     except OSError as error:
-        raise StorageError(
-            f"{path} must be a file in a folder that exists and can be written, but got:"
-            f" {error.strerror}. Name another one with --html."
-        ) from error
+        raise unwritable(path, error, hint="Name another one with --html.") from error
 
 
 def _recipe_yaml(trial: "ViewedTrial") -> str:

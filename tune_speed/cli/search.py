@@ -26,7 +26,8 @@ def search(
     space: Annotated[str, typer.Argument(help="A study file, or the name of a shipped one.")],
     trials: Annotated[int | None, typer.Option(help="Trials in all.")] = None,
     time_budget: Annotated[
-        str | None, typer.Option(help="Time for the whole search, such as 90s, 30m or 2h.")
+        str | None,
+        typer.Option(help="Time for the search, such as 90s or 30m; what runs then is stopped."),
     ] = None,
     concurrent: Annotated[
         str | None,

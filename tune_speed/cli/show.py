@@ -235,12 +235,12 @@ def _print_trials(
     if form is common.Format.TABLE:
         common.show_parts([text.as_renderable(shown)])
         return
-    rows = {
-        common.Format.JSON: text.machine_row,
-        common.Format.CSV: text.csv_row,
-        common.Format.MARKDOWN: text.markdown_row,
+    rows: dict[common.Format, Callable[[], list[dict[str, Any]]]] = {
+        common.Format.JSON: lambda: list(map(text.machine_row, shown)),
+        common.Format.CSV: lambda: text.csv_rows(shown),
+        common.Format.MARKDOWN: lambda: list(map(text.markdown_row, shown)),
     }
-    common.print_listing([rows[form](trial) for trial in shown], form, title="trials")
+    common.print_listing(rows[form](), form, title="trials")
 
 
 def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: common.Format) -> None:
@@ -252,7 +252,7 @@ def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: com
         return
     show = {common.Format.CSV: comparison.raw_of, common.Format.MARKDOWN: comparison.markdown_of}
     if form is common.Format.TABLE:
-        common.show_parts([comparison.as_renderable(found)])
+        common.show_parts([comparison.SideBySide(found)])
     else:
         rows = comparison.table_rows(found, show[form])
         common.print_listing(rows, form, title="fields")

@@ -9,6 +9,7 @@ import typer
 
 from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.text import counted
 
 if TYPE_CHECKING:
     from tune_speed.tuning.simulation.comparison import Search, Terms
@@ -100,7 +101,7 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
     space = "the study's file" if saved.is_own_space else "what its trials span"
     common.say(f"wrote {out}: {rows} runs; search space: {space}")
     for reason, number in left_out.items():
-        common.say(f"left out: {number} trials, {reason}")
+        common.say(f"left out: {counted(number, 'trial')}, {reason}")
     common.say(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
 
 

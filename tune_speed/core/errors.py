@@ -4,7 +4,7 @@ TuneSpeedError          exit code
 ├── ConfigError         2   what the user wrote cannot work: file, line, what to try
 ├── DataError           3   a data set is missing, unreadable or not what it should be
 ├── ServiceError        4   Ray or MLflow cannot be reached, or lacks what was requested
-└── StorageError        5   a disk is full, or a folder cannot be written
+└── StorageError        5   a disk is full, a folder cannot be written, a file of ours is damaged
 
 Exit code 0 means that the command did what it says, 1 that a search or a training ended without
 meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl-C stopped it.
@@ -42,6 +42,8 @@ class Problem:
     """File name or `--set`; None where the value came from a call."""
     line: int | None = None
     """Line in `file`, counted from 1."""
+    is_data: bool = False
+    """Whether data are missing, and not that something was written wrongly."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
@@ -82,13 +84,18 @@ class ServiceError(TuneSpeedError):
 
 
 class StorageError(TuneSpeedError):
-    """A disk is full, or a folder cannot be written."""
+    """A disk is full, a folder cannot be written, or a file of ours is damaged."""
 
     exit_code = 5
 
 
-def unwritable(path: Path, error: OSError, *, hint: str = "") -> StorageError:
+def unwritable(path: Path, error: OSError, *, hint: str = "") -> ConfigError | StorageError:
     """Returns the error of a file that cannot be written; `hint` is for what else was met."""
+    if isinstance(error, FileNotFoundError):
+        return ConfigError(
+            f"{path} must be in a folder that exists, but there is no {path.parent}. Make it, or"
+            " name another file."
+        )
     why = f"got: {error.strerror}.{hint and ' '}{hint}"
     # Not `Path.is_file`, which raises an error where a folder must not be searched.
     if file := next((each for each in path.parents if os.path.isfile(each)), None):

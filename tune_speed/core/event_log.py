@@ -148,7 +148,7 @@ class EventLog:
         instead = self._advice.damaged.format(what=self._what)
         return StorageError(f"{self.path}:{number}: {fault}, or {instead}.")
 
-    def unwritable(self, error: OSError) -> StorageError:
+    def unwritable(self, error: OSError) -> ConfigError | StorageError:
         """Returns the error for a file that cannot be opened or written."""
         return unwritable(self.path, error, hint=self._advice.unwritable)
 

@@ -57,11 +57,15 @@ def student_quantile(degrees: int, *, confidence: float = 0.95) -> float:
     return float(stdtrit(degrees, (1 + confidence) / 2))
 
 
-def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> MeanInterval:
+def mean_interval(
+    values: Sequence[float], *, confidence: float = 0.95, is_positive: bool = False
+) -> MeanInterval:
     """Returns mean, standard deviation and Student's t interval of the mean.
 
     Holds for values that are about normal. Not for times to target, where a miss has no value:
     `expected_time_interval_s` is for those.
+
+    With `is_positive`, as for times, it is m · exp(± h / m) with the half width h: never below 0.
 
     Source: Student 1908, The probable error of a mean; quantile by scipy.
     """
@@ -72,6 +76,9 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> MeanI
     # `statistics.stdev` computes with fractions, which takes ten times as long.
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half_width = student_quantile(n - 1, confidence=confidence) * sd / math.sqrt(n)
+    if is_positive and mean > 0:
+        factor = math.exp(half_width / mean)
+        return MeanInterval(mean, sd, mean / factor, mean * factor, n)
     return MeanInterval(mean, sd, mean - half_width, mean + half_width, n)
 
 
@@ -142,7 +149,7 @@ def expected_time_draws_s(
     The success rate is drawn from the generalized fiducial distribution of a binomial: half of the
     draws from Beta(k, n - k + 1), half from Beta(k + 1, n - k), the two ends of Clopper and
     Pearson; so where no run missed, half of the draws say that none ever will. The mean times of
-    hits and of misses are drawn from Student's t.
+    hits and of misses are drawn from Student's t, on a log scale: none is below 0.
 
     `miss_s` is what a miss costs where none was seen: the time limit in the `anytime` mode. By
     default it is the longest run seen, which is right if runs have a fixed length.
@@ -159,8 +166,9 @@ def expected_time_draws_s(
     unseen_s = max(hit_s, default=0.0) if miss_s is None else miss_s
     hit_draws = _mean_draws_s(hit_s, pooled, degrees, (seed, 1)) if hit_s else 0.0
     miss_draws = _mean_draws_s(missed_s, pooled, degrees, (seed, 2)) if missed_s else unseen_s
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(rate > 0, hit_draws + (1 - rate) / rate * miss_draws, math.inf)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        missed = np.where(rate < 1, (1 - rate) / rate * miss_draws, 0.0)
+        return np.where(rate > 0, hit_draws + missed, math.inf)
 
 
 def _times_s(samples: Sequence[Sample], *, is_hit: bool) -> list[float]:
@@ -181,8 +189,9 @@ def _mean_draws_s(
     is_own = degrees >= 2
     spread = math.sqrt(_relative_squares(times_s) / degrees) if is_own else pooled
     draws = _student_draws(degrees if is_own else pooled_degrees, stream)
-    relative = 1 + spread / math.sqrt(len(times_s)) * draws
-    return np.asarray(statistics.fmean(times_s) * np.maximum(relative, 0.0))
+    with np.errstate(over="ignore"):
+        relative = np.exp(spread / math.sqrt(len(times_s)) * draws)
+        return np.asarray(statistics.fmean(times_s) * relative)
 
 
 @lru_cache(maxsize=512)

@@ -84,7 +84,8 @@ class Task(Config):
     `anytime`: the target is met at the first of two consecutive evaluations that hold it."""
     max_train_s: Annotated[float, Field(gt=0)] = 600.0
     """Limit of one run on the training clock [s]; a run is stopped at the first step that ends past
-    it, and has not met the target, whatever it reached."""
+    it, and has not met the target, whatever it reached. Where its steps were timed before, a run of
+    fixed length that would take longer for certain ends before it trains."""
 
     @property
     def name(self) -> str:

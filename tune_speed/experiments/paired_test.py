@@ -140,6 +140,8 @@ def _statement(verdict: Verdict, *, has_miss: bool) -> str:
     loser = "B" if winner == "A" else "A"
     high = "∞" if verdict.factor_high is None else f"{verdict.factor_high:.3g}"
     ends = f"{percent(verdict.confidence)} interval: {verdict.factor_low:.3g} to {high}"
+    if not verdict.factor_low and verdict.factor_high is None:
+        ends = "no interval from so few runs"
     p_value = "" if verdict.p_value is None else f"; one-sided p = {verdict.p_value:.2g}"
     figures = f"({ends}{p_value}; {counted(verdict.num_pairs, 'pair')} of runs)"
     much = (

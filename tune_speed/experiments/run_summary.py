@@ -190,7 +190,7 @@ def _clock(found: Statistics) -> list[str]:
 
 
 def _interval(interval: stats.TimeInterval) -> str:
-    if not interval.confidence:
-        return "no interval from one run"
+    if not interval.confidence or not (interval.low_s or interval.high_s):
+        return "no interval from so few runs"
     low, high = (fixed(end, 3, none=INFINITE) for end in (interval.low_s, interval.high_s))
     return f"{percent(interval.confidence)} interval: {low} to {high} s".replace("∞ s", "∞")

@@ -71,6 +71,12 @@ def number_types(kind: type[Config], name: str) -> frozenset[str]:
     return frozenset({"integer", "number"} & {str(option.get("type")) for option in options})
 
 
+def takes_list(kind: type[Config], name: str) -> bool:
+    """Returns whether a list may be the value of a field."""
+    schema = properties(kind)[name]
+    return any(option.get("type") == "array" for option in [schema, *schema.get("anyOf", [])])
+
+
 # By pydantic's error type: its own words for a mapping name a dictionary or a class of ours.
 _MUST = {
     "model_type": "must be a mapping of fields",
@@ -103,8 +109,10 @@ def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -
     """Yields the fields that `kind` does not have, and those that it must have."""
     for name in tree:
         if name not in kind.model_fields:
-            must = f"no field `{name}`; there are {', '.join(kind.model_fields) or 'none'}"
-            yield Mistake((*path, name), must, hint=near_miss(name, kind.model_fields))
+            near = near_miss(name, kind.model_fields)
+            known = "" if near else "; `tune-speed schema` describes those there are"
+            must = f"no field `{name}`{known}"
+            yield Mistake((*path, name), must, hint=near)
     for name, field in kind.model_fields.items():
         if field.is_required() and name not in tree:
             text = " ".join(descriptions(kind).get(name, "").split())

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
@@ -24,6 +24,7 @@ from tune_speed.study.fields import config_mistakes, name_mistakes
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import STUDY_NAME, StudySchema
+from tune_speed.study.short_forms import with_choices, with_whole_task
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
@@ -53,15 +54,24 @@ def find_file(path_or_name: Path | str) -> Path:
 
     Raises: ConfigError, naming the shipped files.
     """
-    path = Path(path_or_name)
+    # A call may be given anything.
+    path = Path(str(path_or_name))
     if is_file(path):
         return path
     shipped = shipped_files()
     if str(path_or_name) in shipped:
         return shipped[str(path_or_name)]
-    hint = near_miss(path.stem, shipped) or f"Shipped are {', '.join(shipped)}."
+    hint = near_miss(path.name, _files_beside(path)) or near_miss(path.stem, shipped)
+    hint = hint or f"Shipped are {', '.join(shipped)}."
     must = "must be a file, or the name of a shipped one"
     raise ConfigError.of("", must, given=str(path_or_name), hint=hint)
+
+
+def _files_beside(path: Path) -> list[str]:
+    try:
+        return [each.name for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml")]
+    except (OSError, ValueError):
+        return []
 
 
 class OwnStudySchema(Config):
@@ -197,9 +207,13 @@ def recipe_of(
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
     # Written out before, so that an override can change one field of a built-in workload.
-    source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
-    # Again, as an override may name a built-in workload.
-    return _with_workload(source), problems
+    source, problems = apply_overrides(_written_out(source), overrides, schema=StudySchema)
+    # Again, as an override may be a short form.
+    return _written_out(source), problems
+
+
+def _written_out(source: Source) -> Source:
+    return with_choices(with_whole_task(_with_workload(source)))
 
 
 def _with_workload(source: Source) -> Source:
@@ -210,12 +224,17 @@ def _with_workload(source: Source) -> Source:
 
 
 def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
-    """Returns `source` if nothing is wrong. Raises: ConfigError with all that is."""
+    """Returns `source` if nothing is wrong.
+
+    Raises: ConfigError with all that is; DataError where it is the data alone.
+    """
     found = [mistake.problem(source) for mistake in mistakes]
     # A value that could not be read has become a null, which the schema reports again.
     unread = {problem.line for problem in source.problems}
     found = [p for p in found if not (p.given == "null" and p.line in unread)]
     every = dict.fromkeys([*source.problems, *problems, *found])
+    if every and all(problem.is_data for problem in every):
+        raise DataError("\n".join(map(str, every)))
     if every:
         # Those of overrides, which have no line, come after those of the file.
         in_order = sorted(every, key=lambda p: (p.line is None, p.line or 0))
@@ -234,7 +253,9 @@ def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -
 
     Raises: ConfigError with every mistake of the tree and of the overrides.
     """
-    source, problems = apply_overrides(source, overrides, schema=OwnStudySchema)
+    whole = with_whole_task(source)
+    source, problems = apply_overrides(whole, overrides, schema=OwnStudySchema)
+    source = with_whole_task(source)
     source = _checked(source, problems, _own_mistakes(source.tree))
     made_by = {"function": loop.name, "function_hash": loop.source_hash}
     task = OwnTask.model_validate({**source.tree["workload"], **made_by})

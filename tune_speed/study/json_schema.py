@@ -10,9 +10,14 @@ from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
 from tune_speed.study.fields import component_of, entries_of, nested_of, number_types, properties
 from tune_speed.study.schema import StudySchema
-from tune_speed.training.workload import WORKLOADS
+from tune_speed.training.workload import WORKLOADS, Workload
 
 JsonSchema = dict[str, Any]
+SHORT_FORMS: Mapping[str, JsonSchema] = {
+    "target": {"type": "number", "description": "Of `accuracy`."},
+    "max_train_s": {"type": "string", "description": "A duration, such as `90s` or `1m`."},
+}
+"""Other forms of the fields of `workload`."""
 
 
 def json_schema() -> JsonSchema:
@@ -50,6 +55,8 @@ def _field_schema(kind: type[Config], name: str, *, searched: bool) -> JsonSchem
     if not field.is_required() and "default" in properties(kind)[name]:
         described["default"] = properties(kind)[name]["default"]
     options = _options(kind, name, searched=searched)
+    if kind is Workload and name in SHORT_FORMS:
+        options.append(SHORT_FORMS[name])
     return {**described, **(options[0] if len(options) == 1 else {"anyOf": options})}
 
 
@@ -75,10 +82,11 @@ def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchem
     if not searched or is_list:
         return [value]
     listed = _choices_schema({"type": "array", "items": value})
-    numbers = number_types(kind, name)
+    bare, numbers = listed["properties"]["choices"], number_types(kind, name)
     if not numbers:
-        return [value, listed]
-    return [value, _range_schema(value, "number" if "number" in numbers else "integer"), listed]
+        return [value, listed, bare]
+    ranged = _range_schema(value, "number" if "number" in numbers else "integer")
+    return [value, ranged, listed, bare]
 
 
 def _constraints(schema: JsonSchema) -> JsonSchema:
@@ -126,7 +134,8 @@ def _component_options(component: Component, *, searched: bool) -> list[JsonSche
     listed = _choices_schema({"type": "array", "items": names})
     fields = {name: _or_null(entry) for name, entry in entries.items()}
     branched = {"type": "object", "properties": fields, "additionalProperties": False}
-    return [names, *nested, listed, _choices_schema(branched)]
+    bare = listed["properties"]["choices"]
+    return [names, *nested, listed, bare, _choices_schema(branched)]
 
 
 def _or_null(entry: JsonSchema) -> JsonSchema:

@@ -17,6 +17,8 @@ class Mistake(NamedTuple):
     must: str
     given: str | None = None
     hint: str | None = None
+    is_data: bool = False
+    """Whether the study is right, and its data are missing or cannot be read."""
 
     def problem(self, source: Source | None = None) -> Problem:
         """Returns the mistake for users, with its place in `source`."""
@@ -30,6 +32,7 @@ class Mistake(NamedTuple):
             hint=self.hint,
             file=place.file if place else None,
             line=place.line if place else None,
+            is_data=self.is_data,
         )
 
 

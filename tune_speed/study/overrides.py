@@ -48,7 +48,7 @@ def _with_override(source: Source, override: str, place: Place, schema: type[Con
         raise ConfigError(f"the value {musts}") from None
     # A section's name wins over a recipe field's: `recipe.` then says which is meant.
     prefix = () if names[0] in schema.model_fields else ("recipe",)
-    walk = _Walk(source, num_hidden=len(prefix))
+    walk = _Walk(source, num_hidden=len(prefix), sections=schema)
     path = walk.to((), schema, [*prefix, *names])
     return walk.source.with_value(path, value, place=place)
 
@@ -59,8 +59,8 @@ class _Walk:
     A name's short forms are `sgd` for `{sgd: {}}`, and a list of choices for a mapping.
     """
 
-    def __init__(self, source: Source, *, num_hidden: int) -> None:
-        self.source = source
+    def __init__(self, source: Source, *, num_hidden: int, sections: type[Config]) -> None:
+        self.source, self._sections = source, sections
         self._num_hidden = num_hidden
         self._seen: list[str] = []
 
@@ -139,5 +139,12 @@ class _Walk:
         return ".".join([*self._seen[self._num_hidden :], *names])
 
     def _no_field(self, name: str, known: Iterable[str]) -> ConfigError:
-        near = did_you_mean(self._shown(name), [self._shown(other) for other in known])
-        return ConfigError(f"no field `{self._shown(name)}`{near}")
+        here = [self._shown(other) for other in known]
+        if self._shown() == "":  # It may be a section, or a field of one.
+            fields = self._sections.model_fields.items()
+            below = {n: nested.model_fields for n, f in fields if (nested := nested_of(f))}
+            there = [f"{section}.{field}" for section, names in below.items() for field in names]
+            if whole := next((each for each in there if each.endswith(f".{name}")), None):
+                return ConfigError(f"no field `{name}`; did you mean `{whole}`?")
+            here += [*below, *there]
+        return ConfigError(f"no field `{self._shown(name)}`{did_you_mean(self._shown(name), here)}")

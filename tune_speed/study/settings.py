@@ -81,7 +81,8 @@ class SearchConfig(Config):
     `policy: time_to_target`; the other policies bring their own."""
     points_to_evaluate: list[dict[str, Scalar]] = Field(default=[])
     """Configurations to try first, in this order: mappings from the dotted name of a searched
-    parameter to its value. What a mapping leaves out is the policy's choice."""
+    parameter to its value. What a mapping leaves out is the policy's choice. Those that are added
+    before `--resume` are tried next."""
     warm_start: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
     """Studies in MLflow whose finished trials the policy learns from before its first proposal.
     They must have the same data, split and evaluation grid, and parameters that this space has;
@@ -102,7 +103,9 @@ class SearchConfig(Config):
     how many most trials an hour are finished. With `resources.gpu: 1`, as many share a GPU as is
     best, each with an equal part of its memory; a fraction bounds them and stays as it is."""
     time_budget: str | float | None = Field(default=None, union_mode="left_to_right")
-    """No trial starts after this long: `90s`, `30m`, `1h30m` or seconds; null: no limit."""
+    """The search ends after this long: `90s`, `30m`, `1h30m` or seconds; null: no limit. No trial
+    starts then, and those that run are stopped between two steps, without an outcome. `--resume`
+    continues them and has the whole budget again."""
     hang_after: str | float = Field(default="15m", union_mode="left_to_right")
     """A trial that takes no step and evaluates no batch for this long is ended as failed, with
     the stacks of its threads as its traceback. While it is set up, the begin and end of each phase

@@ -212,7 +212,7 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         num_train = Workload.model_validate({**data, "target": {"value": 1.0}}).sizes().train
     # Reported as one mistake of many: missing data must not hide the others.
     except DataError as error:
-        yield Mistake(("workload", "dataset"), str(error).rstrip("."))
+        yield Mistake(("workload", "dataset"), str(error).rstrip("."), is_data=True)
     except ConfigError as error:
         for problem in error.problems or [Problem(path="dataset", must=str(error).rstrip("."))]:
             at = ("workload", *problem.path.split("."))

@@ -7,6 +7,7 @@ from torch import nn
 
 from tune_speed.components.optim import set_rates
 from tune_speed.core.records import RunResult
+from tune_speed.core.text import compact
 from tune_speed.data.loaders.base import Loader
 from tune_speed.data.split import Splits
 from tune_speed.runtime.clock import Clock
@@ -20,7 +21,7 @@ from tune_speed.training.preparation import needs_preparation, prepare
 from tune_speed.training.progress import Progress
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.batches import open_steps
+from tune_speed.training.step.batches import open_steps, samples_of_steps
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import Stepper
 from tune_speed.training.warm_up import is_warm, isolated_phases, key_of, record, warm_up
@@ -183,6 +184,10 @@ def _train(
     """Takes the steps that are left. Raises: Interrupted."""
     job, progress, stepper = training.job, training.progress, training.stepper
     recipe, clock, num_steps = job.recipe, progress.clock, progress.total_steps
+    if stop_reason := job.ranks.broadcast(_too_long(training)):
+        result = progress.result(stop_reason=stop_reason)
+        on_end(result, progress.evaluated_model)
+        return result
     with clock.span("setup_s"):
         steps = open_steps(
             training.loader,
@@ -218,6 +223,23 @@ def _train(
             return result
         clock.start("train_s")
     raise AssertionError("a run's last step is evaluated, and ends it")
+
+
+def _too_long(training: Training) -> str | None:
+    """Returns why a run cannot end in time by the lower ends of its step times; None: it may."""
+    job, progress = training.job, training.progress
+    limit_s = job.workload.max_train_s
+    if job.workload.mode != "fixed_length" or progress.steps or not progress.phases:
+        return None
+    least_s = planned_s = progress.init_s
+    for shape, num_samples in samples_of_steps(training.loader, job.recipe, job.step_schedule):
+        phase = progress.phases[shape]
+        share = num_samples / phase.samples_per_step
+        least_s += share * phase.step_time.low_s
+        planned_s += share * phase.step_time.step_s
+    if least_s <= limit_s:
+        return None
+    return f"would take {compact(planned_s)} s of max_train_s = {limit_s:g} s"
 
 
 def _stop_reason(

@@ -260,7 +260,7 @@ class Progress:
         """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         # Since the first step.
-        wall_s = passed_s - self.init_s - self._ahead_s
+        wall_s = max(0.0, passed_s - self.init_s - self._ahead_s)
         step_times = tuple(phase.step_time for phase in self.phases.values())
         isolated = {"timing": timing_of(step_times), "note": ""} if self.phases else {}
         # The mean of a step, over the whole run where it is known beforehand.

@@ -11,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tune_speed.components.plugins import registry
+from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target
+from tune_speed.core.text import counted
 from tune_speed.core.version import __version__
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import StudyFile
-from tune_speed.study.yaml import dump_yaml
+from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import ADVICE, Ledger
@@ -44,10 +46,11 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
                 " its trials, rebuild it with --resume --from-mlflow."
             )
         return
-    _refuse_other(ledger.header, study, workload_hash=workload_hash, place=str(ledger.folder))
+    place, folder = str(ledger.folder), ledger.folder
+    _refuse_other(ledger.header, study, workload_hash=workload_hash, place=place, folder=folder)
     if not resume and ledger.proposals:
         raise ConfigError(
-            f"study {study.name} exists, with {len(ledger.records)} finished trials"
+            f"study {study.name} exists, with {counted(len(ledger.records), 'finished trial')}"
             f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
             " with --set study=NAME."
         )
@@ -58,17 +61,18 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
     """Writes a lost ledger anew from the study's runs in MLflow; returns the number of its trials.
 
     It appears when it is whole. Raises: ConfigError if the one in `folder` has trials, or MLflow
-        has another search of that name; ServiceError if it has none.
+        has another search of that name, or none.
     """
     with Ledger(folder) as lost:
         if lost.proposals:
             raise ConfigError(
                 f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
-                f" with {len(lost.records)} finished trials (in {folder}). Leave it out."
+                f" with {counted(len(lost.records), 'finished trial')} (in {folder}). Leave it out."
             )
         found = find_search(uri, study.name)
         header = found.header | {"study": study.name, "tune_speed": __version__}
-        _refuse_other(header, study, workload_hash=workload_hash, place=f"run {found.run_id}")
+        place = f"run {found.run_id}"
+        _refuse_other(header, study, workload_hash=workload_hash, place=place, folder=folder)
         whole = folder / "rebuilt"
         shutil.rmtree(whole, ignore_errors=True)  # Of a rebuilding that was stopped.
         with Ledger(whole) as ledger:
@@ -82,7 +86,7 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
 
 
 def _refuse_other(
-    header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str
+    header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str, folder: Path
 ) -> None:
     """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
@@ -99,11 +103,26 @@ def _refuse_other(
                 " version."
             )
         name = {"space_hash": "search space", "workload_hash": "workload"}[what]
+        section = {"space_hash": "recipe", "workload_hash": "workload"}[what]
+        changes = _changes(study, section, folder) or f"its hash was {theirs} and is {ours}"
         raise ConfigError(
-            f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
-            f" ledger has {theirs} ({place}). Give this one another name with --set study=NAME, or"
-            " put the file back as it was."
+            f"study {study.name} must keep its {name}, but {changes} ({place}). Give this one"
+            " another name with --set study=NAME, or put it back as it was."
         )
+
+
+def _changes(study: StudyFile, section: str, folder: Path) -> str:
+    """Returns how a section differs from when the study began, in words; empty: not known."""
+    try:
+        begun = read_yaml(folder / "study.yaml").tree[section]
+    except (ConfigError, KeyError, TypeError):
+        return ""
+    before, now = (flatten(tree) for tree in ({section: begun}, {section: study.tree[section]}))
+    fields = [name for name in before | now if before.get(name, ...) != now.get(name, ...)]
+    if fields:
+        return f"these fields changed: {', '.join(fields)}"
+    of_workload = "its data changed" if study.loop is None else "the training function changed"
+    return of_workload if section == "workload" else ""
 
 
 def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.text import counted
 from tune_speed.study.file import StudyFile
 from tune_speed.tracking.reader.queries import find_trials, study_names
 from tune_speed.tracking.store.uri import strip_secrets
@@ -79,7 +80,7 @@ def describe(name: str, trials: tuple[PriorTrial, ...], left_out: Mapping[str, i
     """Returns in a line how much carries over, and why the rest does not."""
     total = len(trials) + sum(left_out.values())
     timed = sum(trial.same_times for trial in trials)
-    line = f"warm start: {len(trials)} of {total} trials of {name} carry over"
+    line = f"warm start: {len(trials)} of {counted(total, 'trial')} of {name} carry over"
     line += f", {timed} of them with their times" if trials else ""
     commonest = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     reasons = (f"{count} with {reason}" for reason, count in commonest)

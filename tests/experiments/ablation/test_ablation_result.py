@@ -65,13 +65,14 @@ def test_accuracy_gain_is_that_of_a_paired_t_test() -> None:
     )
 
 
-def test_means_have_standard_deviation_and_students_interval() -> None:
+def test_times_have_standard_deviation_and_students_interval_of_their_logarithm() -> None:
     base = arm_of(ablated({"base": runs_of(BASE_S)}, axes=AXES), "base")
     ends = stats.ttest_1samp(BASE_S, 0.0).confidence_interval(0.95)
     figure = base.epoch_s
     assert (figure.mean, figure.n) == (pytest.approx(70 / 3), 3)
     assert figure.sd == pytest.approx(math.sqrt(700 / 3))
-    assert (figure.low, figure.high) == pytest.approx((ends.low, ends.high))
+    factor = math.exp((ends.high - 70 / 3) / (70 / 3))
+    assert (figure.low, figure.high) == pytest.approx((70 / 3 / factor, 70 / 3 * factor))
 
 
 def test_time_per_epoch_is_training_clock_over_passes_done() -> None:

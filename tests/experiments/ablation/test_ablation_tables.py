@@ -95,7 +95,7 @@ def test_runs_that_broke_are_told_with_their_reasons() -> None:
         "batch_size=64": [make_arm_run(seed=0, time_s=1.0, status=Status.DIVERGED)],
     }
     text = text_of(ablated(runs, axes={"batch_size": 64}, seeds=2))
-    assert "batch_size=64: of 1 runs 1 diverged (ended as diverged)." in text
+    assert "batch_size=64: of 1 run 1 diverged (ended as diverged)." in text
     assert "2 of 4 runs are done." in text
 
 

@@ -78,7 +78,7 @@ def test_how_a_miss_ended_is_shown_only_where_there_is_one() -> None:
 
 def test_rows_of_several_studies_say_what_each_search_took() -> None:
     text = " ".join(drawn(as_renderable(estimates()), width=200))
-    assert text.count("found in 1 trials") == 4
+    assert text.count("found in 1 trial, ") == 4
     assert "found in" not in " ".join(
         drawn(as_renderable(make_boards([(None, make_record())])), width=200)
     )

@@ -67,7 +67,7 @@ def test_markup_in_names_is_shown_as_it_is() -> None:
 
 def test_board_without_hits_says_so() -> None:
     missed = make_boards([(None, make_record("t0000", Status.MISSED))])
-    assert "none of 1 trials met the target" in shown(missed)
+    assert "none of 1 trial met the target" in shown(missed)
 
 
 def test_no_boards_say_that_nothing_is_there_yet() -> None:
@@ -162,7 +162,7 @@ def test_caption_counts_trials_and_what_they_took() -> None:
 def test_a_condition_stands_in_the_title() -> None:
     board = make_boards([(None, make_record())], where="batch_size>=512")[0]
     assert report.title(board).endswith(", where batch_size>=512")
-    assert "1 of 1 trials that the condition holds for" in report.caption(board)
+    assert "1 of 1 trial that the condition holds for" in report.caption(board)
 
 
 def test_fields_of_board_and_row_have_different_names() -> None:
@@ -199,3 +199,9 @@ def test_csv_has_numbers_where_pandas_expects_them() -> None:
     assert read["rank"].tolist() == [1, 2, 3]
     assert read["expected_s"].tolist() == [1.0, 2.0, 3.0]
     assert read["tied"].tolist() == [False] * 3
+
+
+def test_time_of_one_run_stands_without_an_interval_that_says_nothing() -> None:
+    assert report.interval_text(45.56, 0.0, None) == "45.56"
+    assert report.interval_text(45.56, 0.53, None) == "45.56 (0.53–∞)"
+    assert report.interval_text(None, 0.0, None) == "∞"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from making import make_evaluation, make_record, make_run
 
-from tune_speed.core.errors import ServiceError
+from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.study.reader import StudyReader, read_study
 from tune_speed.tracking import Tracker, open_store, schema
@@ -199,7 +199,7 @@ def test_an_experiment_without_any_trial_can_be_read(uri: str) -> None:
 
 def test_an_unknown_study_is_told_with_those_that_there_are(uri: str, open_tracker: Any) -> None:
     fill(open_tracker(), [record(0)])
-    with pytest.raises(ServiceError, match="did you mean `study`"):
+    with pytest.raises(ConfigError, match="did you mean `study`"):
         read_study(uri, "studi")
 
 

@@ -45,8 +45,10 @@ def test_machines_get_every_field_unrounded() -> None:
     row = text.machine_row(("run", make_record(time_s=1 / 3)))
     assert set(row) == {"run_id", *COLUMNS, "params"}
     assert json.loads(json.dumps(row))["time_to_target_s"] == 1 / 3
-    csv_row = text.csv_row(("run", make_record()))
-    assert json.loads(csv_row["params"]) == {"optimizer.sgd.lr": 0.1}
+    other = make_record("t0001").model_copy(update={"params": {"epochs": 3}})
+    rows = text.csv_rows([("run", make_record()), ("other", other)])
+    assert [row["params.optimizer.sgd.lr"] for row in rows] == [0.1, None]
+    assert [row["params.epochs"] for row in rows] == [None, 3] and "params" not in rows[0]
 
 
 def test_markdown_does_nothing_with_names() -> None:

@@ -302,7 +302,7 @@ def test_the_command_looks_once_and_refuses_an_unknown_study(
     found = call("watch", "study", "--once", "--json", folder=folder).json
     assert (found["finished"], found["planned"], found["study"]) == (1, 3, "study")
     unknown = call("watch", "studie", "--once", folder=folder)
-    assert unknown.code == 4 and "did you mean `study`" in unknown.err and not unknown.out
+    assert unknown.code == 2 and "did you mean `study`" in unknown.err and not unknown.out
 
 
 @pytest.mark.slow

@@ -270,6 +270,9 @@ def test_a_mistake_is_shown_with_its_place(text: str, place: int, expected: str)
 def test_a_field_that_no_trial_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean `batch_size`"):
         parse_where("batch_sise > 5 and n = 1").check(RECORDS)
+    with pytest.raises(ConfigError, match="none of the trials has it") as caught:
+        parse_where("zzzz = 1").check(RECORDS)
+    assert str(caught.value).endswith("it. `tune-speed list fields` lists them.")
     parse_where("pct_start > 0 and adam.lr is none or lr2 = x").check([])
     parse_where("pct_start > 0 and optimizer.adam.lr > 1 and clip_norm is none").check(RECORDS)
 

@@ -8,7 +8,7 @@ from making import WORKLOAD, make_record, make_run
 from sqlalchemy import NullPool, create_engine, text
 
 from tune_speed.core.comparability import board_key, totals_of
-from tune_speed.core.errors import ServiceError
+from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
@@ -208,7 +208,7 @@ def test_runs_in_the_trash_lead_nothing(uri: str, client: Any) -> None:
 
 
 def test_a_store_without_the_study_is_explained_by_mlflow(filled: str, tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match="did you mean `first`"):
+    with pytest.raises(ConfigError, match="did you mean `first`"):
         find_leaders(filled, study="fist")
     with pytest.raises(ServiceError, match="no such file yet"):
         find_leaders(f"sqlite:///{tmp_path / 'none.db'}")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from making import make_evaluation, make_record, make_run
 
-from tune_speed.core.errors import ServiceError
+from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import (
     Tracker,
@@ -150,7 +150,7 @@ def test_without_its_files_a_trial_is_shown_without_its_curve(
     ],
 )
 def test_names_that_fit_nothing_are_explained(filled: str, name: str, said: str) -> None:
-    with pytest.raises(ServiceError, match=said):
+    with pytest.raises(ConfigError, match=said):
         find_trial(filled, name)
 
 
@@ -158,7 +158,7 @@ def test_the_search_itself_is_no_trial(filled: str, client: Any) -> None:
     store = open_store(filled)
     experiment = store.get_experiment_by_name("first").experiment_id
     (search,) = store.search_runs([experiment], f"tags.`{schema.KIND}` = '{schema.SEARCH}'")
-    with pytest.raises(ServiceError, match="it is the search itself"):
+    with pytest.raises(ConfigError, match="it is the search itself"):
         find_trial(filled, search.info.run_id)
 
 
@@ -167,7 +167,7 @@ def test_a_name_that_fits_two_trials_lists_them(uri: str, client: Any) -> None:
         tracker = Tracker(client, study="study", study_tags={}, search_id=search_id, linger_s=0.02)
         tracker.trial_finished(record=make_record())
         tracker.close(timeout_s=20)
-    with pytest.raises(ServiceError, match=r"fits study/t0000 \(run \w{32}\), study/t0000"):
+    with pytest.raises(ConfigError, match=r"fits study/t0000 \(run \w{32}\), study/t0000"):
         find_trial(uri, "study/t0000")
 
 

@@ -167,6 +167,9 @@ def test_a_certified_trial_has_the_intervals_of_its_statistics() -> None:
     missed = make_record(kind="certified", runs=(make_run(Status.MISSED),) * 2)
     text = descriptions.trial_note(missed, run_id="a")
     assert "**0 of 2** runs" in text and "Median" not in text and "Expected" not in text
+    few = make_record(kind="certified", runs=(make_run(time_s=2.0), make_run(Status.MISSED)))
+    text = descriptions.trial_note(few, run_id="a")
+    assert "Expected with restarts 3 s, no interval from so few runs." in html.unescape(text)
 
 
 def test_a_trial_says_its_metric_and_target_and_why_it_was_tried() -> None:

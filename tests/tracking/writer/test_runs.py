@@ -104,7 +104,7 @@ def test_a_name_is_free_where_nothing_came_of_the_other_search(client: Any) -> N
     second = open_only(client, "b")
     second.end(second.parent, "FINISHED")
     first.write(first.parent, points=[Point("trials", 1.0, 1000, 1)], tags={})
-    with pytest.raises(ConfigError, match="1 trials finished, killed"):
+    with pytest.raises(ConfigError, match="1 trial finished, killed"):
         open_only(client, "c")
 
 

@@ -15,15 +15,30 @@ from training import CPU, make_recipe
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Resident
+from tune_speed.data.loaders.base import Loader, Resident
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.batches import open_steps
+from tune_speed.training.step.batches import open_steps, samples_of_steps
 
 SMALL, LARGE = Shape(2, 2), Shape(2, 2, growth=2)
 Step = tuple[Shape, int, list[list[int]]]
 """Shape and samples of a step, and the numbers of the images in each of its micro-batches."""
+
+
+def open_loader(recipe: Recipe, *, num_images: int, ranks: Ranks = ALONE) -> Loader:
+    images = Images(np.zeros((num_images, 2, 2, 1), np.uint8), np.arange(num_images))
+    return Resident().open(
+        images,
+        mean=(0.5,),
+        std=(1.0,),
+        batch_size=int(recipe.batch_size),
+        augmentation=Augmentation(),
+        seed=0,
+        device=CPU,
+        channels_last=False,
+        share=ranks.share(recipe.samples_per_step),
+    )
 
 
 def steps(
@@ -36,18 +51,7 @@ def steps(
     waits: Waits | None = None,
 ) -> Iterable[Step]:
     """Yields the steps over images whose labels are their numbers."""
-    images = Images(np.zeros((num_images, 2, 2, 1), np.uint8), np.arange(num_images))
-    loader = Resident().open(
-        images,
-        mean=(0.5,),
-        std=(1.0,),
-        batch_size=int(recipe.batch_size),
-        augmentation=Augmentation(),
-        seed=0,
-        device=CPU,
-        channels_last=False,
-        share=ranks.share(recipe.samples_per_step),
-    )
+    loader = open_loader(recipe, num_images=num_images, ranks=ranks)
     opened = open_steps(loader, recipe, schedule, waits or Waits(), ranks=ranks, num_done=num_done)
     for shape, group in opened:
         yield shape, group.num_samples, [labels.tolist() for _, labels in group.micro_batches]
@@ -64,6 +68,13 @@ def test_steps_take_each_image_once_an_epoch_in_full_micro_batches_but_the_last(
     numbers = [number for _, _, batches in found for batch in batches for number in batch]
     assert sorted(numbers[:19]) == sorted(numbers[19:38]) == list(range(19))
     assert numbers[:19] != numbers[19:38]
+
+
+def test_samples_of_steps_are_known_before_any_is_taken() -> None:
+    recipe, schedule = make_recipe(batch_size=4, accumulation_steps=2), [(SMALL, 3), (LARGE, 3)]
+    loader = open_loader(recipe, num_images=19)
+    counted = [(shape, count) for shape, count, _ in steps(recipe, schedule, num_images=19)]
+    assert list(samples_of_steps(loader, recipe, schedule)) == counted
 
 
 @given(

@@ -134,6 +134,23 @@ def test_what_is_in_the_way_of_the_ledger_is_named(tmp_path: Path) -> None:
         Ledger(tmp_path / "file" / "b")
 
 
+def test_study_that_never_began_leaves_no_folder(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "studies" / "tiny"):
+        assert (tmp_path / "studies" / "tiny" / "ledger.jsonl").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_study_that_never_began_leaves_alone_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "notes.txt").touch()
+    with Ledger(tmp_path / "tiny"):
+        pass
+    assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["notes.txt"]
+    with Ledger(tmp_path / "tiny") as ledger:
+        ledger.begin({"study": "a"})
+    assert (tmp_path / "tiny" / "ledger.jsonl").exists()
+
+
 def test_second_driver_is_refused(tmp_path: Path) -> None:
     with Ledger(tmp_path), pytest.raises(ConfigError, match="one process at a time"):
         Ledger(tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.core.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.study.space import SearchSpace
@@ -128,6 +128,14 @@ def test_trial_without_memory_has_no_curve() -> None:
 def test_stopped_run_says_when_it_would_have_ended() -> None:
     assert told(record(0.5, 0.7, status=Status.CAPPED)).planned_s == pytest.approx(6.0)
     assert told(record(status=Status.OOM)).planned_s is None
+
+
+def test_run_that_was_ended_before_it_trained_says_what_it_would_have_taken() -> None:
+    step_time = StepTime(
+        key="k", step_s=2.0, low_s=1.9, high_s=2.1, num_steps=9, measured_in="earlier/t0000"
+    )
+    took = {"step_times": (step_time,), "step_time_ms": 2000.0, "init_s": 1.0}
+    assert told(record(status=Status.CAPPED, **took)).planned_s == pytest.approx(1 + 6 * 2.0)
 
 
 def test_same_device_carries_times_and_memory_over() -> None:

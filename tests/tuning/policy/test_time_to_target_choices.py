@@ -77,6 +77,23 @@ def test_point_that_was_tried_already_is_not_repeated() -> None:
     assert policy.ask().reason.startswith("start: ")
 
 
+def test_points_that_are_added_before_a_search_goes_on_are_tried_next() -> None:
+    begun = make_policy(points=[{"epochs": 7}])
+    done = [begun.ask() for _ in range(3)]
+    outcome = Outcome(Status.MISSED, 1.0, curve((1.0, 0.5)))
+    points = [{"x": 0.25, "epochs": 3}, {"epochs": 7}, {"epochs": 9}]
+    policy = make_policy(points=points)
+    policy.restore(finished=[(each, outcome) for each in done[:2]], unfinished=done[2:])
+    asked = [policy.ask() for _ in range(4)]
+    assert asked[0] == done[2]
+    assert [proposal.params["epochs"] for proposal in asked[1:3]] == [3, 9]
+    assert [proposal.reason == "a point to evaluate" for proposal in asked[1:]] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_what_a_point_leaves_out_is_from_the_even_sequence() -> None:
     policy = make_policy(points=[{"epochs": 7}, {"x": 0.123456789012}])
     first, second = policy.ask().params, policy.ask().params

@@ -81,6 +81,34 @@ def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
     assert measured == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("concurrent", "resources", "there", "said"),
+    [
+        (8, "{cpu: 1}", {"CPU": 2.0}, "is 8, but only 2 trials at a time have room here, with 1"),
+        (2, "{cpu: 1}", {"CPU": 2.0}, ""),
+        (3, "{cpu: 1, gpu: 0.5}", {"CPU": 8.0, "GPU": 1.0}, "with 1 CPU and 0.5 GPU each"),
+        (2, "{cpu: 1, gpu: 1}", {"CPU": 8.0, "GPU": 1.0}, "only 1 trial at a time"),
+        (2, "{cpu: 1, gpu: 2}", {"CPU": 8.0, "GPU": 4.0}, ""),
+        (3, "{cpu: 1, gpu: 0.3333}", {"CPU": 8.0, "GPU": 1.0}, ""),
+    ],
+)
+def test_more_trials_than_have_room_are_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    concurrent: int,
+    resources: str,
+    there: dict[str, float],
+    said: str,
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
+    overrides = [f"search.concurrent={concurrent}", f"search.resources={resources}"]
+    study = load_study(tmp_path / "tiny.yaml", overrides=overrides)
+    monkeypatch.setattr(concurrency, "alive_nodes", lambda: [Node("a", "127.0.0.1", there)])
+    lines: list[str] = []
+    assert packed(study, Alone(), folder=tmp_path, on_line=lines.append) == (study, None)
+    assert [said in line for line in lines] == [True] * bool(said)
+
+
 @pytest.mark.slow
 def test_search_measures_says_and_records_the_packing(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)

@@ -104,7 +104,7 @@ def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator
         yield from class_problems(name, value, TABLES[table], place)
 
 
-def _problem(must: str, place: Place, **rest: str | None) -> Problem:
+def _problem(must: str, place: Place, **rest: Any) -> Problem:
     return Problem(path="", must=must, file=place[0], line=place[1], **rest)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from tune_speed.core.records import CLOCK_WORDS, Status, Timing
-from tune_speed.core.text import INFINITE, factor, percent
+from tune_speed.core.text import INFINITE, counted, factor, percent
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.result import AblationResult, EffectResult
@@ -107,7 +107,7 @@ def _missing(result: AblationResult) -> Iterator[str]:
         broken = [f"{n} {s.value}" for s, n in arm.statuses.items() if s not in USUAL]
         if broken:
             why = f" ({'; '.join(arm.stop_reasons)})" if arm.stop_reasons else ""
-            yield f"{arm.name}: of {arm.n} runs {', '.join(broken)}{why}."
+            yield f"{arm.name}: of {counted(arm.n, 'run')} {', '.join(broken)}{why}."
 
 
 def _tuning(result: AblationResult) -> Iterator[str]:

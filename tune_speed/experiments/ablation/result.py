@@ -12,6 +12,8 @@ from tune_speed.experiments.ablation.effects import Estimate, Kind
 Response = Literal["speed", "accuracy", "macro_f1"]
 MEANS = ("epoch_s", "images_per_s", "accuracy", "macro_f1", "fed_ratio")
 """Metrics of a run of which an arm has the mean."""
+RATES = ("epoch_s", "images_per_s")
+"""Those that are never below 0: their intervals are those of the logarithm."""
 GAINS: Mapping[Response, str] = {
     "speed": "speed_up",
     "accuracy": "accuracy_gain",
@@ -21,7 +23,7 @@ GAINS: Mapping[Response, str] = {
 
 
 class Figure(Record):
-    """A mean over runs, with Student's t interval."""
+    """A mean over runs, with Student's t interval; of `RATES` that of the logarithm."""
 
     mean: float | None = None
     """None without a value."""

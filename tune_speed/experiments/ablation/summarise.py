@@ -135,7 +135,7 @@ def _figures(record: TrialRecord) -> dict[str, Any]:
         "hits": found.hits,
         "success_low": success.low,
         "success_high": success.high,
-        **{name: _figure(whole, OF_RUN[name]) for name in result.MEANS},
+        **{name: _figure(whole, name) for name in result.MEANS},
         "peak_memory_gib": _median([gib for gib in memory if gib is not None]),
         "time_to_target_s": _median(found.times_s),
         "expected_s": found.expected_s if found.hits else None,
@@ -161,13 +161,13 @@ READERS: Mapping[result.Response, Reader] = {
 }
 
 
-def _figure(runs: Sequence[RunResult], read: Reader) -> result.Figure:
+def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
+    read, is_positive = OF_RUN[name], name in result.RATES
     values = [value for run in runs if (value := read(run)) is not None]
-    return (
-        result.Figure(**mean_interval(values, confidence=CONFIDENCE)._asdict())
-        if values
-        else result.Figure()
-    )
+    if not values:
+        return result.Figure()
+    found = mean_interval(values, confidence=CONFIDENCE, is_positive=is_positive)
+    return result.Figure(**found._asdict())
 
 
 def _median(values: Sequence[float | None]) -> result.Median:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from tune_speed.core.text import ABSENT, factor, printable
+from tune_speed.core.text import ABSENT, counted, factor, printable
 from tune_speed.reporting.display import html_line
 from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts, Row
 from tune_speed.reporting.leaderboard.text import (
@@ -133,7 +133,9 @@ PAGE = {
 }
 """Columns of a page by kind of board; SEARCH only where the board has several studies."""
 
-NONE_MET = "{}: none of {} trials met the target."
+
+def _none_met(board: Board) -> str:
+    return f"{title(board)}: none of {counted(board.trials, 'trial')} met the target."
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
@@ -146,7 +148,7 @@ def as_renderable(boards: Sequence[Board]) -> RenderableType:
     parts: list[RenderableType] = []
     for board in boards:
         if not board.rows:
-            parts.append(Text(printable(NONE_MET.format(title(board), board.trials))))
+            parts.append(Text(printable(_none_met(board))))
             continue
         below = Text(printable(caption(board)), style="dim")
         heading = Text(printable(title(board)), style="italic")
@@ -216,7 +218,8 @@ def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
     if with_rivals and row.rival is not None:
         parts.append(f"rival {row.rival}")
     if (len(studies) > 1 or board.kind == "certified") and row.study_trials is not None:
-        parts.append(f"found in {row.study_trials} trials, {row.study_device_s:.0f} device-seconds")
+        trials = counted(row.study_trials, "trial")
+        parts.append(f"found in {trials}, {row.study_device_s:.0f} device-seconds")
     return "; ".join(parts)
 
 
@@ -227,7 +230,7 @@ def boards_html(boards: Sequence[Board]) -> Markup:
     parts = []
     for board in boards:
         if not board.rows:
-            parts.append(html_line(NONE_MET.format(title(board), board.trials)))
+            parts.append(html_line(_none_met(board)))
             continue
         shown = [SHOWN[name] for name in (*told(board, TERMINAL[board.kind][0]), "searched")]
         rows = [[each.text(row) for each in shown] for row in board.rows]

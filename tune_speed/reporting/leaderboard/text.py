@@ -1,5 +1,6 @@
 """Leaderboards in words: titles, captions, figures and what was searched."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,9 +22,14 @@ def describe_params(params: Mapping[str, Any]) -> str:
 
 
 def interval_text(value_s: float | None, low_s: float | None, high_s: float | None) -> str:
-    """Returns `1.19 (1.18–1.24)`, without brackets where the interval is a point; `∞` for None."""
+    """Returns `1.19 (1.18–1.24)`; `∞` for None.
+
+    Without brackets where the interval is a point, or says nothing.
+    """
     value = fixed(value_s, 2, none=INFINITE)
-    return f"{value} ({interval(low_s, high_s)})" if low_s != high_s else value
+    is_unknown = not low_s and (high_s is None or math.isinf(high_s))
+    has_interval = low_s != high_s and not is_unknown
+    return f"{value} ({interval(low_s, high_s)})" if has_interval else value
 
 
 KINDS = {"estimate": "estimates", "certified": "certified"}
@@ -48,13 +54,13 @@ def caption(board: Board) -> str:
     if board.kind == "certified" and any(row.is_disturbed for row in board.rows):
         trust += ". Some runs were DISTURBED by strangers on the device: their rows set no record"
     ranked = sum(row.rank is not None for row in board.rows)
-    trials = "trials" if not board.where else "trials that the condition holds for"
+    held = " that the condition holds for" if board.where else ""
     cost = f"{board.tuning_cost_s:.0f} s of training and {board.device_s:.0f} device-seconds"
     best = board.recommended
     recommended = f"Recommended: {best.study}/{best.text}. " if best is not None else ""
     return recommended + (
         f"{trust}.{_ties(board)} {counted(ranked, 'configuration')} shown; {board.reached} of"
-        f" {board.trials} {trials} met the target, and all took {cost}; workload"
+        f" {counted(board.trials, 'trial')}{held} met the target, and all took {cost}; workload"
         f" {board.workload_hash[:8]}, protocol {board.protocol_version}."
     )
 

@@ -28,7 +28,8 @@ def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
     So many `finalists` of each part come with their curves, the fastest first and then those that
     came nearest to the target, and with them all certified trials. 0: no curves at all.
 
-    Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
+    Raises: ServiceError if the store does not answer, ConfigError if it has no such study,
+        StorageError.
     """
     return StudyReader(uri, study).read(finalists=finalists)
 

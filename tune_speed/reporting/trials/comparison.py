@@ -5,10 +5,14 @@ others the figures are side by side all the same, and `why_not` says what differ
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 
 from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.config import flatten
@@ -157,20 +161,39 @@ def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
 ABSENT = "–"
 # Characters for which a field's name has room before it is folded.
 LONGEST_NAME = 48
+# Characters that each result's column has at least; with fewer, results are in tables of their own.
+LEAST_COLUMN = 22
 
 
-def as_renderable(comparison: Comparison) -> Table:
-    """Returns a table for a terminal, its sections below one another."""
-    names = [f"  {printable(line.name)}" for line in comparison.lines]
-    width = min(LONGEST_NAME, max(map(len, names), default=0))
+@dataclass(frozen=True)
+class SideBySide:
+    """A comparison for a terminal, in as many tables as its width makes necessary."""
+
+    # rich would leave out what has no room, without a word.
+    comparison: Comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [f"  {printable(line.name)}" for line in self.comparison.lines]
+        width = min(LONGEST_NAME, max(map(len, names), default=0))
+        count = len(self.comparison.names)
+        most = max(1, (options.max_width - width) // LEAST_COLUMN)
+        size = math.ceil(count / math.ceil(count / most))
+        for first in range(0, count, size):
+            if first:
+                yield Text()
+            yield _table(self.comparison, slice(first, first + size), width)
+
+
+def _table(comparison: Comparison, chosen: slice, width: int) -> Table:
+    """Returns a table of the chosen results, its sections below one another."""
     rows: list[Sequence[str] | Section] = []
     if len(comparison.names) > 1 and comparison.lines[0].section != "recipe":
         rows.append(Section("recipe: no difference"))
     for section, lines in groupby(comparison.lines, key=lambda line: line.section):
         rows.append(Section(section))
-        rows += [(f"  {line.name}", *map(text_of, line.values)) for line in lines]
-    columns = [Column("", is_left=True, min_width=width)]
-    return Table([*columns, *(Column(name, is_left=True) for name in comparison.names)], rows)
+        rows += [(f"  {line.name}", *map(text_of, line.values[chosen])) for line in lines]
+    names = [Column(name, is_left=True) for name in comparison.names[chosen]]
+    return Table([Column("", is_left=True, min_width=width), *names], rows)
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.comparability import Totals, target_of
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord, named_settings
-from tune_speed.core.text import printable
+from tune_speed.core.text import counted, printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_row
 from tune_speed.reporting.leaderboard.text import interval_text
 from tune_speed.study.yaml import dump_yaml
@@ -19,7 +19,7 @@ def _header(
     """Returns lines of plain text; names in them may still hold line breaks."""
     row = make_row(record, run_id=run_id, search=search)
     environment = record.environment
-    found = f"found in a search of {row.study_trials} trials"
+    found = f"found in a search of {counted(row.study_trials or 0, 'trial')}"
     held = "" if row.study_device_s is None else f", {row.study_device_s:.0f} device-seconds"
     return [
         f"{record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",

@@ -14,7 +14,7 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.comparability import best_metric, board_key, fastest, goodness, target_of
 from tune_speed.core.records import Evaluation, Recommended, Status, TrialRecord
 from tune_speed.core.stats import mean_interval
-from tune_speed.core.text import printable, significant
+from tune_speed.core.text import counted, printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page.words import clock_text
@@ -71,7 +71,9 @@ def _metric_lines(record: TrialRecord) -> list[str]:
         known = [value for value in values if value is not None]
         if not known:
             continue
-        found, unit = mean_interval(known), "" if metric.unit == "1" else f" {metric.unit}"
+        is_share = metric.unit == "1"
+        found = mean_interval(known, is_positive=not is_share and min(known) > 0)
+        unit = "" if is_share else f" {metric.unit}"
         text = significant(found.mean)
         if found.sd is not None:
             interval = f"{significant(found.low)} to {significant(found.high)}"
@@ -137,7 +139,7 @@ def next_steps(
     is said of it.
     """
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
-    lines = [f"{len(records)} trials: {ended or 'none'}"]
+    lines = [f"{counted(len(records), 'trial')}: {ended or 'none'}"]
     if records and not any(board.rows for board in boards):
         nearest = max(records, key=lambda r: goodness(best_metric(r), target_of(r.workload)))
         lines.append(
@@ -206,9 +208,15 @@ def machine_row(trial: Trial) -> dict[str, Any]:
     return {"run_id": run_id, **values_of(record), "params": record.params}
 
 
-def csv_row(trial: Trial) -> dict[str, Any]:
-    """Returns the same with what the search chose as JSON."""
-    return {**machine_row(trial), "params": json.dumps(trial[1].params)}
+def csv_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Returns the same with a column for each parameter, `params.NAME`; absent: not searched."""
+    names = dict.fromkeys(name for _, record in trials for name in record.params)
+    rows = []
+    for trial in trials:
+        row = machine_row(trial)
+        params = row.pop("params")
+        rows.append(row | {f"params.{name}": params.get(name) for name in names})
+    return rows
 
 
 def markdown_row(trial: Trial) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Where:
             known |= asked.names()
         if known and missing:
             name = next(iter(missing))
-            all_fields = f". There are {', '.join([*COLUMNS, *RECIPE_FIELDS])}."
+            all_fields = ". `tune-speed list fields` lists them."
             raise ConfigError(
                 f"{self.text!r}: `{name}` must be a field of a result or a recipe, but none of the"
                 f" trials has it{did_you_mean(name, sorted(known)) or all_fields}"

@@ -87,7 +87,7 @@ class MlflowReader(BoardReader):
 
     @classmethod
     def open(cls, uri: str, study: str | None, *, top: int) -> "MlflowReader":
-        """Returns a reader. Raises: ServiceError if there is no such store or study."""
+        """Returns a reader. Raises: ServiceError without the store, ConfigError without study."""
         client = open_store(uri, create=False)
         return cls(client, experiments_of(client, uri, study), top=top)
 

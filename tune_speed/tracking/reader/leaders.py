@@ -76,7 +76,7 @@ def find_leaders(
     more are no leaders. Ties are broken as leaderboards do it: by the better final metric, the
     study's name, the trial's.
 
-    Raises: ServiceError if the store does not answer or does not hold the study.
+    Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
     """
     assert top > 0, top
     wanted = Wanted(workload=workload, device=device, kind=kind)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.text import counted
 from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.store.uri import strip_secrets
@@ -79,8 +80,9 @@ def _taken(client: "MlflowClient", other: Any, study: str) -> ConfigError:
     return ConfigError(
         f"a study must have a name of its own in MLflow, but {strip_secrets(client.tracking_uri)}"
         f" has a search of {study} whose ledger is not in this study's folder: begun by"
-        f" {schema.clean(user, limit=80)} on {began:%Y-%m-%d %H:%M} UTC, {num_trials:.0f} trials"
-        f" finished, {other.info.status.lower()}. Give this one another name with --set study=NAME,"
-        " go on with that one by --resume where its folder is (TUNE_SPEED_STUDIES), or, if that is"
-        " lost, rebuild its ledger here with --resume --from-mlflow."
+        f" {schema.clean(user, limit=80)} on {began:%Y-%m-%d %H:%M} UTC,"
+        f" {counted(int(num_trials), 'trial')} finished, {other.info.status.lower()}. Give this one"
+        " another name with --set study=NAME, go on with that one by --resume where its folder is"
+        " (TUNE_SPEED_STUDIES), or, if that is lost, rebuild its ledger here with --resume"
+        " --from-mlflow."
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from tune_speed.core.config import did_you_mean
-from tune_speed.core.errors import ServiceError
+from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
@@ -74,7 +74,7 @@ def find_trials(
     on devices whose name contains `device` in whatever case, and for which `also`, a condition in
     MLflow's filter language, holds too. Curves take a request for each trial.
 
-    Raises: ServiceError if the store does not answer or does not hold the study.
+    Raises: ServiceError if the store does not answer; ConfigError if it does not hold the study.
     """
     client = open_store(uri, create=False)
     wanted = {
@@ -103,14 +103,15 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
 
     The latter is the search's run; `study/trial_id@certified` is the certified one.
 
-    Raises: ServiceError if there is no such trial, or more than one, or it has not finished.
+    Raises: ConfigError if there is no such trial, or more than one, or it has not finished;
+        ServiceError if the store does not answer.
     """
     client = open_store(uri, create=False)
     with errors_of(uri):
         run = _run_of(client, uri, trial)
         record = schema.unpack_record(run.data.tags)
         if record is None:
-            raise ServiceError(_no_record(run, trial))
+            raise ConfigError(_no_record(run, trial))
         whole = whole_record(client, run.info.run_id)
         info, has_curve = run.info, whole is not None
         return TrackedTrial(info.run_id, info.experiment_id, whole or record, has_curve)
@@ -129,7 +130,8 @@ class FoundSearch(NamedTuple):
 def find_search(uri: str, study: str) -> FoundSearch:
     """Returns the search of a study that has trials.
 
-    Raises: ServiceError if the store does not answer, or has none of that name, or several.
+    Raises: ServiceError if the store does not answer; ConfigError if it has none of that name, or
+        several.
     """
     client = open_store(uri, create=False)
     with errors_of(uri):
@@ -137,7 +139,7 @@ def find_search(uri: str, study: str) -> FoundSearch:
         runs = list(runs_with(client, experiments, {schema.KIND: schema.SEARCH}))
         begun = [run for run in runs if run.data.metrics.get(NUM_TRIALS)]
         if len(begun) != 1:
-            raise ServiceError(
+            raise ConfigError(
                 f"{strip_secrets(uri)} must have one search of {study!r} with finished trials, but"
                 f" it has {len(begun)}. Begin the study anew, under another name."
             )
@@ -200,7 +202,7 @@ def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[
         return list(names.values())
     near, shown = did_you_mean(study, names), list(map(repr, names))
     rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
-    raise ServiceError(
+    raise ConfigError(
         f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near or '.'} It holds"
         f" {', '.join(shown[:NUM_SUGGESTIONS])}{rest}; `tune-speed list studies` lists all."
     )
@@ -230,7 +232,7 @@ def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
         found = []
     if len(found) == 1:
         return found[0]
-    raise ServiceError(_not_one(client, experiments, trial, found))
+    raise ConfigError(_not_one(client, experiments, trial, found))
 
 
 def _not_one(

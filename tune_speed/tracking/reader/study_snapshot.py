@@ -80,7 +80,7 @@ class StudyPicture:
     def __init__(self, uri: str, study: str) -> None:
         """Finds the study; nothing of it is read yet.
 
-        Raises: ServiceError if the store does not answer or does not hold the study.
+        Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
         """
         self.uri = uri
         self._client = open_store(uri, create=False)

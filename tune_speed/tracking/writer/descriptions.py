@@ -158,6 +158,8 @@ def _certified(record: TrialRecord) -> str:
 
 
 def _interval(found: TimeInterval) -> str:
+    if not found.confidence or not (found.low_s or found.high_s):
+        return "no interval from so few runs"
     return f"{found.confidence:.0%} interval {_seconds(found.low_s)} to {_seconds(found.high_s)}"
 
 

@@ -52,6 +52,19 @@ def open_steps(
     return _steps(loader, recipe, shapes, waits, ranks, position, rest, had)
 
 
+def samples_of_steps(
+    loader: Loader, recipe: Recipe, step_schedule: Iterable[tuple[Shape, int]]
+) -> Iterator[tuple[Shape, int]]:
+    """Yields the shape and the number of samples of each optimizer step; no batch is drawn."""
+    epoch, left = -1, 0
+    for shape in (shape for shape, num_steps in step_schedule for _ in range(num_steps)):
+        if left == 0:
+            epoch, left = epoch + 1, loader.num_in(epoch + 1)
+        num_samples = min(recipe.samples_per_step * shape.growth, left)
+        left -= num_samples
+        yield shape, num_samples
+
+
 def _position(loader: Loader, recipe: Recipe, shapes: Iterable[Shape], ranks: Ranks) -> Position:
     """Returns where the steps of these shapes have led."""
     share, position = ranks.share(recipe.samples_per_step), Position()

@@ -20,6 +20,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,6 +94,7 @@ class Ledger:
         """
         self.folder = folder
         self._ballast = folder / ".ballast"
+        self._new_folders = [each for each in (folder, folder.parent) if not os.path.exists(each)]
         self.header: dict[str, Any] | None = None
         self.proposals: dict[str, Proposal] = {}
         self.costs: dict[str, Cost | None] = {}
@@ -127,8 +129,15 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Closes the ledger, for another driver to open."""
+        """Closes the ledger, for another driver to open; of a study that never began none stays."""
         self._ballast.unlink(missing_ok=True)
+        with suppress(OSError):
+            # By its size: it may be another file than was opened, rebuilt from MLflow.
+            if not self._log.path.stat().st_size:
+                (self.folder / "trials").rmdir()
+                self._log.path.unlink()
+                for folder in self._new_folders:
+                    folder.rmdir()
         self._log.close()
 
     @property

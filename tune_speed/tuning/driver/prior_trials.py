@@ -82,10 +82,12 @@ def curve_of(record: TrialRecord, workload: Task) -> Curve:
 def _planned_s(record: TrialRecord, *, num_train: int) -> float | None:
     """Returns where the clock would have stood at the end of the recipe [s], at the run's pace."""
     run = record.runs[-1]
-    if run.steps == 0:
+    if not run.steps and not run.step_times:
         return None
     steps = Recipe.model_validate(record.recipe).steps(num_train=num_train)
-    return run.clocks.train_s * steps / run.steps
+    # Without a step it was ended for what all of them would take.
+    step_s = (run.step_time_ms or 0.0) / 1000
+    return run.clocks.train_s * steps / run.steps if run.steps else run.init_s + steps * step_s
 
 
 def _memory_ratio(run: RunResult) -> float | None:

@@ -46,6 +46,7 @@ NUM_QUASI = 4096
 NUM_FAVOURITES = 100
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
+POINT = "a point to evaluate"
 
 Choice = tuple[dict[str, Any], str]
 """A configuration, and why it was chosen."""
@@ -119,12 +120,22 @@ class TimeToTarget:
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
         for proposal, outcome in finished:
+            self._leave_out(proposal)
             self._history.begin(proposal)
             trial = self._history.finish(proposal.trial_id, outcome)
             self._optuna.restore(proposal.params, outcome, y=self._end_of(trial))
         for proposal in unfinished:
+            self._leave_out(proposal)
             self._history.count(proposal)
             self._again.append(proposal)
+
+    def _leave_out(self, proposal: Proposal) -> None:
+        """Drops the point that a proposal was, so that those added since are tried next."""
+        # Ledgers of older versions have no reason.
+        if proposal.reason in (POINT, ""):
+            chosen = proposal.params.items()
+            match = next((p for p in self._points if p.items() <= chosen), None)
+            self._points = [point for point in self._points if point is not match]
 
     def ask(self) -> Proposal | None:
         """Returns the next configuration; None where no untried one could win."""
@@ -181,7 +192,7 @@ class TimeToTarget:
         number = self._history.num_proposed
         trial_id = f"t{number:04d}"
         # By its number, so that a resumed search proposes what it would have without the break.
-        rng, is_given = np.random.default_rng([self._seed, number]), number < len(self._points)
+        rng, is_given = np.random.default_rng([self._seed, number]), bool(self._points)
         choice = None if is_given or self.leader is None else self._repeat(rng)
         if choice is None and self._sampler != "gain" and not is_given:
             params = self._optuna.propose(trial_id, lambda p: self._allowed(p) is not None)
@@ -195,10 +206,10 @@ class TimeToTarget:
 
     def _choose(self, rng: np.random.Generator) -> Choice | None:
         number, parts, history = self._history.num_proposed, self._parts, self._history
-        if number < len(self._points):
-            point = self._filled(self._points[number])
+        if self._points:
+            point = self._filled(self._points.pop(0))
             if not history.was_tried(point):
-                return point, "a point to evaluate"
+                return point, POINT
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
         is_costly = history.spent_s >= parts.start_runs * history.longest_s()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ray
 
-from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.errors import ConfigError, ServiceError, TuneSpeedError
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig
@@ -53,7 +53,8 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
 
     `resources` is what one device of a trial gets, `devices` the most that one trains on.
 
-    Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial.
+    Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial;
+        ConfigError if this machine does.
     """
     quiet_ray()
     if address is not None:
@@ -79,8 +80,10 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
         wanted, there = each * devices, ray.cluster_resources().get(name, 0.0)
         if wanted > there:
             disconnect()
-            raise ServiceError(
-                f"search.resources.{name.lower()}: the cluster must have the {name} of one trial,"
+            where = "this machine" if address is None else "the cluster"
+            kind: type[TuneSpeedError] = ConfigError if address is None else ServiceError
+            raise kind(
+                f"search.resources.{name.lower()}: {where} must have the {name} of one trial,"
                 f" but got {wanted:g} asked for and {there:g} there."
                 f" Try --set search.resources.{name.lower()}={there / devices:g}."
             )

@@ -33,6 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.config import Config
 from tune_speed.core.errors import one_line
+from tune_speed.core.text import counted
 from tune_speed.runtime.mps import find_mps
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import ResourceConfig
@@ -342,10 +343,11 @@ def packed(
     A measurement is stored in the study's folder and holds until resources or nodes change. The
     nodes are settled; `on_line` shows a line to the user.
     """
-    if study.search.concurrent != "auto":
-        return study, None
     allowed = nodes.allowed()
     there = [node for node in alive_nodes() if not allowed or node.node_id in allowed]
+    if study.search.concurrent != "auto":
+        _tell_too_many(study, there, on_line)
+        return study, None
     cores, gpus = (sum(n.resources.get(name, 0.0) for n in there) for name in ("CPU", "GPU"))
     asked = {
         "resources": study.search.resources.model_dump_json(),
@@ -360,6 +362,22 @@ def packed(
     resources = study.search.resources.model_copy(update={"gpu": packing.gpu})
     update = {"concurrent": packing.concurrent, "resources": resources}
     return replace(study, search=study.search.model_copy(update=update)), packing
+
+
+def _tell_too_many(study: StudyFile, nodes: Sequence[Node], on_line: Callable[[str], None]) -> None:
+    """Says so where fewer trials have room at a time than the study asks for."""
+    search, resources = study.search, study.search.resources
+    room = sum(_fitting(node, resources) for node in nodes)
+    needs = f"{resources.cpu:g} CPU"
+    if resources.gpu:
+        a_gpu = math.floor(1 / resources.gpu + 1e-9) or 1 / resources.gpu
+        room = min(room, int(sum(map(_gpus, nodes)) * a_gpu))
+        needs += f" and {resources.gpu:g} GPU"
+    if 0 < room < min(search.at_once, search.trials):
+        on_line(
+            f"warning: search.concurrent is {search.at_once}, but only {counted(room, 'trial')} at"
+            f" a time have room here, with {needs} each (search.resources)"
+        )
 
 
 def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
