@@ -1,5 +1,6 @@
 """Studies for tests of pages, made of records."""
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,3 +114,31 @@ def page_of(records: Sequence[TrialRecord], **changes: Any) -> str:
     return study_page(
         viewed(records, **changes), recipe_yaml=lambda t: recipe_yaml(t.record, run_id=t.run_id)
     )
+
+
+def varied(count: int = 40, *, study: str = "study") -> list[TrialRecord]:
+    """Returns trials of a search over an optimizer and numbers, in which a third meet the target.
+
+    Each ran as it was proposed; some parameters play a part with one optimizer only.
+    """
+    draws = random.Random(0)
+    records = []
+    for number in range(count):
+        name = ("sgd", "adamw")[number % 2]
+        rates = {"lr": 10 ** draws.uniform(-4, 0), "weight_decay": 10 ** draws.uniform(-5, -2)}
+        plain = {"epochs": draws.uniform(1, 30), "batch_size": draws.choice([32, 64, 128])}
+        own = {f"optimizer.{name}.{key}": value for key, value in rates.items()}
+        status = (Status.REACHED, Status.MISSED, Status.CAPPED)[number % 3]
+        records.append(
+            trained(
+                f"t{number:04d}",
+                status,
+                time_s=draws.uniform(1, 30),
+                study=study,
+                params={"optimizer": name, **own, **plain},
+                recipe={**RECIPE, **plain, "optimizer": {name: rates}, "clip_norm": None},
+                started_at=f"2026-01-01T00:{number:02d}:00.000+00:00",
+                finished_at=f"2026-01-01T00:{number:02d}:50.000+00:00",
+            )
+        )
+    return records

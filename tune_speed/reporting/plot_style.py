@@ -18,7 +18,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F
 DPI = 130
 
 
-def write_figure(figure: "Figure", path: Path, *, dpi: int = DPI, facecolor: str = "auto") -> None:
+def write_figure(
+    figure: "Figure", path: Path, *, dpi: float = DPI, facecolor: str = "auto"
+) -> None:
     """Writes a picture, in the format of the path's suffix; makes its folder if needed.
 
     Raises: StorageError if the file cannot be written.

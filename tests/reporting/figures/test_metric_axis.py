@@ -28,3 +28,12 @@ def test_ticks_do_not_crowd() -> None:
     draw_metric_axis(canvas, canvas.panel, [0.0, 0.9999], Target(metric="accuracy", value=0.97))
     ticks = steep(canvas.panel.get_yticks())
     assert (ticks[1:] - ticks[:-1] > 0.08 * (ticks[-1] - ticks[0])).all()
+
+
+@pytest.mark.parametrize(("target", "is_told"), [(0.97, True), (0.5, False)])
+def test_axis_that_is_logarithmic_in_the_error_says_so(target: float, is_told: bool) -> None:
+    canvas = Canvas(LIGHT, height=200)
+    goal = Target(metric="macro_f1", value=target)
+    draw_metric_axis(canvas, canvas.panel, [0.3, 0.9], goal)
+    words = "macro f1 (logarithmic in the error, 1 − macro f1)" if is_told else "macro f1"
+    assert canvas.panel.get_title(loc="left") == words

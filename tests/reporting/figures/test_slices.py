@@ -5,7 +5,7 @@ from figure_parts import make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import facts
-from tune_speed.reporting.figures.slices import MOST, SLICES, slices
+from tune_speed.reporting.figures.slices import MOST, MOST_OTHERS, SLICES, slices
 from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import ViewedTrial
 
@@ -68,15 +68,39 @@ def test_rare_choices_share_a_column() -> None:
     assert sum(round(x) == 6 for x, _ in points(sketch).values()) == 3
 
 
-def test_what_never_varied_has_no_panel_and_six_are_enough() -> None:
-    params = {f"p{i}": 0 for i in range(9)} | {"fixed": 1}
-    varied = [
-        make_trial(f"t{n}", time_s=1.0, params=params | {f"p{i}": n for i in range(9)})
-        for n in range(9)
-    ]
+def test_what_never_varied_has_no_panel_and_of_choices_six_are_enough() -> None:
+    def params(n: int) -> dict[str, object]:
+        return {"fixed": 1} | {f"c{i}": "ab"[n % 2] for i in range(9)}
+
+    varied = [make_trial(f"t{n}", time_s=1.0, params=params(n)) for n in range(9)]
     found = slices(make_part(*varied))
     assert len(found) == MOST
     assert "fixed" not in {each.name for each in found}
+
+
+def test_every_number_has_a_panel_and_the_epochs_before_all_that_may_be_left_out() -> None:
+    def params(n: int, count: int) -> dict[str, object]:
+        return {f"c{i}": "ab"[n % 2] for i in range(6)} | {f"p{i}": n for i in range(count)}
+
+    def names(count: int) -> list[str]:
+        trials = [
+            make_trial(f"t{n}", time_s=1.0, params=params(n, count) | {"epochs": n})
+            for n in range(9)
+        ]
+        return [each.name for each in slices(make_part(*trials))]
+
+    assert set(names(9)) == {*params(0, 9), "epochs"}
+    many = names(40)
+    assert len(many) == MOST + MOST_OTHERS and "epochs" in many
+
+
+def test_many_panels_share_the_points_that_a_page_can_bear() -> None:
+    params = [{f"p{i}": n for i in range(12)} for n in range(1500)]
+    trials = [make_trial(f"t{n}", time_s=1.0 + n, params=each) for n, each in enumerate(params)]
+    sketch = SLICES.draw(make_part(*trials), LIGHT)
+    assert sketch is not None
+    assert sketch.canvas.every == 3
+    assert len(sketch.canvas.marks) <= 12 * 502
 
 
 def test_nothing_is_drawn_without_a_hit_or_with_few_trials() -> None:

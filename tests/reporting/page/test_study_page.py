@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -73,6 +74,39 @@ def test_page_has_the_answer_figures_trials_and_environment(page: str) -> None:
         "Training clock",
     ):
         assert text in page, text
+
+
+def test_answer_and_figures_stand_before_recipe_and_environment(page: str) -> None:
+    order = (
+        'class="card answer',
+        "<h3>Best time so far</h3>",
+        "<h3>Training time and result</h3>",
+        "<h3>How sure is it?</h3>",
+        "<h3>Certified</h3>",
+        "<h3>Parameters and results together</h3>",
+        "Winning recipe",
+        "<h3>Environment</h3>",
+        "<h3>All trials</h3>",
+    )
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+
+
+def test_searches_are_told_without_what_programs_read() -> None:
+    search = searched()
+    tags = {**search.tags, "boards": '[{"workload": "digits"', "boards.1": '"n": 1}]'}
+    page = page_of(ordinary(), searches=(replace(search, tags=tags),))
+    told = page.partition('<h2 id="searches">')[2]
+    assert "<b>policy</b> time_to_target" in told
+    assert "boards" not in told and "{" not in told.partition("</section>")[0]
+
+
+def test_run_ids_are_links_where_a_server_shows_them() -> None:
+    site = "http://mlflow:5000/#/experiments/1"
+    page = page_of(ordinary(), running=(running("t0042"),), url=site)
+    for run_id in ("a" * 32, "b" * 32):
+        assert f'<a href="{site}/runs/{run_id}">{run_id}</a>' in page
+    assert 'href="None' not in page_of(ordinary()) and "/runs/" not in page_of(ordinary())
 
 
 def test_certified_and_estimates_are_tables_apart(page: str) -> None:

@@ -20,7 +20,7 @@ def test_fastest_stand_first_and_then_who_came_nearest() -> None:
 
 def test_missing_values_have_an_empty_key() -> None:
     found = table([trained("t0000"), trained("t0001", Status.MISSED)])
-    time = [column.name for column in found.columns].index("time")
+    time = [column.name for column in found.columns].index("time_to_target_s")
     assert [row.cells[time].key for row in found.rows] == ["1.0", ""]
 
 
@@ -30,7 +30,8 @@ def test_each_searched_parameter_has_a_column() -> None:
         trained("t0001", params={"optimizer": "adamw", "optimizer.adamw.lr": 0.2}),
     ]
     columns = table(records).columns[6:]
-    assert [c.name for c in columns] == ["optimizer", "sgd.lr", "adamw.lr"]
+    assert [c.name for c in columns] == ["optimizer", "optimizer.sgd.lr", "optimizer.adamw.lr"]
+    assert [c.label for c in columns] == ["optimizer", "sgd.lr", "adamw.lr"]
     assert [c.is_number for c in columns] == [False, True, True]
 
 

@@ -50,3 +50,9 @@ def test_name_that_ends_another_keeps_apart_from_it() -> None:
 
 def test_file_stem_needs_no_quotes() -> None:
     assert words.file_stem("a b/<c>'") == "a_b__c__"
+
+
+def test_tags_that_programs_read_are_not_told() -> None:
+    packed = {"boards": '[{"a": 1', "boards.1": "2}]", "recommended": '["x"]', "one": '{"b": 2}'}
+    said = {"policy": "time_to_target", "env.torch": "2.15", "packing": "1 at a time {a}"}
+    assert words.told_tags({**packed, **said}) == said

@@ -15,10 +15,12 @@ from markupsafe import Markup
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
 from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
+from tune_speed.reporting.figures.contour import CONTOUR
 from tune_speed.reporting.figures.curves import CURVES
 from tune_speed.reporting.figures.facts import shortened
 from tune_speed.reporting.figures.front import FRONT
 from tune_speed.reporting.figures.importance_bars import IMPORTANCE
+from tune_speed.reporting.figures.parallel import PARALLEL
 from tune_speed.reporting.figures.slices import SLICES
 from tune_speed.reporting.figures.step_time import STEP_TIME
 from tune_speed.reporting.figures.stopped import STOPPED
@@ -27,18 +29,20 @@ from tune_speed.reporting.figures.theme import DARK, LIGHT, SENTINELS, Palette
 from tune_speed.reporting.plot_style import write_figure
 from tune_speed.reporting.study.view import StudyPart
 
-# Dots per inch of a figure five inches wide: fit for a slide.
-PNG_DPI = 320
+# Of a PNG, in pixels: a slide.
+SLIDE = (1920, 1080)
 STUDY_WIDTH = 44
 # Height of a PNG's heading, which on a page is the page's.
 HEADING = 38.0
 
 FIGURES: dict[str, FigureKind] = {
     "best_so_far": BEST_SO_FAR,
-    "curves": CURVES,
     "front": FRONT,
+    "parallel": PARALLEL,
+    "curves": CURVES,
     "importance": IMPORTANCE,
     "slices": SLICES,
+    "contour": CONTOUR,
     "step_time": STEP_TIME,
     "stopped": STOPPED,
     "certified_vs_estimated": CERTIFIED_TIMES,
@@ -51,6 +55,7 @@ __all__ = ["DARK", "FIGURES", "LIGHT", "Drawn", "FigureKind", "draw_png", "draw_
 class Drawn(NamedTuple):
     """A figure for a page."""
 
+    name: str
     title: str
     about: str
     """How to read it."""
@@ -74,7 +79,7 @@ def draw_svg(
         svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt, anchors=anchors)
         every = sketch.canvas.every
     thinned = f" Of the many points, one in {every} is drawn." if every > 1 else ""
-    return Drawn(kind.title, kind.about + thinned, sketch.alt, Markup(svg))
+    return Drawn(name, kind.title, kind.about + thinned, sketch.alt, Markup(svg))
 
 
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:
@@ -89,7 +94,10 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
         sketch.canvas.grow(HEADING)
         study = shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
         sketch.canvas.figure.suptitle(f"{kind.title}\n{study}", x=0.012, ha="left", fontsize=13)
-        write_figure(sketch.canvas.figure, path, dpi=PNG_DPI, facecolor=LIGHT["surface"])
+        sketch.canvas.widen(SLIDE[0] / SLIDE[1])
+        # Pixels are cut off, not rounded.
+        dpi = (SLIDE[0] + 0.01) / sketch.canvas.figure.get_figwidth()
+        write_figure(sketch.canvas.figure, path, dpi=dpi, facecolor=LIGHT["surface"])
     return True
 
 

@@ -77,7 +77,7 @@ def draw_metric_axis(
     canvas: Canvas, panel: "Axes", values: Sequence[float], target: Target
 ) -> tuple["Line2D", str]:
     """Scales the upright axis, and draws the target across; returns its entry in a legend."""
-    shown = [*values, target.value]
+    shown, words = [*values, target.value], metric_words(target)
     if not target.is_share or target.value < STEEP_FROM:
         scale(panel.yaxis, [])
         low, high = min(shown), max(shown)
@@ -85,8 +85,9 @@ def draw_metric_axis(
         panel.set_ylim(low - room, high + 1.8 * room)
     else:
         _scale_errors(panel, shown)
+        words += f" (logarithmic in the error, 1 − {words})"
     line = panel.axhline(target.value, color=canvas.palette["ink"], linestyle="--", linewidth=1.0)
-    canvas.title(panel, metric_words(target))
+    canvas.title(panel, words)
     return line, f"target {score(target.value)}"
 
 

@@ -11,6 +11,7 @@ from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
 
 # Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
@@ -23,8 +24,8 @@ UNDER_POINTS = 2.5
 # Scheme of the link to a trial until the SVG is finished.
 MARK = "mark:"
 LEGEND_LINE, LEGEND_ROW = 340.0, 16.0
-# Points of one look in one panel.
-MOST_POINTS = 1000
+# Points of one look in one panel; of more panels than so many, each has fewer.
+MOST_POINTS, MOST_PANELS = 1000, 6
 # Markers without an inside.
 STROKES = "|_"
 _CHARACTER = 6.3
@@ -58,6 +59,7 @@ class Canvas:
         palette: Palette,
         *,
         height: float,
+        width: float = WIDTH,
         rows: int = 1,
         columns: int = 1,
         share_x: bool = False,
@@ -66,13 +68,13 @@ class Canvas:
     ) -> None:
         """Draws empty panels; with `share_x` a column's have one axis.
 
-        `height` is in units, of which a figure is WIDTH wide, without a legend; `heights` are those
+        `height` and `width` are in units, without a legend; `heights` are those
         of the rows, in any unit (empty: all alike). The keyboard reaches the points of `leader`.
         """
         # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
         from matplotlib.figure import Figure
 
-        size = (WIDTH / POINTS_PER_INCH, height / POINTS_PER_INCH)
+        size = (width / POINTS_PER_INCH, height / POINTS_PER_INCH)
         self.palette, self.leader = palette, leader
         self.marks: list[Mark] = []
         self.every = 1
@@ -92,6 +94,11 @@ class Canvas:
         """Makes the figure so many units higher, and leaves its panels what they had."""
         self.figure.set_figheight(self.figure.get_figheight() + height / POINTS_PER_INCH)
 
+    def widen(self, ratio: float) -> None:
+        """Gives the figure so many times its height as width, by more room on one of both."""
+        width, height = self.figure.get_size_inches()
+        self.figure.set_size_inches(max(width, ratio * height), max(height, width / ratio))
+
     def title(self, panel: "Axes", text: str) -> None:
         """Says above a panel what its upright axis is: a label next to it would take room."""
         panel.set_title(text, loc="left", fontsize=TEXT, color=self.palette["muted"])
@@ -105,17 +112,8 @@ class Canvas:
         """
         if not spots:
             return
-        # A browser takes seconds to move a page of 100,000 of them.
-        every = -(-len(spots) // MOST_POINTS)
-        self.every = max(self.every, every)
-        chosen = [i for i, s in enumerate(spots) if i % every == 0 or s.trial is self.leader]
+        chosen = self._thinned([spot.trial for spot in spots])
         spots, texts = [spots[i] for i in chosen], [texts[i] for i in chosen if texts]
-        tips = texts or [tooltip(spot.trial.record) for spot in spots]
-        first = len(self.marks)
-        self.marks += [
-            Mark(trial.run_id, trial.record.trial_id, text, trial is self.leader)
-            for (*_, trial), text in zip(spots, tips, strict=True)
-        ]
         # Not clipped, as misses lie on the edge of a panel and would be cut in half.
         drawn = panel.scatter(
             [spot.x for spot in spots],
@@ -126,7 +124,45 @@ class Canvas:
             clip_on=False,
             **self._ink(look),
         )
-        drawn.set_urls([f"{MARK}{number}" for number in range(first, len(self.marks))])
+        drawn.set_urls(self._marked([spot.trial for spot in spots], texts))
+
+    def lines(
+        self,
+        panel: "Axes",
+        paths: Sequence[Sequence[tuple[float, float]]],
+        trials: Sequence[ViewedTrial],
+        *,
+        role: str,
+        width: float,
+    ) -> "LineCollection | None":
+        """Draws a line for each trial, as `points` does; returns its entry of a legend."""
+        from matplotlib.collections import LineCollection
+
+        if not trials:
+            return None
+        chosen = self._thinned(trials)
+        colour = self.palette[role]
+        drawn = LineCollection([paths[i] for i in chosen], colors=colour, linewidths=width)
+        drawn.set_urls(self._marked([trials[i] for i in chosen], ()))
+        panel.add_collection(drawn)
+        return drawn
+
+    def _thinned(self, trials: Sequence[ViewedTrial]) -> list[int]:
+        """Returns the places of those that are drawn."""
+        # A browser takes seconds to move a page of 100,000 of them, whatever the number of panels.
+        every = -(-len(trials) * max(1, len(self.panels) // MOST_PANELS) // MOST_POINTS)
+        self.every = max(self.every, every)
+        return [i for i, t in enumerate(trials) if i % every == 0 or t is self.leader]
+
+    def _marked(self, trials: Sequence[ViewedTrial], texts: Sequence[str]) -> list[str]:
+        """Takes down whose the next points are; returns the links that stand for them."""
+        tips = texts or [tooltip(trial.record) for trial in trials]
+        first = len(self.marks)
+        self.marks += [
+            Mark(trial.run_id, trial.record.trial_id, text, trial is self.leader)
+            for trial, text in zip(trials, tips, strict=True)
+        ]
+        return [f"{MARK}{number}" for number in range(first, len(self.marks))]
 
     def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
         """Writes a trial's id and time above its point; on its left from that share of width on."""

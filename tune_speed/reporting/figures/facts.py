@@ -3,10 +3,11 @@
 Names come from users and may hold anything.
 """
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Target
@@ -55,6 +56,13 @@ def time_s_of(trial: ViewedTrial) -> float:
     return time_s
 
 
+def outcome_of(trial: ViewedTrial, part: StudyPart) -> str:
+    """Returns what became of a trial, in a legend's words."""
+    if trial is part.leader:
+        return "leader"
+    return "missed" if trial.record.time_to_target_s is None else "met target"
+
+
 def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
     """Returns by a certified trial's run id the estimate that it came from, where there is one."""
     # A study that was begun again has trial ids twice; a certificate knows the run.
@@ -91,6 +99,12 @@ def names_by_weight(part: StudyPart) -> list[str]:
 def searched_names(part: StudyPart) -> list[str]:
     """Returns the names of all parameters that some estimate chose."""
     return list(dict.fromkeys(name for trial in part.trials for name in trial.record.params))
+
+
+def plain(value: Any) -> Any:
+    """Returns a searched value for an axis: a finite number as it is, anything else as text."""
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number and not isinstance(value, bool) else str(value)
 
 
 def names_in_width(names: Sequence[str], width: int) -> dict[str, str]:

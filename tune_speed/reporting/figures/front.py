@@ -12,7 +12,7 @@ from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
-HEIGHT = 250.0
+HEIGHT = 222.0
 
 
 def pareto(ends: Sequence[facts.End], target: Target) -> list[facts.End]:

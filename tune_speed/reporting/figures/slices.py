@@ -15,7 +15,8 @@ from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST = 6
+# Parameters of any kind, and numbers besides.
+MOST, MOST_OTHERS = 6, 18
 LEAST_TRIALS = 5
 COLUMNS = 2
 PANEL_HEIGHT = 128.0
@@ -28,6 +29,7 @@ OTHERS = "others"
 HIT = Look("o", "s1", True, 17.0)
 MISS = Look("s", "s2", False, 9.0)
 LEADER = Look("o", "s4", True, 40.0)
+LOOKS = {"leader": LEADER, "met target": HIT, "missed": MISS}
 NUM_TICKS = 4
 JITTER = 0.56
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -40,16 +42,23 @@ class Slice(NamedTuple):
     values: list[Any]
     trials: list[ViewedTrial]
 
+    @property
+    def is_number(self) -> bool:
+        """Whether all values are numbers."""
+        return all(isinstance(value, int | float) for value in self.values)
+
 
 def slices(part: StudyPart) -> list[Slice]:
-    """Returns slices along the most important parameters that were varied."""
+    """Returns slices along what was varied: the most important parameters, and all numbers."""
     found: list[Slice] = []
     for name in facts.names_by_weight(part):
         having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
-        values = [_plain(trial.record.params[name]) for trial in having]
-        if len(set(map(str, values))) > 1 and len(found) < MOST:
+        values = [facts.plain(trial.record.params[name]) for trial in having]
+        if len(set(map(str, values))) > 1:
             found.append(Slice(name, values, having))
-    return found
+    others = [each for each in found[MOST:] if each.is_number]
+    # Stable but for the epochs, which a search for speed is about.
+    return [*found[:MOST], *sorted(others, key=lambda each: each.name != "epochs")[:MOST_OTHERS]]
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -69,15 +78,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         panel.set_xlabel(names[each.name], labelpad=1)
         panel.tick_params(labelleft=place % COLUMNS == 0)
     canvas.title(canvas.panel, unit.label("time to target"))
-    looks = {"leader": LEADER, "met target": HIT}
-    looks |= {"missed": MISS} if len(facts.reached(part)) < len(part.trials) else {}
-    canvas.legend(canvas.entries(looks))
+    outcomes = {facts.outcome_of(trial, part) for trial in part.trials}
+    canvas.legend(canvas.entries({words: LOOKS[words] for words in LOOKS if words in outcomes}))
     return Sketch(canvas, _alt(part, found, names))
-
-
-def _plain(value: Any) -> Any:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return value if is_number and not isinstance(value, bool) else str(value)
 
 
 def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, unit_s: float) -> None:
@@ -86,12 +89,12 @@ def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, uni
     bottom, top = padded(times, 0.1, 0.25, is_log=scale(panel.yaxis, times, num_ticks=NUM_TICKS))
     panel.set_ylim(bottom, top)
     # Numbers are on a scale where they are too many for a column each.
-    has_scale = _are_numbers(each.values) and len(set(each.values)) > MOST_COLUMNS
+    has_scale = each.is_number and len(set(each.values)) > MOST_COLUMNS
     places = _numbers(panel, each) if has_scale else _columns(panel, each)
     groups: dict[Look, list[tuple[Spot, str]]] = {MISS: [], HIT: [], LEADER: []}
     for x, trial, value in zip(places, each.trials, each.values, strict=True):
         time_s = trial.record.time_to_target_s
-        look = MISS if time_s is None else LEADER if trial is part.leader else HIT
+        look = LOOKS[facts.outcome_of(trial, part)]
         outcome = trial.record.status.value if time_s is None else facts.duration(time_s)
         tip = f"{facts.name_of(trial)} · {outcome} · {facts.shortened(_text(value), 32)}"
         groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
@@ -113,7 +116,7 @@ def _columns(panel: "Axes", each: Slice) -> list[float]:
     texts = [_text(value) for value in each.values]
     counts = Counter(texts)
     common = [text for text, _ in counts.most_common(MOST_COLUMNS)]
-    common.sort(key=float if _are_numbers(each.values) else str)
+    common.sort(key=float if each.is_number else str)
     columns = [*common, OTHERS] if len(counts) > len(common) else common
     width = COLUMN_CHARACTERS // len(columns)
     panel.set_xticks(
@@ -130,10 +133,6 @@ def _columns(panel: "Axes", each: Slice) -> list[float]:
         places.append(at + JITTER * ((0.5 + seen[at] * _GOLDEN) % 1 - 0.5))
         seen[at] += 1
     return places
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) for value in values)
 
 
 def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
@@ -153,7 +152,7 @@ def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
 
 
 def _text(value: Any) -> str:
-    plain = _plain(value)
+    plain = facts.plain(value)
     return str(plain) if isinstance(plain, str) else facts.number(plain)
 
 

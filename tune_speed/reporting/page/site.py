@@ -29,11 +29,12 @@ _COLOURS = {
 """Colours of the page besides those of the figures, in light and in dark."""
 LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
+SCRIPTS = ("where.js", "page.js", "parallel.js")
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
     """Returns the page of `template`, filled with `context`, in which all names are escaped."""
-    style, script = _style(), _text("page.js")
+    style, script = _style(), "".join(map(_text, SCRIPTS))
     assert "</" not in style + script, "would end its element"
     # The content security policy: one script may run, and nothing may be fetched.
     digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -68,6 +69,7 @@ def _environment() -> Environment:
         "moment": words.moment,
         "plural": text.counted,
         "web_address": words.web_address,
+        "told_tags": words.told_tags,
         "describe_params": describe_params,
     }
     return environment

@@ -19,6 +19,8 @@ from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
 
 # Of the board of estimates; the table of all trials has the rest.
 ROWS = 10
+# Beside one another below the answer: what a first look needs.
+FIRST_FIGURES = 2
 
 RecipeYaml = Callable[[ViewedTrial], str]
 """Returns a trial's recipe as a file for `tune-speed train`."""
@@ -50,9 +52,11 @@ def _section(
     winner = answer.winner
     counts = Counter(trial.record.status for trial in part.trials)
     records = [trial.record for trial in (*part.trials, *part.certified)]
-    figures = [
+    drawn = [
         draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
     ]
+    figures = [figure for figure in drawn if figure is not None]
+    first = [figure.name for figure in figures if figure.name != "parallel"][:FIRST_FIGURES]
     return {
         "id": f"part-{number}",
         "key": part.key,
@@ -65,7 +69,8 @@ def _section(
         "environment": (records[-1] if winner is None else winner.record).environment,
         "certified": _table(boards, "certified", anchors),
         "estimates": _table(boards, "estimate", anchors),
-        "figures": [figure for figure in figures if figure is not None],
+        "first_figures": [figure for figure in figures if figure.name in first],
+        "figures": [figure for figure in figures if figure.name not in first],
         "table": trial_table(part, anchors=anchors),
         "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
         f" --top {len(part.trials)} --format csv",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tune_speed.core.comparability import best_first, final_metric
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.text import compact, fixed, short_names
+from tune_speed.reporting.page.trial_fields import fields_of
 from tune_speed.reporting.page.words import clock_text, moment, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -19,7 +20,7 @@ class Column(NamedTuple):
     """One column."""
 
     name: str
-    """By which the filter knows it: `sgd.lr>0.1`."""
+    """The field of `--where`, by which the filter knows it too: `optimizer.sgd.lr>0.1`."""
     label: str
     about: str
     is_number: bool
@@ -54,6 +55,8 @@ class TrialTable(NamedTuple):
     """Ways to end that occurred, with how many of the rows each."""
     num_trials: int
     """All of the part; the last of them have no row where they are more than `MOST_ROWS`."""
+    fields: str
+    """What the filter knows of the rows: `fields_of`."""
 
 
 def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
@@ -63,12 +66,19 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
     for name, short in names.items():
         values = [trial.record.params.get(name) for trial in part.trials]
         is_number = all(isinstance(v, int | float) for v in values if v is not None)
-        searched.append(Column(short, short, f"Searched: {name}", is_number))
+        searched.append(Column(name, short, "Chosen by the search", is_number))
     columns = (
-        Column("trial", "Trial", "Number of the trial in its study", False),
-        Column("ended", "Ended", "How the trial ended", False),
-        Column("time", "Time to target [s]", "Training clock until the target held", True),
-        Column(metric, METRIC_NAMES.get(metric, metric), f"{metric} at the end of the run", True),
+        Column("trial_id", "Trial", "Number of the trial in its study", False),
+        Column("status", "Ended", "How the trial ended", False),
+        Column(
+            "time_to_target_s", "Time to target [s]", "Training clock until the target held", True
+        ),
+        Column(
+            "final_metric",
+            METRIC_NAMES.get(metric, metric),
+            f"{metric} at the end of the run",
+            True,
+        ),
         Column("train_s", "Trained [s]", "Training clock at the end of the run", True),
         Column("steps", "Steps", "Optimizer steps", True),
         *searched,
@@ -86,7 +96,8 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
     )
     counts = {s: sum(t.record.status is s for t in shown) for s in Status}
     statuses = tuple((s.value, n) for s, n in counts.items() if n)
-    return TrialTable(columns, rows, statuses, len(part.trials))
+    fields = fields_of([trial.record for trial in shown])
+    return TrialTable(columns, rows, statuses, len(part.trials), fields)
 
 
 def _shown(part: StudyPart) -> list[ViewedTrial]:

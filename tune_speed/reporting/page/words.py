@@ -1,6 +1,7 @@
 """Figures, moments and names in the words of a page."""
 
 import re
+from collections.abc import Mapping
 
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import ABSENT, compact, moment_of
@@ -32,6 +33,12 @@ def file_stem(text: str) -> str:
 def web_address(url: str | None) -> str | None:
     """Returns `url` if a page may link to it; anything but http and https runs or reads locally."""
     return url if url is not None and re.match(r"https?://", url) else None
+
+
+def told_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Returns the tags that people read: not those in JSON, even if cut into parts."""
+    packed = {name for name, value in tags.items() if value.startswith(("{", "["))}
+    return {k: v for k, v in tags.items() if packed.isdisjoint((k, re.sub(r"\.\d+$", "", k)))}
 
 
 def clock_text(run: RunResult) -> str:

@@ -55,6 +55,36 @@
     });
   }
 
+  // A figure is looked at in a dialog, large: it moves there and back, so that its ids stay unique.
+  const dialog = document.createElement("dialog");
+  dialog.append(document.createElement("button"));
+  dialog.firstChild.textContent = "Close";
+  document.body.append(dialog);
+  let home = null;
+  function enlarge(figure) {
+    home = figure.querySelector(".picture");
+    dialog.setAttribute("aria-label", figure.querySelector("h3").textContent);
+    home.style.height = `${home.offsetHeight}px`;
+    dialog.classList.toggle("parallel", figure.classList.contains("parallel"));
+    dialog.append(home.firstElementChild);
+    dialog.showModal();
+  }
+  dialog.addEventListener("close", () => {
+    home.append(dialog.lastElementChild);
+    home.style.height = "";
+  });
+  dialog.addEventListener("click", (event) => {
+    // A link leads to a row behind the dialog; a click into the lines brushes.
+    const isBrush = dialog.classList.contains("parallel") && event.target.closest("svg");
+    if (!isBrush || event.target.closest("a")) dialog.close();
+  });
+  for (const figure of document.querySelectorAll("figure.card")) {
+    const isBrushed = figure.classList.contains("parallel");
+    figure.addEventListener("click", (event) => {
+      if (event.target.closest(isBrushed ? "button.enlarge" : ".picture, button.enlarge") && !event.target.closest("a")) enlarge(figure);
+    });
+  }
+
   // Sorting: stable, missing values last in either direction.
   function sortTable(table, index, isDown) {
     const bodies = [...table.tBodies].map((body) => [body.rows[0].cells[index].dataset.v, body]);
@@ -78,49 +108,55 @@
     });
   }
 
-  // Filtering: every word must occur somewhere in a trial; `lr>0.1` compares a column.
-  const COMPARE = {
-    "<": (a, b) => a < b,
-    ">": (a, b) => a > b,
-    "<=": (a, b) => a <= b,
-    ">=": (a, b) => a >= b,
-    "=": (a, b) => a === b,
-  };
-  function condition(word, names) {
-    const [, name, sign, value] = /^(.+?)(<=|>=|<|>|=)(.+)$/.exec(word) || [];
-    const index = names.indexOf(name);
-    if (index < 0) return (body) => textOf(body).includes(word);
-    return (body) => {
-      const cell = body.rows[0].cells[index];
-      const isNumeric = cell.dataset.v !== "" && [cell.dataset.v, value].every((v) => Number.isFinite(Number(v)));
-      if (isNumeric) return COMPARE[sign](Number(cell.dataset.v), Number(value));
-      return sign === "=" && cell.textContent.trim().toLowerCase() === value;
-    };
-  }
-  const texts = new WeakMap();
-  function textOf(body) {
-    if (!texts.has(body)) texts.set(body, body.textContent.toLowerCase());
-    return texts.get(body);
+  // Filtering, by what `--where` takes: a text that is no filter is told, and hides nothing.
+  const FACTS = new Map();
+  const PLACES = new WeakMap();
+  for (const form of document.querySelectorAll("form.controls")) {
+    const table = document.getElementById(form.dataset.table);
+    FACTS.set(form, JSON.parse(form.querySelector("template").content.textContent));
+    [...table.tBodies].forEach((body, place) => PLACES.set(body, place));
   }
   function applyFilter(form) {
-    const table = document.getElementById(form.dataset.table);
-    const names = [...table.tHead.rows[0].cells].map((header) => header.dataset.name.toLowerCase());
-    const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const conditions = words.map((word) => condition(word, names));
-    const status = form.elements.status.value;
-    const bodies = [...table.tBodies];
+    const { text, status } = form.elements;
+    let holds = () => true;
+    let problem = "";
+    try {
+      if (text.value.trim()) holds = parseWhere(text.value, FACTS.get(form));
+    } catch (error) {
+      problem = `Not understood, so all are shown: ${error.message.replace(/[.]$/, "")}.`;
+    }
+    const bodies = [...document.getElementById(form.dataset.table).tBodies];
     for (const body of bodies) {
-      const isIn = !status || body.dataset.status === status;
-      body.hidden = !(isIn && conditions.every((holds) => holds(body)));
+      const isIn = !status.value || body.dataset.status === status.value;
+      body.hidden = !(isIn && holds(PLACES.get(body)));
     }
     const shown = bodies.filter((body) => !body.hidden).length;
     const all = `${bodies.length} trial${bodies.length === 1 ? "" : "s"}`;
-    form.querySelector("output").textContent = shown === bodies.length ? all : `${shown} of ${all}`;
+    text.setAttribute("aria-invalid", String(Boolean(problem)));
+    form.querySelector(".problem").textContent = problem;
+    form.querySelector(".count").textContent = shown === bodies.length ? all : `${shown} of ${all}`;
   }
   for (const form of document.querySelectorAll("form.controls")) {
     form.addEventListener("input", () => applyFilter(form));
     form.addEventListener("submit", (event) => event.preventDefault());
     applyFilter(form);
+  }
+
+  // A row is one line; its link folds out the rest, which `details` holds for readers without script.
+  for (const table of document.querySelectorAll("table.all")) {
+    table.addEventListener("toggle", ({ target }) => {
+      const body = target.closest("tbody");
+      body.classList.toggle("open", target.open);
+      body.querySelector("th a").setAttribute("aria-expanded", String(target.open));
+    }, true);
+    table.addEventListener("click", (event) => {
+      const link = event.target.closest("th a");
+      if (!link) return;
+      const details = link.closest("tbody").querySelector("details");
+      if (!details.open && location.hash !== link.hash) return;
+      event.preventDefault();
+      details.open = !details.open;
+    });
   }
 
   // A link to a trial shows it, whatever the filter says, and unfolds it.
@@ -133,6 +169,7 @@
       form.reset();
       applyFilter(form);
     }
+    body.classList.add("open");
     body.querySelector("details").open = true;
     body.scrollIntoView({ block: "center" });
   }

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from figure_parts import make_part, make_trial, points, random_part
+
+from tune_speed.core.records import Status
+from tune_speed.reporting.figures import facts
+from tune_speed.reporting.figures.contour import CELLS, CONTOUR, chosen, ground
+from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.study.view import StudyPart
+
+
+@pytest.fixture(autouse=True)
+def _no_forests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "importance", lambda records: ())
+    monkeypatch.setattr(facts, "_LATEST", [])
+
+
+def slope(count: int = 60) -> StudyPart:
+    """Returns a part whose trials are the faster, the smaller `a` is, whatever `b` is."""
+    draws = np.random.default_rng(0)
+    places = draws.random((count, 2))
+    trials = [
+        make_trial(f"t{i}", time_s=1 + float(a), params={"a": float(a), "b": float(b), "c": "x"})
+        for i, (a, b) in enumerate(places)
+    ]
+    return make_part(*trials)
+
+
+def test_ground_is_better_near_better_trials() -> None:
+    found = ground(np.array([[0.1, 0.5], [0.9, 0.5]]), np.array([1.0, 0.0]))
+    row = found[:, CELLS // 2]
+    assert row[1] > 0.9 and row[-2] < 0.1
+
+
+def test_ground_is_unknown_far_from_any_trial() -> None:
+    found = ground(np.array([[0.0, 0.0]]), np.array([1.0]))
+    assert np.isfinite(found[0, 0]) and np.isnan(found[-1, -1])
+    assert 0 < np.isfinite(found).sum() < 0.05 * CELLS**2
+
+
+def test_points_stand_at_their_values() -> None:
+    part = random_part(40)
+    sketch = CONTOUR.draw(part, LIGHT)
+    columns, trials = chosen(part)
+    assert sketch is not None
+    places = points(sketch)
+    for trial in trials:
+        values = [trial.record.params[column.name] for column in columns]
+        assert places[trial.record.trial_id] == pytest.approx(values)
+
+
+def test_cells_of_the_best_trials_are_the_darkest() -> None:
+    sketch = CONTOUR.draw(slope(), LIGHT)
+    assert sketch is not None
+    middles = [
+        (patch.get_alpha(), patch.get_path().vertices[:, 0].mean())
+        for patch in sketch.canvas.panel.patches
+        if len(patch.get_path().vertices)
+    ]
+    assert [x for _, x in sorted(middles)] == sorted((x for _, x in middles), reverse=True)
+    assert len(middles) == 5
+
+
+def test_numbers_that_never_meet_are_not_a_pair() -> None:
+    names = ["optimizer.sgd.lr", "optimizer.adamw.lr", "epochs"]
+    trials = [
+        make_trial(f"t{i}", time_s=1.0 + i, params={names[i % 2]: 0.1 * i, "epochs": i})
+        for i in range(12)
+    ]
+    columns, having = chosen(make_part(*trials))
+    assert {column.name for column in columns} == {names[0], "epochs"}
+    assert len(having) == 6
+
+
+def test_misses_count_as_worse_than_any_hit() -> None:
+    hits = [make_trial(f"t{i}", params={"a": i / 50, "b": i % 5}) for i in range(25)]
+    misses = [
+        make_trial(f"m{i}", Status.MISSED, accuracy=0.5, params={"a": 0.5 + i / 50, "b": i % 5})
+        for i in range(25)
+    ]
+    sketch = CONTOUR.draw(make_part(*hits, *misses), LIGHT)
+    assert sketch is not None
+    *_, best = sketch.canvas.panel.patches
+    assert best.get_path().vertices[:, 0].max() < 0.55
+
+
+def test_nothing_is_drawn_without_two_numbers_or_with_few_trials() -> None:
+    lone = [
+        make_trial(f"t{i}", time_s=1.0 + i, params={"a": i, "c": "xy"[i % 2]}) for i in range(9)
+    ]
+    assert CONTOUR.draw(make_part(*lone), LIGHT) is None
+    assert CONTOUR.draw(slope(4), LIGHT) is None

@@ -1,0 +1,67 @@
+"""A browser, and pages for it that were made once."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from browsing import DESKTOP, Visit, chromium
+from command import run
+from page_views import certified, ordinary
+
+from tune_speed.core.records import TrialRecord
+from tune_speed.tracking import Tracker, open_store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: "Browser") -> Iterator[Callable[..., Visit]]:
+    contexts: list[BrowserContext] = []
+
+    def make(**options: Any) -> Visit:
+        contexts.append(browser.new_context(**{"viewport": DESKTOP, **options}))
+        contexts[-1].set_default_timeout(10_000)
+        contexts[-1].set_offline(True)
+        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
+        return Visit(contexts[-1])
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def deliver(uri: str, records: list[TrialRecord], *, parent_kind: str) -> None:
+    tags = {"workload": "digits"}
+    client = open_store(uri)
+    tracker = Tracker(client, study="study", study_tags=tags, parent_kind=parent_kind)
+    for record in records:
+        tracker.trial_finished(record=record)
+    assert tracker.close(timeout_s=60) == ()
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> str:
+    """The address of a page that the command wrote, of a study in a store."""
+    folder = tmp_path_factory.mktemp("study")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    deliver(uri, ordinary(), parent_kind="search")
+    deliver(uri, [certified("t0002", 0.7, 0.8, 0.9)], parent_kind="certification")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        done = run("report", "study", "--html", "page.html", "--json", folder=folder)
+    assert done.code == 0, done.err
+    assert done.json["trials"] == 13
+    return (folder / "page.html").as_uri()
