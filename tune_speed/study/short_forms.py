@@ -54,9 +54,8 @@ def _bare_lists(kind: type[Config], node: Any, path: TreePath) -> Iterator[tuple
         elif component is not None and component.tag is None:
             below = (*at, "choices") if is_leaf(value) else at
             entries = branches(value) if is_leaf(value) else value
-            for entry in entries if isinstance(entries, Mapping) else ():
+            for entry, fields in entries.items() if isinstance(entries, Mapping) else ():
                 if entry in component.table:
-                    fields = entries[entry]
                     yield from _bare_lists(component.table[entry], fields, (*below, entry))
         elif nested is not None:
             yield from _bare_lists(nested, value, at)

@@ -32,7 +32,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking.columns import COLUMNS
 from tune_speed.tracking.filter import syntax
-from tune_speed.tracking.filter.fields import RECIPE_FIELDS, FieldReader
+from tune_speed.tracking.filter.fields import FieldReader
 from tune_speed.tracking.filter.syntax import Comparison, Condition, Joined, Negation
 
 MAX_PUSHED = 16
