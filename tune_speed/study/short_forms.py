@@ -53,7 +53,7 @@ def _bare_lists(kind: type[Config], node: Any, path: TreePath) -> Iterator[tuple
                 yield at, value
         elif component is not None and component.tag is None:
             below = (*at, "choices") if is_leaf(value) else at
-            entries = branches(value) if is_leaf(value) else value
+            entries = branches(value) or {} if is_leaf(value) else value
             for entry in entries if isinstance(entries, Mapping) else ():
                 if entry in component.table:
                     fields = entries[entry]
