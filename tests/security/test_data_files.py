@@ -230,7 +230,7 @@ recipe: {{model: resnet20, optimizer: {{sgd: {{lr: 0.1}}}}, epochs: 1, batch_siz
 )
 def test_a_recipe_with_a_hostile_place_of_data_is_refused(dataset: dict[str, Any]) -> None:
     text = WORKLOAD.format(dataset=json.dumps(dataset))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises((ConfigError, DataError)) as caught:
         parse_recipe(text, file="recipe.yaml")
     assert "root:x" not in str(caught.value)
     assert len(str(caught.value)) < 20_000

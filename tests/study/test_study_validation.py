@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spaces import NODES, SCALARS
 
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.study.file import load_recipe, load_study
 from tune_speed.study.yaml import dump_yaml
 from tune_speed.training.recipe import Recipe
@@ -68,6 +68,8 @@ def test_damaged_file_is_a_study_or_refused(file: Path, tree):
         study = load_study(file)
     except ConfigError as error:
         assert error.problems and all(p.file and str(p) for p in error.problems)
+    except DataError as error:
+        assert "damaged.yaml" in str(error)
     else:
         for params in list(study.space.corners(limit=8))[:8]:
             Recipe.model_validate(study.space.build(params))
@@ -88,6 +90,8 @@ def test_any_override_is_taken_or_refused(file: Path, name, value):
             load(file, overrides=[f"{name}={dump_yaml(value)}"])
         except ConfigError as error:
             assert error.problems
+        except DataError as error:
+            assert "workload.dataset" in str(error)
 
 
 @pytest.mark.parametrize(
