@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Sketch
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.importance.main_effects import Column, columns_of
 from tune_speed.reporting.study.view import StudyPart
 
-WIDTH, HEIGHT = 760, 330.0
+HEIGHT = 330.0
 # Axes of parameters: more would leave no room for their numbers.
 MOST = 10
 NAME_WIDTH, TICK_WIDTH = 19, 11
@@ -69,7 +69,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     axes = axes_of(part)
     if not axes:
         return None
-    canvas = Canvas(palette, height=HEIGHT, width=WIDTH, leader=part.leader)
+    canvas = Canvas(palette, height=HEIGHT, width=WIDE, leader=part.leader)
     _draw_axes(canvas, axes)
     groups: dict[str, list[int]] = {words: [] for words in LOOKS}
     for number, trial in enumerate(part.trials):
