@@ -89,3 +89,14 @@ def test_nothing_is_drawn_without_two_numbers_or_with_few_trials() -> None:
     ]
     assert CONTOUR.draw(make_part(*lone), LIGHT) is None
     assert CONTOUR.draw(slope(4), LIGHT) is None
+
+
+def test_ranges_come_before_a_few_sizes() -> None:
+    trials = [
+        make_trial(
+            f"t{i}", time_s=1.0 + i, params={"size": 2 ** (i % 3), "a": 0.1 * i, "b": 1.0 / (i + 1)}
+        )
+        for i in range(12)
+    ]
+    columns, _ = chosen(make_part(*trials))
+    assert {column.name for column in columns} == {"a", "b"}

@@ -10,7 +10,13 @@ from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.slices import LEAST_TRIALS, LOOKS, NAME_WIDTH, slices
+from tune_speed.reporting.figures.slices import (
+    LEAST_TRIALS,
+    LOOKS,
+    MOST_COLUMNS,
+    NAME_WIDTH,
+    slices,
+)
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.importance.main_effects import Column, Floats, columns_of
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
@@ -26,8 +32,11 @@ OPACITIES = (0.05, 0.15, 0.28, 0.45, 0.65)
 
 
 def chosen(part: StudyPart) -> tuple[list[Column], list[ViewedTrial]]:
-    """Returns the two most important numbers that trials have together, and these trials."""
-    numbers = [each.name for each in slices(part) if each.is_number]
+    """Returns the two numbers that matter most of those that trials have together; ranges first."""
+    found = [each for each in slices(part) if each.is_number]
+    # Of two batch sizes there is nothing between: ranges come first.
+    found.sort(key=lambda each: len(set(each.values)) <= MOST_COLUMNS)
+    numbers = [each.name for each in found]
     for names in itertools.combinations(numbers, 2):
         trials = [t for t in part.trials if all(t.record.params.get(n) is not None for n in names)]
         columns = columns_of([{name: t.record.params[name] for name in names} for t in trials])
@@ -86,20 +95,15 @@ def _draw_ground(
     x, y = ((np.exp(size) if column.is_log else size).tolist() for size, column in pairs)
     panel, colours = canvas.panel, [(canvas.palette["s3"], opacity) for opacity in OPACITIES]
     panel.pcolormesh(x, y, scores.T, cmap=ListedColormap(colours), vmin=0, vmax=1)
-    panel.set_xlim(
-        *padded(x, 0.03, 0.03, is_log=scale(panel.xaxis, x if columns[0].is_log else []))
-    )
-    panel.set_ylim(
-        *padded(y, 0.03, 0.03, is_log=scale(panel.yaxis, y if columns[1].is_log else []))
-    )
-    return [
-        (Patch(color=colours[n]), words) for n, words in ((0, "worst fifth"), (-1, "best fifth"))
-    ]
+    x_log, y_log = (column.is_log for column in columns)
+    panel.set_xlim(*padded(x, 0.03, 0.03, is_log=scale(panel.xaxis, x if x_log else [])))
+    panel.set_ylim(*padded(y, 0.03, 0.03, is_log=scale(panel.yaxis, y if y_log else [])))
+    return [(Patch(color=colours[n]), f"{word} fifth") for n, word in ((0, "worst"), (-1, "best"))]
 
 
 CONTOUR = FigureKind(
     title="Where the good trials lie",
-    about="Trials over the two numbers that matter most. The more the ground is coloured, the"
+    about="Trials over the two ranges that matter most. The more the ground is coloured, the"
     " better the trials near by rank; where it is blank, none is near enough to tell.",
     draw=draw,
 )

@@ -110,8 +110,7 @@ def _draw_axes(canvas: Canvas, axes: Sequence[Axis]) -> None:
         panel.annotate(name, (x, 1.0), above, textcoords=points, ha="center", va="bottom")
         texts = axis.ticks() | ({FOOT: "none"} if FOOT in axis.heights else {})
         for height, text in texts.items():
-            is_last = x == len(axes) - 1
-            canvas.label(panel, text, (x, height), is_left=is_last, offset=(4, 0), va="center")
+            canvas.label(panel, text, (x, height), is_left=False, offset=(4, 0), va="center")
 
 
 PARALLEL = FigureKind(
