@@ -102,6 +102,8 @@ def _text(column: Column, code: float) -> str:
 def _draw_axes(canvas: Canvas, axes: Sequence[Axis]) -> None:
     panel = canvas.panel
     panel.set_axis_off()
+    # Room for the last axis' numbers: measuring all of them would take the layout a second.
+    panel.set_xlim(-0.1, len(axes) - 0.45)
     panel.vlines(range(len(axes)), FOOT, 1.0, color=canvas.palette["muted"], linewidth=1.0)
     for x, axis in enumerate(axes):
         # Names stand at two heights, so that each has room for twice as many letters.
@@ -110,7 +112,8 @@ def _draw_axes(canvas: Canvas, axes: Sequence[Axis]) -> None:
         panel.annotate(name, (x, 1.0), above, textcoords=points, ha="center", va="bottom")
         texts = axis.ticks() | ({FOOT: "none"} if FOOT in axis.heights else {})
         for height, text in texts.items():
-            canvas.label(panel, text, (x, height), is_left=False, offset=(4, 0), va="center")
+            look = {"va": "center", "in_layout": False}
+            canvas.label(panel, text, (x, height), is_left=False, offset=(4, 0), **look)
 
 
 PARALLEL = FigureKind(
