@@ -49,16 +49,14 @@ def test_points_stand_at_their_values() -> None:
         assert places[trial.record.trial_id] == pytest.approx(values)
 
 
-def test_cells_of_the_best_trials_are_the_darkest() -> None:
+def test_cells_of_the_best_trials_have_the_most_colour() -> None:
     sketch = CONTOUR.draw(slope(), LIGHT)
     assert sketch is not None
-    middles = [
-        (patch.get_alpha(), patch.get_path().vertices[:, 0].mean())
-        for patch in sketch.canvas.panel.patches
-        if len(patch.get_path().vertices)
-    ]
-    assert [x for _, x in sorted(middles)] == sorted((x for _, x in middles), reverse=True)
-    assert len(middles) == 5
+    (mesh, *_) = sketch.canvas.panel.collections
+    found = np.nanmean(np.ma.filled(mesh.get_array().reshape(CELLS, CELLS), np.nan), axis=0)
+    assert found[:5].min() > 0.6 and found[-5:].max() < 0.4
+    shades = mesh.get_cmap()(np.linspace(0.05, 0.95, 10))[:, 3]
+    assert shades[0] < 0.1 and shades[-1] > 0.5 and (np.diff(shades) >= 0).all()
 
 
 def test_numbers_that_never_meet_are_not_a_pair() -> None:
@@ -80,8 +78,9 @@ def test_misses_count_as_worse_than_any_hit() -> None:
     ]
     sketch = CONTOUR.draw(make_part(*hits, *misses), LIGHT)
     assert sketch is not None
-    *_, best = sketch.canvas.panel.patches
-    assert best.get_path().vertices[:, 0].max() < 0.55
+    (mesh, *_) = sketch.canvas.panel.collections
+    found = np.ma.filled(mesh.get_array().reshape(CELLS, CELLS), np.nan)
+    assert np.nanmin(found[:, : CELLS // 2 - 1]) > 0.5 > np.nanmax(found[:, CELLS // 2 + 1 :])
 
 
 def test_nothing_is_drawn_without_two_numbers_or_with_few_trials() -> None:
@@ -90,3 +89,14 @@ def test_nothing_is_drawn_without_two_numbers_or_with_few_trials() -> None:
     ]
     assert CONTOUR.draw(make_part(*lone), LIGHT) is None
     assert CONTOUR.draw(slope(4), LIGHT) is None
+
+
+def test_ranges_come_before_a_few_sizes() -> None:
+    trials = [
+        make_trial(
+            f"t{i}", time_s=1.0 + i, params={"size": 2 ** (i % 3), "a": 0.1 * i, "b": 1.0 / (i + 1)}
+        )
+        for i in range(12)
+    ]
+    columns, _ = chosen(make_part(*trials))
+    assert {column.name for column in columns} == {"a", "b"}

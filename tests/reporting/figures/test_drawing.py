@@ -78,7 +78,8 @@ def test_svg_is_one_element_for_a_page_in_its_theme(drawn: Drawn) -> None:
     assert root.tag == f"{SVG}svg"
     assert root.get("width") == "100%"
     assert root.get("height") is None
-    width = 760 if drawn.name == "parallel" else 360
+    width = 760 if drawn.is_wide else 360
+    assert drawn.is_wide == (drawn.name in ("parallel", "slices"))
     assert root.get("viewBox", "").startswith(f"0 0 {width} ")
     assert root.get("aria-label") == drawn.alt
     used = set(re.findall(r"var\(--(\w+)\)", drawn.svg))

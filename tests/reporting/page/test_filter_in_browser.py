@@ -141,17 +141,26 @@ def test_first_columns_stay_while_the_others_scroll(
     visit: Callable[..., Visit], address: str, options: dict[str, object], stay: int
 ) -> None:
     page = visit(**options).goto(address)
-    script = """() => {
+    script = """stay => {
         const scroll = document.querySelector(".scroll.tall");
-        const rows = ["thead tr", "tbody tr"].map(name => scroll.querySelector(name));
+        const names = ["thead tr", "tbody:nth-of-type(6) tr"];
+        const rows = names.map(name => scroll.querySelector(name));
         const left = cell => cell.getBoundingClientRect().x;
         const places = () => rows.map(row => [...row.cells].map(left));
         const before = places();
         scroll.scrollLeft = 120;
-        return [before, places(), scroll.scrollLeft];
+        scroll.scrollTop = 60;
+        scroll.scrollIntoView({behavior: "instant"});
+        const isSeen = cell => {
+            const {x, y, width, height} = cell.getBoundingClientRect();
+            return cell.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+        };
+        const seen = rows.flatMap(row => [...row.cells].slice(0, stay)).map(isSeen);
+        const tops = [...rows[0].cells].map(cell => cell.getBoundingClientRect().y);
+        return [before, places(), scroll.scrollLeft, seen, new Set(tops).size];
     }"""
-    before, after, scrolled = page.evaluate(script)
-    assert scrolled > 60
+    before, after, scrolled, seen, num_tops = page.evaluate(script, stay)
+    assert scrolled > 60 and all(seen) and num_tops == 1
     for old, new in zip(before, after, strict=True):
         moved = [x - y > 1 for x, y in zip(old, new, strict=True)]
         assert moved == [False] * stay + [True] * (len(moved) - stay)

@@ -62,6 +62,8 @@ class Drawn(NamedTuple):
     alt: str
     svg: Markup
     """All names in it are escaped."""
+    is_wide: bool
+    """Whether it takes the page's whole width."""
 
 
 def draw_svg(
@@ -77,9 +79,9 @@ def draw_svg(
         if sketch is None:
             return None
         svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt, anchors=anchors)
-        every = sketch.canvas.every
+        every, is_wide = sketch.canvas.every, sketch.canvas.is_wide
     thinned = f" Of the many points, one in {every} is drawn." if every > 1 else ""
-    return Drawn(name, kind.title, kind.about + thinned, sketch.alt, Markup(svg))
+    return Drawn(name, kind.title, kind.about + thinned, sketch.alt, Markup(svg), is_wide)
 
 
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:

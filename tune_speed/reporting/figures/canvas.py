@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
+# Of one that has a page's whole width; a phone scrolls it.
+WIDE = 760
 POINTS_PER_INCH = 72
 # Size of text, in the same units.
 TEXT = 11.0
@@ -75,7 +77,7 @@ class Canvas:
         from matplotlib.figure import Figure
 
         size = (width / POINTS_PER_INCH, height / POINTS_PER_INCH)
-        self.palette, self.leader = palette, leader
+        self.palette, self.leader, self.is_wide = palette, leader, width > WIDTH
         self.marks: list[Mark] = []
         self.every = 1
         """Of so many points of a panel at most, one is drawn."""

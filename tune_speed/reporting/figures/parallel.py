@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Sketch
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.importance.main_effects import Column, columns_of
 from tune_speed.reporting.study.view import StudyPart
 
-WIDTH, HEIGHT = 760, 330.0
+HEIGHT = 330.0
 # Axes of parameters: more would leave no room for their numbers.
 MOST = 10
 NAME_WIDTH, TICK_WIDTH = 19, 11
@@ -69,7 +69,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     axes = axes_of(part)
     if not axes:
         return None
-    canvas = Canvas(palette, height=HEIGHT, width=WIDTH, leader=part.leader)
+    canvas = Canvas(palette, height=HEIGHT, width=WIDE, leader=part.leader)
     _draw_axes(canvas, axes)
     groups: dict[str, list[int]] = {words: [] for words in LOOKS}
     for number, trial in enumerate(part.trials):
@@ -102,6 +102,8 @@ def _text(column: Column, code: float) -> str:
 def _draw_axes(canvas: Canvas, axes: Sequence[Axis]) -> None:
     panel = canvas.panel
     panel.set_axis_off()
+    # Room for the last axis' numbers: measuring all of them would take the layout a second.
+    panel.set_xlim(-0.1, len(axes) - 0.45)
     panel.vlines(range(len(axes)), FOOT, 1.0, color=canvas.palette["muted"], linewidth=1.0)
     for x, axis in enumerate(axes):
         # Names stand at two heights, so that each has room for twice as many letters.
@@ -110,8 +112,8 @@ def _draw_axes(canvas: Canvas, axes: Sequence[Axis]) -> None:
         panel.annotate(name, (x, 1.0), above, textcoords=points, ha="center", va="bottom")
         texts = axis.ticks() | ({FOOT: "none"} if FOOT in axis.heights else {})
         for height, text in texts.items():
-            is_last = x == len(axes) - 1
-            canvas.label(panel, text, (x, height), is_left=is_last, offset=(4, 0), va="center")
+            look = {"va": "center", "in_layout": False}
+            canvas.label(panel, text, (x, height), is_left=False, offset=(4, 0), **look)
 
 
 PARALLEL = FigureKind(

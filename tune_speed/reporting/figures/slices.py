@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.canvas import WIDE, WIDTH, Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # Parameters of any kind, and numbers besides.
 MOST, MOST_OTHERS = 6, 18
 LEAST_TRIALS = 5
-COLUMNS = 2
+# Beside one another; two panels or one need no wide figure.
+COLUMNS = 4
 PANEL_HEIGHT = 128.0
 FRAME_HEIGHT = 20.0
 NAME_WIDTH = 23
@@ -66,9 +67,13 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     found = slices(part) if facts.reached(part) and len(part.trials) >= LEAST_TRIALS else []
     if not found:
         return None
-    rows = math.ceil(len(found) / COLUMNS)
+    columns = 2 if len(found) <= 2 else COLUMNS
+    rows = math.ceil(len(found) / columns)
     height = FRAME_HEIGHT + PANEL_HEIGHT * rows
-    canvas = Canvas(palette, height=height, rows=rows, columns=COLUMNS, leader=part.leader)
+    width = WIDTH if columns < COLUMNS else WIDE
+    canvas = Canvas(
+        palette, height=height, width=width, rows=rows, columns=columns, leader=part.leader
+    )
     for panel in canvas.panels[len(found) :]:
         panel.set_visible(False)
     unit = facts.time_unit(max(map(facts.time_s_of, facts.reached(part))))
@@ -76,7 +81,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     for place, (panel, each) in enumerate(zip(canvas.panels, found, strict=False)):
         _draw_slice(canvas, panel, each, part, unit.length_s)
         panel.set_xlabel(names[each.name], labelpad=1)
-        panel.tick_params(labelleft=place % COLUMNS == 0)
+        panel.tick_params(labelleft=place % columns == 0)
     canvas.title(canvas.panel, unit.label("time to target"))
     outcomes = {facts.outcome_of(trial, part) for trial in part.trials}
     canvas.legend(canvas.entries({words: LOOKS[words] for words in LOOKS if words in outcomes}))

@@ -56,7 +56,7 @@ def _section(
         draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
     ]
     figures = [figure for figure in drawn if figure is not None]
-    first = [figure.name for figure in figures if figure.name != "parallel"][:FIRST_FIGURES]
+    first = [figure.name for figure in figures if not figure.is_wide][:FIRST_FIGURES]
     return {
         "id": f"part-{number}",
         "key": part.key,
