@@ -107,7 +107,7 @@ _OF_FASTEST = (
     *("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib"),
     "flop_per_s",
 )
-"""In a terminal; what was re-clocked is there in the lines below the table."""
+"""In a terminal; how many were re-clocked is said there below the table."""
 _CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status", "timing")
 TERMINAL = {
     "estimate": tuple(
@@ -213,8 +213,6 @@ def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
     studies = {row.study for row in board.rows}
     name = row.name if len(studies) > 1 else row.trial_id
     parts = [f"{name}: {describe_params(row.params)}"]
-    if row.reclocked:
-        parts.append(f"re-clocked: {row.reclocked}")
     if with_rivals and row.rival is not None:
         parts.append(f"rival {row.rival}")
     if (len(studies) > 1 or board.kind == "certified") and row.study_trials is not None:

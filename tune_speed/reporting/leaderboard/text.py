@@ -53,6 +53,8 @@ def caption(board: Board) -> str:
     }[board.kind]
     if board.kind == "certified" and any(row.is_disturbed for row in board.rows):
         trust += ". Some runs were DISTURBED by strangers on the device: their rows set no record"
+    if changed := sum(bool(row.reclocked) for row in board.rows):
+        trust += f". Re-clocked by all windows, as `show` says: {counted(changed, 'row')}"
     ranked = sum(row.rank is not None for row in board.rows)
     held = " that the condition holds for" if board.where else ""
     cost = f"{board.tuning_cost_s:.0f} s of training and {board.device_s:.0f} device-seconds"
