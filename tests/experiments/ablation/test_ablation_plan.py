@@ -6,7 +6,7 @@ import pytest
 from ablating import RECIPE, make_plan
 from command import TINY_STUDY
 
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.experiments.ablation import plan as ablation_plan
 from tune_speed.experiments.ablation.plan import overrides_of, plan_ablation
 from tune_speed.experiments.rerun import load_rerun
@@ -195,7 +195,7 @@ def test_unknown_file_is_refused_by_name() -> None:
 def test_data_are_asked_for_unless_they_may_be_fetched(tmp_path: Path) -> None:
     text = RECIPE.replace("{name: digits}", "{name: cifar10, root: nowhere}")
     assert names(make_plan(tmp_path, text=text))[0] == "base"
-    with pytest.raises(ConfigError, match="nowhere"):
+    with pytest.raises(DataError, match="nowhere"):
         plan_ablation(
             str(tmp_path / "tiny.yaml"),
             overrides=["ablate.axes={epochs: 2}"],
