@@ -83,6 +83,8 @@ def _not_the_user_s(
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
         patch.setenv("TUNE_SPEED_STUDIES", str(tmp_path_factory.mktemp("studies")))
         patch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path_factory.mktemp("turnstile")))
+        # Tests that run beside one another would disturb each other's runs.
+        patch.setattr("tune_speed.runtime.process.HeldUp.frac", lambda self: 0.0)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield
 
