@@ -237,8 +237,9 @@ class _Session:
             if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
                 break
             others = ", ".join(run.cotenants) or run.note or "unknown"
-            again = "runs again" if tries_left else "counts as disturbed"
-            self._on_line(f"{turn.name} {again}: it was not alone on the device ({others})")
+            if tries_left or run.timing == Timing.DISTURBED:
+                so = "runs again" if tries_left else "counts as disturbed"
+                self._on_line(f"{turn.name} {so}: it was not alone on the device ({others})")
         if run.timing == Timing.SHARED and run.status != Status.FAILED:
             raise ServiceError(
                 "a certified run must have its device to itself, but others were there in"
