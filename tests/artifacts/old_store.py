@@ -1,6 +1,7 @@
 """The store that an earlier version made, unpacked for a test, and what that version said of it.
 
-python tests/artifacts/old_store.py EMPTY_FOLDER writes `expected/` with the version installed.
+python tests/artifacts/old_store.py EMPTY_FOLDER writes `expected/` with the version installed. Ends
+of intervals are those of 2026-11-26, when times had theirs on the log scale.
 """
 
 import json

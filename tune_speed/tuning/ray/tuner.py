@@ -259,7 +259,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         adapter: Adapter,
         scheduler: _Scheduler,
         on_tick: Callable[[], None],
-        on_stop: Callable[[], None],
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._adapter, self._scheduler = adapter, scheduler
         self._on_tick, self._on_stop, self._ticked_s = on_tick, on_stop, 0.0
