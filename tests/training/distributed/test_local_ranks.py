@@ -215,7 +215,8 @@ def test_devices_go_on_together_where_they_broke_off_or_begin_anew(tmp_path: Pat
     assert [path.name for path in place.parent.iterdir()] == ["t0000.ckpt"]
     kept = place.read_bytes()
     record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
-    assert record.runs[0].note == "resumed at step 8 of 16"
+    # Before it stands whether others took its core: these are processes of their own.
+    assert record.runs[0].note.endswith("resumed at step 8 of 16")
     assert record.started_at < standing.finished_at
     assert list(place.parent.iterdir()) == []
 
@@ -244,7 +245,7 @@ def test_memory_that_runs_out_on_one_device_halves_the_micro_batch_of_all_for_go
     interrupted = threading.Event()
     trial = run_here(checkpointed(place, **fields), interrupt=interrupted.is_set)
     result = next(trial).runs[0]
-    assert (result.batch_size, result.note) == (4, "resumed at step 4 of 200")
+    assert result.batch_size == 4 and result.note.endswith("resumed at step 4 of 200")
     interrupted.set()
     with pytest.raises(Interrupted):
         trial.send(None)
