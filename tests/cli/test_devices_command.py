@@ -98,6 +98,8 @@ def searched(
         "search.policy=time_to_target",
         "search.trials=2",
         "recipe.epochs=2000",
+        # Else the run, which is to be killed, would end before it trains.
+        "workload.mode=anytime",
         "workload.max_train_s=2",
     )
     with pytest.MonkeyPatch.context() as patch:
