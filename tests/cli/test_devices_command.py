@@ -100,6 +100,7 @@ def searched(
         "recipe.epochs=2000",
         # Else the run, which is to be killed, would end before it trains.
         "workload.mode=anytime",
+        "workload.target.value=1.0",
         "workload.max_train_s=2",
     )
     with pytest.MonkeyPatch.context() as patch:
