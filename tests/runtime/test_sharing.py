@@ -23,9 +23,13 @@ def test_a_run_that_nobody_joins_has_its_device_to_itself() -> None:
     with open_place() as sharing:
         sharing.look()
         assert not sharing.isolates
-        assert sharing.timing_of_clock() == sharing.timing_of_clock(0.09) == (Timing.EXCLUSIVE, "")
+        assert (
+            sharing.timing_of_clock()
+            == sharing.timing_of_clock(lambda: 0.09)
+            == (Timing.EXCLUSIVE, "")
+        )
         why = "others took its core for 12% of the time"
-        assert sharing.timing_of_clock(0.12) == (Timing.DISTURBED, why)
+        assert sharing.timing_of_clock(lambda: 0.12) == (Timing.DISTURBED, why)
 
 
 def test_a_run_that_finds_others_there_isolates_its_steps_and_names_them() -> None:
@@ -49,7 +53,7 @@ def test_a_clock_that_others_disturbed_later_is_called_shared() -> None:
     with open_place() as sharing:
         with open_place("t0001"):
             sharing.look()
-        timing, note = sharing.timing_of_clock(0.9)
+        timing, note = sharing.timing_of_clock(lambda: 0.9)
     assert timing == Timing.SHARED
     assert "s/t0001" in note
 

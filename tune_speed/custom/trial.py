@@ -189,8 +189,7 @@ class _Training:
     def _result(self, run: OwnRun, outcome: Outcome) -> RunResult:
         last, share = run.evaluations[-1] if run.evaluations else None, self._spec.allotment
         step_times = () if run.step_time is None else (run.step_time,)
-        held_up_frac = self._held_up.frac()
-        timing, why = self._sharing.timing_of_clock(held_up_frac)
+        timing, why = self._sharing.timing_of_clock(self._held_up.frac)
         if step_times:
             timing, why = timing_of(step_times), ""
         passed_s = self._clock.elapsed("train_s")
@@ -205,7 +204,7 @@ class _Training:
             train_s=run.train_s,
             steps=last.step if last else 0,
             samples=last.samples if last else 0,
-            held_up_frac=held_up_frac,
+            held_up_frac=self._held_up.frac,
             seed=self._spec.seed,
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,

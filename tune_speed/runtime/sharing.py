@@ -1,6 +1,6 @@
 """A run's place among others on its physical device: who they are, and whose turn it is."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
@@ -128,23 +128,24 @@ class Sharing:
         """Who was on the device whenever this run looked: `study/trial`, sorted."""
         return tuple(sorted(self._seen))
 
-    def timing_of_clock(self, held_up_frac: float = 0.0) -> tuple[Timing, str]:
+    def timing_of_clock(
+        self, held_up_frac: Callable[[], float] = lambda: 0.0
+    ) -> tuple[Timing, str]:
         """Returns what seconds that passed are worth, and why they are worth less than they could.
 
-        For a run whose step time is not isolated, and that strangers held up for this share of it.
+        For a run whose step time is not isolated. `held_up_frac` returns for which share of the
+        time strangers held it up; it is asked where no co-tenant did.
         """
-        alone = Timing.EXCLUSIVE, ""
-        if held_up_frac > MOST_DELAYED:
-            alone = Timing.DISTURBED, f"others took its core for {held_up_frac:.0%} of the time"
-        if self._tenancy is None:
-            return alone
         if why_not := self._why_not():
             return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
-        if self.isolates:
+        is_known = self._tenancy is not None
+        if is_known and self.isolates:
             return Timing.SHARED, self.why_shared
-        if self._seen:
+        if is_known and self._seen:
             return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
-        return alone
+        if (frac := held_up_frac()) > MOST_DELAYED:
+            return Timing.DISTURBED, f"others took its core for {frac:.0%} of the time"
+        return Timing.EXCLUSIVE, ""
 
     def _why_not(self) -> str | None:
         """Returns why co-tenants cannot, or could not, be seen or stopped; None if all is well."""

@@ -293,7 +293,7 @@ class Progress:
             shape_steps=self._shape_steps(),
             init_s=self.init_s,
             slowdown=passed_s / train_s if self.phases and train_s else None,
-            held_up_frac=self._held_up.frac(),
+            held_up_frac=self._held_up.frac,
             cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             **isolated,
         )

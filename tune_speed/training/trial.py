@@ -1,7 +1,7 @@
 """What a trial is before it runs and after it ended; free of torch, so that the driver is quick."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -133,14 +133,14 @@ def run_result(
     train_s: float,
     steps: int,
     samples: int,
-    held_up_frac: float,
+    held_up_frac: Callable[[], float],
     **more: Any,
 ) -> RunResult:
     """Returns how a run ended, or stands, with the times that follow from its clock.
 
-    `train_s` is the training clock [s], which need not be that of `clock`; others held it up for
-    `held_up_frac` of its time. `more` are further fields of `RunResult`, which replace those that
-    follow from the clock.
+    `train_s` is the training clock [s], which need not be that of `clock`; `held_up_frac` returns
+    for which share of its time others held it up. `more` are further fields of `RunResult`, which
+    replace those that follow from the clock.
     """
     timing, note = sharing.timing_of_clock(held_up_frac)
     fields = {

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browsing import DESKTOP, Visit, chromium
 from command import run
-from page_views import certified, ordinary
+from page_views import certified, ordinary, page_of, varied
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Tracker, open_store
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +65,16 @@ def study(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> str:
     assert done.code == 0, done.err
     assert done.json["trials"] == 13
     return (folder / "page.html").as_uri()
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a page with every figure that a search can have."""
+    path = tmp_path_factory.mktemp("varied") / "page.html"
+    path.write_text(page_of(varied()))
+    return path.as_uri()
+
+
+@pytest.fixture
+def page(visit: Callable[..., Visit], address: str) -> "Page":
+    return visit().goto(address)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browsing import DESKTOP, PHONE, Visit
-from page_views import page_of, varied
+from page_views import varied
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -22,19 +22,6 @@ SMALLEST = """[...document.querySelectorAll("figure svg text")].map(text => {
     const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
     return scale * parseFloat(getComputedStyle(text).fontSize);
 }).reduce((a, b) => Math.min(a, b))"""
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a page with every figure that a search can have."""
-    path = tmp_path_factory.mktemp("varied") / "page.html"
-    path.write_text(page_of(varied()))
-    return path.as_uri()
-
-
-@pytest.fixture
-def page(visit: Callable[..., Visit], address: str) -> "Page":
-    return visit().goto(address)
 
 
 def test_answer_and_two_figures_fill_the_first_screen(page: "Page") -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browsing import PHONE, Visit, column
-from page_views import page_of, varied
+from page_views import varied
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tracking.filter.where import parse_where
@@ -65,18 +65,6 @@ MISTAKES = (
     "epochs=1e999",
     "not " * 60 + "epochs=1",
 )
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("varied") / "page.html"
-    path.write_text(page_of(varied()))
-    return path.as_uri()
-
-
-@pytest.fixture
-def page(visit: Callable[..., Visit], address: str) -> "Page":
-    return visit().goto(address)
 
 
 def test_filter_keeps_what_where_keeps(page: "Page") -> None:
