@@ -2,6 +2,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from making import make_evaluation, make_record, make_run
@@ -17,7 +18,7 @@ from tune_speed.tracking import (
     schema,
     ui_command,
 )
-from tune_speed.tracking.reader.queries import study_names
+from tune_speed.tracking.reader.queries import experiments_of, study_names
 
 ODD = 'it\'s "odd" 100% \\ `x`/y'
 
@@ -169,6 +170,13 @@ def test_a_name_that_fits_two_trials_lists_them(uri: str, client: Any) -> None:
         tracker.close(timeout_s=20)
     with pytest.raises(ConfigError, match=r"fits study/t0000 \(run \w{32}\), study/t0000"):
         find_trial(uri, "study/t0000")
+
+
+def test_a_study_made_between_two_queries_is_found(filled: str) -> None:
+    store = open_store(filled)
+    (experiment,) = experiments_of(store, filled, "first")
+    with patch.object(store, "get_experiment_by_name", return_value=None):
+        assert experiments_of(store, filled, "first") == [experiment]
 
 
 def test_an_empty_store_says_what_to_do(uri: str, client: Any) -> None:

@@ -200,6 +200,8 @@ def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[
         )
     if study is None:
         return list(names.values())
+    if study in names:  # A search made it between the two queries.
+        return [names[study]]
     near, shown = did_you_mean(study, names), list(map(repr, names))
     rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
     raise ConfigError(
