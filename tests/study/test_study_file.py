@@ -311,7 +311,7 @@ def test_missing_data_hides_no_other_mistake(write, tmp_path):
     problems = problems_of(write(text.replace("epochs: {low: 1", "epochs: {low: 9")))
     assert [p.path for p in problems] == ["workload.dataset", "recipe.epochs.low"]
     study = load_study(write(text), check_data=False)
-    assert study.workload.dataset == DATASETS["cifar10"](root="no")  # type: ignore[call-arg]
+    assert study.workload.dataset == DATASETS["cifar10"](root=str(tmp_path / "no"))  # type: ignore[call-arg]
 
 
 def test_split_that_leaves_nothing_is_refused(write):

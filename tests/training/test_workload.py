@@ -111,15 +111,22 @@ def test_identity_covers_everything_else() -> None:
         "eval_every_samples": 100,
         "eval_batch_size": 10,
     }
-    assert set(changes) == set(Workload.model_fields)
+    assert set(changes) == set(Workload.model_fields) - {"name"}
     others = [workload.model_copy(update={name: value}) for name, value in changes.items()]
     identities = {w.identity(data_hash="d") for w in (workload, *others)}
     assert len(identities | {workload.identity(data_hash="other")}) == len(changes) + 2
 
 
 def test_built_in_workload_has_its_name_and_others_are_described() -> None:
-    assert WORKLOADS["digits"].name == "digits"
-    assert make_workload(target=0.5).name == "digits-accuracy-0.5"
+    assert WORKLOADS["digits"].label == "digits"
+    assert make_workload(target=0.5).label == "digits-accuracy-0.5"
+
+
+def test_a_name_is_what_boards_show_and_no_part_of_the_identity() -> None:
+    workload = make_workload(target=0.5)
+    named = Workload.model_validate({**workload.model_dump(), "dataset": "digits", "name": "mine"})
+    assert named.label == "mine" and "name" not in workload.model_dump()
+    assert named.identity(data_hash="d") == workload.identity(data_hash="d")
 
 
 def test_sizes_are_known_without_the_data() -> None:

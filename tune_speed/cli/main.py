@@ -9,6 +9,7 @@ import typer
 from tune_speed.cli import (
     ablate,
     doctor,
+    init,
     leaderboard,
     profile,
     replicate,
@@ -46,6 +47,7 @@ def begin() -> None:
 
 
 for command in (
+    init.init,
     search.search,
     train.train,
     search.certify,

@@ -88,7 +88,7 @@ class Task(Config):
     fixed length that would take longer for certain ends before it trains."""
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """What results call it, the target included."""
         raise NotImplementedError
 

@@ -24,7 +24,7 @@ class OwnTask(Task):
     split_seed: ClassVar[None] = None
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """Function, metric and value: `my_train-accuracy-0.97`."""
         return f"{self.function}-{self.target.metric}-{self.target.value:g}"
 

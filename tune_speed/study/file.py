@@ -21,6 +21,7 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study import settings, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
+from tune_speed.study.locations import with_locations
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import STUDY_NAME, StudySchema
@@ -31,13 +32,17 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
 
 
-def shipped_files() -> dict[str, Path]:
-    """Returns every shipped study file by its name."""
+def shipped_folder() -> Path:
+    """Returns where the shipped study files lie."""
     package = Path(str(resources.files("tune_speed")))
     # A wheel has the folder in the package, a checkout next to it.
     folders = (package / "search_spaces", package.parent / "search_spaces")
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+
+def shipped_files() -> dict[str, Path]:
+    """Returns every shipped study file by its name."""
+    return {path.stem: path for path in sorted(shipped_folder().glob("*.yaml"))}
 
 
 def is_file(path: Path | str) -> bool:
@@ -207,7 +212,8 @@ def recipe_of(
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
     # Written out before, so that an override can change one field of a built-in workload.
-    source, problems = apply_overrides(_written_out(source), overrides, schema=StudySchema)
+    source = with_locations(_written_out(source), shipped=shipped_folder())
+    source, problems = apply_overrides(source, overrides, schema=StudySchema)
     # Again, as an override may be a short form.
     return _written_out(source), problems
 

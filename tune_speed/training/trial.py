@@ -180,7 +180,7 @@ def make_record(
         proposal_reason=spec.proposal_reason,
         recipe=recipe.model_dump(mode="json"),
         workload=spec.workload.model_dump(mode="json"),
-        workload_name=spec.workload.name,
+        workload_name=spec.workload.label,
         workload_hash=spec.workload_hash,
         space_hash=spec.space_hash,
         evaluated_on=spec.evaluated_on,

@@ -32,6 +32,11 @@ class Workload(Task):
     part. A run is evaluated at the first step that reaches a point of the grid, and at its end."""
     eval_batch_size: Annotated[int, Field(gt=0)] = 1000
     """Samples of one evaluation batch."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$")] | None = Field(
+        default=None, exclude_if=lambda name: name is None
+    )
+    """What boards call it, each a board of its own; null: data set, metric and value. It is no part
+    of the task's identity."""
 
     @field_validator("target")
     @classmethod
@@ -42,8 +47,10 @@ class Workload(Task):
         return target
 
     @property
-    def name(self) -> str:
-        """The built-in's name, or data set, metric and value: `cifar10-accuracy-0.91`."""
+    def label(self) -> str:
+        """Its name, the built-in's, or data set, metric and value: `cifar10-accuracy-0.91`."""
+        if self.name is not None:
+            return self.name
         for name, workload in WORKLOADS.items():
             if workload == self:
                 return name
@@ -103,8 +110,8 @@ class Workload(Task):
         return split_sizes(num_train, num_test, self.split)
 
     def task_fields(self) -> dict[str, Any]:
-        """Returns its fields as in JSON, less where the data lies."""
-        fields: dict[str, Any] = self.model_dump(mode="json")
+        """Returns its fields as in JSON, less its name and where the data lies."""
+        fields: dict[str, Any] = self.model_dump(mode="json", exclude={"name"})
         for location in self.dataset.location_fields:
             fields["dataset"].pop(location, None)
         return fields

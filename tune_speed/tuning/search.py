@@ -209,7 +209,7 @@ def _plan(study: StudyFile) -> SearchPlan:
     return SearchPlan(
         study=study.name,
         workload=study.workload.model_dump(mode="json"),
-        workload_name=study.workload.name,
+        workload_name=study.workload.label,
         searched={each.name: each.text() for each in study.space.parameters},
         command=redact(shlex.join(["tune-speed", *arguments])),
     )
@@ -329,7 +329,7 @@ def tags_of(
         ends_at = (datetime.fromisoformat(utc_now()) + timedelta(seconds=budget_s)).isoformat()
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
-        "workload": study.workload.name,
+        "workload": study.workload.label,
         "workload_hash": workload_hash,
         "target": target.words,
         "mode": study.workload.mode,

@@ -73,7 +73,7 @@ def _decode_part(part: Part, image_size: int | None, report: Callable[[int], Non
     done = -1
     for done, encoded in enumerate(part.images):
         _check_count(done, part)
-        image, image_is_grey = _decode(encoded, image_size)
+        image, image_is_grey = decode_image(encoded, image_size)
         is_grey = is_grey and image_is_grey
         if pixels is None:
             pixels = np.empty((part.size, *image.shape), dtype=np.uint8)
@@ -102,7 +102,8 @@ def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
         raise DataError(f"{part.name} must hold {part.size} images, one a label, but has {found}.")
 
 
-def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:
+def decode_image(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:
+    """Returns an image (H, W, 3), and whether it is grey. Raises: DataError, naming it."""
     source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
     try:
         with Image.open(source, formats=FORMATS) as image:

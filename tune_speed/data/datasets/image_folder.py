@@ -74,7 +74,7 @@ class ImageFolder(DatasetConfig):
             raise DataError(
                 f"`root` must be a folder with one folder of images a class, but there is no"
                 f" {root.absolute()}. Set `root` to where the data are; relative paths start at the"
-                " current folder."
+                " study file's folder."
             )
         folder = root / "train" if (root / "train").is_dir() else root
         classes = _class_files(folder)

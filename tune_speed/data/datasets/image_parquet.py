@@ -120,7 +120,7 @@ def find_files(field: str, place: str) -> list[Path]:
     found = "holds no *.parquet files" if path.is_dir() else "does not exist"
     raise DataError(
         f"`{field}` must be a Parquet file or a folder of them, but {path.absolute()} {found}. Set"
-        f" `{field}` to where the data are; relative paths start at the current folder."
+        f" `{field}` to where the data are; relative paths start at the study file's folder."
     )
 
 
@@ -170,13 +170,9 @@ def check_labels(path: Path, labels: NDArray[np.int64], num_classes: int) -> Non
 
 def read_images(path: Path, column: str) -> Iterator[Encoded]:
     """Yields the encoded images of a file. Raises: DataError for a missing or unfit column."""
-    import pyarrow as pa
-
     with _open(path) as file:
         kind = _column_type(file, path, column, field="image_column")
-        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-            kind = kind.field("bytes").type
-        if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        if not _holds_images(kind):
             raise DataError(
                 f"Column `{column}` of {path} must hold encoded images, as bytes or as a struct"
                 f" with `bytes`, but holds {kind}."
@@ -196,6 +192,24 @@ def read_images(path: Path, column: str) -> Iterator[Encoded]:
                     )
                 yield Encoded(content, _row(path, row))
                 row += 1
+
+
+def usable_columns(path: Path) -> tuple[list[str], list[str]]:
+    """Returns the names of the columns that can hold images, and of those that can hold labels."""
+    import pyarrow as pa
+
+    with _open(path) as file:
+        kinds = {field.name: field.type for field in file.schema_arrow}
+    images = [name for name, kind in kinds.items() if _holds_images(kind)]
+    return images, [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+
+
+def _holds_images(kind: "DataType") -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _column_type(file: "ParquetFile", path: Path, column: str, *, field: str) -> "DataType":

@@ -311,7 +311,7 @@ def _result(run: _Running, part: str) -> AblationResult:
         design=config.design,
         seeds=config.seeds,
         retune=config.retune,
-        workload_name=workload.name,
+        workload_name=workload.label,
     )
     records: dict[str, list[TrialRecord]] = {}
     for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):

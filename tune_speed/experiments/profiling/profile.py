@@ -150,7 +150,7 @@ def _described(
 ) -> dict[str, Any]:
     return {
         "name": file.name,
-        "workload_name": file.workload.name,
+        "workload_name": file.workload.label,
         "device": devices.describe_devices(device, recipe.devices),
         "device_type": device.type,
         "precision": recipe.precision,

@@ -1,0 +1,80 @@
+"""`tune-speed init`: from a folder of images to a study file that a search takes."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import run_inside
+from image_files import encode
+
+from tune_speed.study.file import load_study
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Images of 8 pixels in two classes, bright and dark, of which one has more."""
+    noise = np.random.default_rng(0)
+    for number in range(160):
+        bright = number % 8 < 3
+        pixels = noise.integers(0, 100, (8, 8, 3), dtype=np.uint8) + np.uint8(150 * bright)
+        path = tmp_path / "my photos" / ("bright" if bright else "dark") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(pixels))
+    return tmp_path
+
+
+def test_a_folder_becomes_a_study_file_whose_target_a_plain_run_reached(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_inside("init", "my photos", "--probe", "2s", "--json", folder=photos)
+    assert done.code == 0, done.err
+    found = done.json
+    assert (found["file"], found["images"], found["classes"]) == ("my_photos.yaml", 160, 2)
+    assert found["largest_class"] == 0.625
+    assert 0.71 < found["target"] <= found["reached"]
+    monkeypatch.chdir("/")  # Paths start at the file.
+    study = load_study(photos / "my_photos.yaml")
+    assert study.name == study.workload.label == "my_photos"
+    assert study.workload.target.value == found["target"]
+    assert study.workload.max_train_s == max(10, found["max_train_s"])
+    assert study.workload.model_dump()["dataset"]["image_size"] == 8
+    comments = [line.rindex(" # ") for line in study.text.splitlines() if "  # " in line.lstrip()]
+    assert len(set(comments)) == 1, "comments stand in one column"
+
+
+def test_it_says_what_comes_next_and_overwrites_nothing(photos: Path) -> None:
+    options = ("--probe", "1s", "--out", "a study.yaml", "--study", "s")
+    done = run_inside("init", "my photos", *options, folder=photos)
+    assert done.code == 0, done.err
+    assert f"tune-speed search {shlex.quote('a study.yaml')}" in done.out
+    before = (photos / "a study.yaml").read_text()
+    again = run_inside("init", "my photos", *options, folder=photos)
+    assert again.code == 2 and "must be a new file, unless --replace is given" in again.err
+    assert (photos / "a study.yaml").read_text() == before
+    done = run_inside("init", "my photos", *options, "--target", "0.6", "--replace", folder=photos)
+    assert done.code == 0 and "value: 0.6}" in (photos / "a study.yaml").read_text()
+
+
+def test_a_run_that_learns_nothing_proposes_nothing(photos: Path) -> None:
+    noise = np.random.default_rng(1)
+    for path in photos.rglob("*.png"):
+        path.write_bytes(encode(noise.integers(0, 255, (8, 8, 3), dtype=np.uint8)))
+    done = run_inside("init", "my photos", "--probe", "0.5s", folder=photos)
+    assert done.code == 2 and "to propose a target" in done.err and "--probe 5m" in done.err
+    assert not list(photos.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("nowhere",), 3, "there is no"),
+        (("my photos", "--probe", "soon"), 2, "must be a duration"),
+        (("my photos", "--study", "a/b"), 2, "study: must match"),
+    ],
+)
+def test_mistakes_are_told_before_anything_trains(
+    photos: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    done = run_inside("init", *arguments, folder=photos)
+    assert done.code == code and said in done.err

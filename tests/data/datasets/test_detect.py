@@ -1,0 +1,119 @@
+"""What `tune-speed init` finds in a folder or file of somebody's images."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from image_files import encode, write_parquet
+
+from tune_speed.core.errors import DataError
+from tune_speed.data.datasets.detect import detect
+from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.data.datasets.image_parquet import ImageParquet
+
+Pixels = Callable[..., np.ndarray]
+
+
+def fill(folder: Path, pixels: list[np.ndarray]) -> Path:
+    for number, image in enumerate(pixels):
+        path = folder / f"class{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(image))
+    return folder
+
+
+def shard(path: Path, random_pixels: Pixels, side: int = 28) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [encode(pixels) for pixels in random_pixels(2, side, side, 3)]
+    return write_parquet(path, images, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "side"), [(28, 28, 28), (50, 70, 48), (300, 200, 64), (20, 30, 20)]
+)
+def test_images_of_a_folder_are_scaled_to_a_usual_side_that_is_not_above_theirs(
+    height: int, width: int, side: int, tmp_path: Path, random_pixels: Pixels
+) -> None:
+    fill(tmp_path, list(random_pixels(4, height, width, 3)))
+    found = detect(tmp_path, most_pixels=64)
+    assert found == ImageFolder(root=str(tmp_path), image_size=side)
+
+
+def test_the_side_is_that_of_most_images(tmp_path: Path, random_pixels: Pixels) -> None:
+    fill(tmp_path, [*random_pixels(5, 128, 128, 3), *random_pixels(2, 16, 16, 3)])
+    found = detect(tmp_path, most_pixels=224)
+    assert isinstance(found, ImageFolder) and found.image_size == 128
+
+
+def test_a_file_of_equal_images_is_read_as_it_is(tmp_path: Path, random_pixels: Pixels) -> None:
+    file = shard(tmp_path / "all.parquet", random_pixels)
+    assert detect(file, most_pixels=64) == ImageParquet(train=str(file))
+    scaled = detect(file, most_pixels=24)
+    assert isinstance(scaled, ImageParquet) and scaled.image_size == 24
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"),
+        ("train.parquet", "validation.parquet"),
+        ("train/0.parquet", "val/0.parquet"),
+    ],
+)
+def test_parts_are_known_by_their_names(
+    train: str, test: str, tmp_path: Path, random_pixels: Pixels
+) -> None:
+    files = [shard(tmp_path / name, random_pixels) for name in (train, test)]
+    found = detect(tmp_path, most_pixels=64)
+    assert found == ImageParquet(train=str(files[0]), test=str(files[1]))
+
+
+def test_several_files_of_a_part_are_their_folder(tmp_path: Path, random_pixels: Pixels) -> None:
+    for name in ("train/0", "train/1", "test/0"):
+        shard(tmp_path / f"{name}.parquet", random_pixels)
+    found = detect(tmp_path, most_pixels=64)
+    assert found == ImageParquet(
+        train=str(tmp_path / "train"), test=str(tmp_path / "test/0.parquet")
+    )
+    assert found.num_train() == 4
+
+
+def test_files_of_two_parts_in_one_folder_are_refused(
+    tmp_path: Path, random_pixels: Pixels
+) -> None:
+    for name in ("train-0", "train-1", "test-0"):
+        shard(tmp_path / f"{name}.parquet", random_pixels)
+    with pytest.raises(DataError, match=r"folder of their own.*folders `train` and `test`"):
+        detect(tmp_path, most_pixels=64)
+
+
+def test_columns_are_found_by_what_they_hold(tmp_path: Path, random_pixels: Pixels) -> None:
+    columns = {
+        "id": pa.array([7, 8]),
+        "fine_label": pa.array([0, 1]),
+        "photo": pa.array([encode(p) for p in random_pixels(2, 8, 8, 3)], pa.binary()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = detect(tmp_path / "a.parquet", most_pixels=64)
+    assert isinstance(found, ImageParquet)
+    assert (found.image_column, found.label_column) == ("photo", "fine_label")
+
+
+@pytest.mark.parametrize(("column", "missing"), [("x", "encoded images"), ("img", "integers")])
+def test_a_file_without_images_or_labels_is_refused(
+    column: str, missing: str, tmp_path: Path
+) -> None:
+    values = pa.array([1, 2]) if column == "x" else pa.array([b"a", b"b"])
+    pq.write_table(pa.table({column: values}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=f"must have a column of {missing}"):
+        detect(tmp_path, most_pixels=64)
+
+
+def test_a_place_without_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="must hold one folder of images a class"):
+        detect(tmp_path, most_pixels=64)
+    with pytest.raises(DataError, match=r"there is no .*/nowhere"):
+        detect(tmp_path / "nowhere", most_pixels=64)
