@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import Done, environment, here, run, run_inside
+from image_files import write_photos
 from options import PROGRAMS, unknown_options
 
 from tune_speed.components.plugins import registry
@@ -60,6 +61,8 @@ FIRST_TRIALS = 3
 EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=3 --set search.concurrent=1"
 SMALLER = {
     "search search_spaces/digits_quickstart.yaml": f"--trials {FIRST_TRIALS} {EASY}",
+    "init photos": "--probe 1s",
+    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.55",
     "search digits_quickstart --resume": f"--trials {FIRST_TRIALS} {EASY}",
     "search digits_quickstart --set study=on_a_cluster": f"--trials 1 {EASY}",
     "search techniques": f"--trials 1 {EASY}",
@@ -79,7 +82,7 @@ FEWER = {
 """What stands in Python blocks for the former: no trial that the first command has not run, and one
 of a training function."""
 
-MAY_MISS = ("certify ", "train best.yaml")
+MAY_MISS = ("certify ", "train best.yaml", "search photos.yaml")
 """Commands that train again, with few seeds here: whether one meets the target is chance, and they
 say by their exit code, 1, that none did."""
 
@@ -107,6 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
     for name, text in FILES.items():
         (folder / name).write_text(text)
+    write_photos(folder / "photos")
     return folder
 
 

@@ -6,22 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import run_inside
-from image_files import encode
+from image_files import encode, write_photos
 
 from tune_speed.study.file import load_study
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Images of 8 pixels in two classes, bright and dark, of which one has more."""
-    noise = np.random.default_rng(0)
-    for number in range(160):
-        bright = number % 8 < 3
-        pixels = noise.integers(0, 100, (8, 8, 3), dtype=np.uint8) + np.uint8(150 * bright)
-        path = tmp_path / "my photos" / ("bright" if bright else "dark") / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(pixels))
-    return tmp_path
+    """A folder that holds the folder `my photos`."""
+    return write_photos(tmp_path / "my photos").parent
 
 
 def test_a_folder_becomes_a_study_file_whose_target_a_plain_run_reached(

@@ -1,4 +1,4 @@
-"""Writes small image files and Parquet files."""
+"""Writes small image files and Parquet files, and a small set of photos."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -43,3 +43,15 @@ def write_parquet(
         )
     pq.write_table(table, path, row_group_size=3)
     return path
+
+
+def write_photos(folder: Path) -> Path:
+    """Writes 160 images of 8 pixels in two classes, dark and bright, 100 and 60 of them."""
+    noise = np.random.default_rng(0)
+    for number in range(160):
+        bright = number % 8 < 3
+        pixels = noise.integers(0, 100, (8, 8, 3), dtype=np.uint8) + np.uint8(150 * bright)
+        path = folder / ("bright" if bright else "dark") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(pixels))
+    return folder
