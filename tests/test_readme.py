@@ -62,7 +62,7 @@ EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=3 --set search
 SMALLER = {
     "search search_spaces/digits_quickstart.yaml": f"--trials {FIRST_TRIALS} {EASY}",
     "init photos": "--probe 1s",
-    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.55",
+    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.65",
     "search digits_quickstart --resume": f"--trials {FIRST_TRIALS} {EASY}",
     "search digits_quickstart --set study=on_a_cluster": f"--trials 1 {EASY}",
     "search techniques": f"--trials 1 {EASY}",

@@ -8,9 +8,11 @@ import typer
 
 from tune_speed.cli import (
     ablate,
+    delete,
     doctor,
     init,
     leaderboard,
+    note,
     profile,
     replicate,
     report,
@@ -20,7 +22,8 @@ from tune_speed.cli import (
     train,
     watch,
 )
-from tune_speed.cli.common import load_plugins_of_environment, note
+from tune_speed.cli.common import load_plugins_of_environment
+from tune_speed.cli.common import note as tell
 from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.runtime import process
 
@@ -61,6 +64,8 @@ for command in (
     profile.profile,
     show.compare,
     watch.watch,
+    note.note,
+    delete.delete,
     simulate.simulate,
     show.schema,
     doctor.doctor,
@@ -81,7 +86,7 @@ def main() -> None:
         _refuse_removed_folder()
         app()
     except TuneSpeedError as error:
-        note(f"error: {error}")
+        tell(f"error: {error}")
         sys.exit(error.exit_code)
 
 

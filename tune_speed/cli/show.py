@@ -93,21 +93,28 @@ def show(
     Example: tune-speed show digits_quickstart/t0007
     """
     from tune_speed.reporting.trials.text import describe
+    from tune_speed.tracking.notes import NO_NOTE, read_notes, trial_key
     from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
     from tune_speed.tracking.store.uri import tracking_uri
 
     uri = tracking_uri()
     tracked = find_trial(uri, run_id)
+    record = tracked.record
+    key = trial_key(record.trial_id, record.kind)
+    note = read_notes(uri, record.study).get(key, NO_NOTE)
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
-        common.say_json({**places, **tracked.record.model_dump(mode="json")})
+        said = {"note": note.text, "starred": note.starred}
+        common.say_json({**places, **said, **record.model_dump(mode="json")})
     else:
-        common.say(describe(tracked.record, run_id=tracked.run_id))
+        common.say(describe(record, run_id=tracked.run_id))
+        if note != NO_NOTE:
+            common.say(f"\nnote: {note}")
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
         common.say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
-        common.write_recipe(export, tracked.record, run_id=tracked.run_id)
+        common.write_recipe(export, record, run_id=tracked.run_id)
 
 
 def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = False) -> None:
@@ -224,16 +231,19 @@ def _print_trials(
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials import text
     from tune_speed.tracking.filter.where import parse_where
+    from tune_speed.tracking.notes import read_notes
     from tune_speed.tracking.reader.matching import find_matching
     from tune_speed.tracking.store.uri import tracking_uri
 
     chosen = None if where is None else parse_where(where)
-    found = find_matching(tracking_uri(), chosen, study=study)
+    uri = tracking_uri()
+    found = find_matching(uri, chosen, study=study)
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form is common.Format.TABLE:
-        common.show_parts([text.as_renderable(shown)])
+        notes = [f"{study}/{key}: {note}" for key, note in read_notes(uri, study).items()]
+        common.show_parts([text.as_renderable(shown), *(["\n".join(notes)] if notes else [])])
         return
     rows: dict[common.Format, Callable[[], list[dict[str, Any]]]] = {
         common.Format.JSON: lambda: list(map(text.machine_row, shown)),

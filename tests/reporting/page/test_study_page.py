@@ -4,10 +4,12 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
-from page_views import certified, ordinary, page_of, running, searched, trained
+from markupsafe import escape
+from page_views import certified, ordinary, page_of, running, searched, trained, viewed
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.page import trial_table
+from tune_speed.tracking.notes import Note
 
 EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
 VOID = {"meta", "link", "input", "img", "br"}
@@ -201,3 +203,11 @@ def test_names_are_escaped_wherever_they_stand() -> None:
     assert page.count("<script") == 1
     assert 'href="javascript' not in page
     assert outline(page).mistakes == []
+
+
+def test_what_people_noted_is_shown_with_the_trial_as_text() -> None:
+    view = viewed(ordinary())
+    first, *rest = view.trials
+    page = page_of(ordinary(), trials=(replace(first, note=Note(EVIL, True)), *rest))
+    assert page.count('title="starred">★') == 1
+    assert f"<strong>{escape(EVIL)}</strong>" in page and EVIL not in page

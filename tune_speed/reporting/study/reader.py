@@ -14,6 +14,7 @@ from tune_speed.core.comparability import (
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial, part_key
 from tune_speed.tracking import schema
+from tune_speed.tracking.notes import NO_NOTE, trial_key
 from tune_speed.tracking.reader.leaders import favourites_on
 from tune_speed.tracking.reader.queries import TrackedTrial, run_url, ui_command
 from tune_speed.tracking.reader.study_snapshot import OpenTrial, StudyPicture
@@ -55,12 +56,14 @@ class StudyReader:
         )
         if finalists:
             finished = self._with_curves(finished, finalists)
+        notes = picture.notes
         viewed = [
             ViewedTrial(
                 record=trial.record,
                 run_id=trial.run_id,
                 url=run_url(self._uri, trial),
                 has_curve=trial.has_curve,
+                note=notes.get(trial_key(trial.record.trial_id, trial.record.kind), NO_NOTE),
             )
             for trial in finished
         ]

@@ -14,6 +14,7 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.tracking.notes import NO_NOTE, Note
 from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 
@@ -27,6 +28,7 @@ class ViewedTrial:
     """Its page in MLflow; None where no server shows it."""
     has_curve: bool
     """False: each run has its last evaluation only."""
+    note: Note = NO_NOTE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import schema
+from tune_speed.tracking.notes import Note, notes_in
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, with_curve
@@ -88,6 +89,7 @@ class StudyPicture:
             (self.experiment_id,) = experiments_of(self._client, uri, study)
         self.searches: tuple[SearchRun, ...] = ()
         """In the order in which they began."""
+        self.notes: dict[str, Note] = {}
         self.finished: dict[str, TrackedTrial] = {}
         """By run id."""
         self.running: tuple[OpenTrial, ...] = ()
@@ -117,6 +119,7 @@ class StudyPicture:
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
         with errors_of(self.uri):
+            self.notes = notes_in(self._client.get_experiment(self.experiment_id).tags)
             searches = list(self._runs(IS_SEARCH))
             alive = list(self._runs(IS_RUNNING))
             ended, killed = self._newly_over(alive)

@@ -1,0 +1,127 @@
+"""`note` and `delete`: what people say of trials, and studies that they no longer want."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from making import make_record
+
+from tune_speed.cli import main
+from tune_speed.core.event_log import EventLog
+from tune_speed.core.records import Status
+from tune_speed.reporting.study.reader import read_study
+from tune_speed.tracking import Tracker, list_studies, open_store
+from tune_speed.tracking.notes import Note, read_notes
+
+Call = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the studies `mine` and `other`, of two trials each."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    uri = f"sqlite:///{path}"
+    client = open_store(uri)
+    for study in ("mine", "other"):
+        tracker = Tracker(client, study=study, study_tags={"workload": "digits"}, linger_s=0.02)
+        tracker.trial_finished(record=make_record("t0000", time_s=2.0, study=study))
+        tracker.trial_finished(record=make_record("t0001", Status.MISSED, study=study))
+        tracker.close(timeout_s=20)
+    return path
+
+
+@pytest.fixture
+def uri(filled: Path, tmp_path: Path) -> str:
+    """A copy of it."""
+    shutil.copytree(filled.parent, tmp_path / "store")
+    return f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"
+
+
+@pytest.fixture
+def call(
+    uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Runs a command in this process: `call(*arguments, code=0)` returns stdout, then stderr."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("TUNE_SPEED_STUDIES", str(tmp_path / "studies"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == code, shown.err
+        return shown.out + shown.err
+
+    return run
+
+
+def test_a_note_is_seen_wherever_its_trial_is(call: Call, uri: str) -> None:
+    assert call("note", "mine/t0000", "plateaus", "--star") == "mine/t0000  ★ plateaus\n"
+    assert "note: ★ plateaus" in call("show", "mine/t0000")
+    shown = json.loads(call("show", "mine/t0000", "--json"))
+    assert (shown["note"], shown["starred"]) == ("plateaus", True)
+    assert "mine/t0000: ★ plateaus" in call("list", "trials", "--study", "mine")
+    said = {trial.record.trial_id: trial.note for trial in read_study(uri, "mine").trials}
+    assert said == {"t0000": Note("plateaus", True), "t0001": Note()}
+    assert read_notes(uri, "other") == {}
+
+
+def test_each_part_of_a_note_changes_alone_and_can_be_taken_back(call: Call, uri: str) -> None:
+    call("note", "mine/t0001", "why?")
+    call("note", "mine/t0001", "--star")
+    assert read_notes(uri, "mine") == {"t0001": Note("why?", True)}
+    call("note", "mine/t0001", "")
+    assert json.loads(call("note", "mine", "--json")) == {
+        "mine/t0001": {"text": "", "starred": True}
+    }
+    assert "mine/t0001  no note" in call("note", "mine/t0001", "--no-star")
+    assert "no notes in mine" in call("note", "mine")
+
+
+def test_a_note_needs_a_trial_and_something_to_say(call: Call, uri: str) -> None:
+    assert "no such trial" in call("note", "mine/t0009", "x", code=2)
+    assert "a text or --star" in call("note", "mine/t0000", code=2)
+    assert "at most 2,000 characters" in call("note", "mine/t0000", "x" * 2001, code=2)
+    assert read_notes(uri, "mine") == {}
+
+
+def test_a_deleted_study_is_gone_and_its_name_is_free(call: Call, uri: str, tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "ledger.jsonl").touch()
+    told = json.loads(call("delete", "mine", "--yes", "--json"))
+    assert (told["study"], told["trials"]) == ("mine", 2) and not folder.exists()
+    assert [study.name for study in list_studies(uri)] == ["other"]
+    client = open_store(uri)
+    tracker = Tracker(client, study="mine", study_tags={}, linger_s=0.02)
+    tracker.trial_finished(record=make_record("t0000", time_s=1.0, study="mine"))
+    assert tracker.close(timeout_s=20) == ()
+    assert {study.name for study in list_studies(uri)} == {"mine", "other"}
+    (trashed,) = client.search_experiments(view_type=2)  # ViewType.DELETED_ONLY
+    assert trashed.name == told["in_mlflow_trash"]
+    assert len(client.search_runs([trashed.experiment_id], run_view_type=3)) > 2
+
+
+def test_nothing_is_deleted_without_a_yes_or_while_it_is_searched(
+    call: Call, uri: str, tmp_path: Path
+) -> None:
+    assert "give --yes" in call("delete", "mine", code=2)
+    folder = tmp_path / "studies" / "mine"
+    with EventLog(folder / "ledger.jsonl", what="a study"):
+        assert "another one holds" in call("delete", "mine", "--yes", code=2)
+    assert folder.exists() and len(list_studies(uri)) == 2
+
+
+def test_only_a_study_can_be_deleted(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    assert "did you mean `mine`" in call("delete", "mina", "--yes", code=2)
+    assert "must match" in call("delete", "../studies", "--yes", code=2)
+    assert (tmp_path / "studies").exists()

@@ -1,0 +1,73 @@
+"""The command `delete`."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune_speed.cli import common
+from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.text import counted
+
+
+def delete(
+    study: Annotated[str, typer.Argument(help="The study's name.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Delete a study: its folder for good, its trials in MLflow into MLflow's trash.
+
+    Example: tune-speed delete my_first_try
+    """
+    from tune_speed.core.config import did_you_mean
+    from tune_speed.core.folders import studies_folder
+    from tune_speed.study.schema import check_study_name
+    from tune_speed.tracking.reader.studies import list_studies
+    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.writer.trash import discard_study
+
+    check_study_name(study)
+    uri, folder = tracking_uri(), studies_folder() / study
+    studies = {each.name: each for each in list_studies(uri)}
+    found = studies.get(study)
+    if found is None and not folder.is_dir():
+        near = did_you_mean(study, studies) or "."
+        raise ConfigError(
+            f"study {study!r} must be in the store, or have a folder in {folder.parent}, to be"
+            f" deleted{near} `tune-speed list studies` lists all."
+        )
+    trials = sum(found.num_trials.values()) if found else 0
+    _refuse_while_searched(folder)
+    _confirm(f"Delete {study}, {counted(trials, 'trial')} on record, and {folder}?", yes=yes)
+    # The store first: the study can still be resumed from its folder if that fails.
+    trash = discard_study(uri, found.experiment_id, study) if found else None
+    try:
+        shutil.rmtree(folder) if folder.is_dir() else None
+    except OSError as error:
+        raise StorageError(f"{folder} must be removable, but: {error.strerror}.") from error
+    if as_json:
+        common.say_json({"study": study, "trials": trials, "in_mlflow_trash": trash})
+        return
+    rest = f"; in MLflow's trash: {trash}" if trash else ""
+    common.say(f"deleted {study}, {counted(trials, 'trial')} on record{rest}")
+
+
+def _refuse_while_searched(folder: Path) -> None:
+    """Raises: ConfigError if a driver holds the study."""
+    from tune_speed.core.event_log import EventLog, LogAdvice
+
+    ledger = folder / "ledger.jsonl"
+    if ledger.is_file():
+        advice = LogAdvice(locked="Stop it first: Ctrl-C there.")
+        EventLog(ledger, what="a study", advice=advice).close()
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("a study must not be deleted without a question: give --yes.")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(common.NOT_REACHED)

@@ -1,0 +1,70 @@
+"""What people say of trials: a note, a star. Tags of the study, read with one query."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.queries import experiments_of, find_trial
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_store
+
+NOTE, STAR = f"{schema.PREFIX}note.", f"{schema.PREFIX}star."
+"""Begin tags of a study's experiment that end in `trial_key`."""
+MOST_CHARACTERS = 2000
+
+
+class Note(NamedTuple):
+    """What was said of a trial."""
+
+    text: str = ""
+    starred: bool = False
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, ("★" if self.starred else "", self.text)))
+
+
+NO_NOTE = Note()
+
+
+def trial_key(trial_id: str, kind: str) -> str:
+    """Returns `t0007`, or `t0007.certified` for the certified runs of the same configuration."""
+    return trial_id if kind == "estimate" else f"{trial_id}.{kind}"
+
+
+def notes_in(tags: Mapping[str, str]) -> dict[str, Note]:
+    """Returns the notes that an experiment's tags hold, by `trial_key`, in its order."""
+    keys = {name.removeprefix(p) for name in tags for p in (NOTE, STAR) if name.startswith(p)}
+    notes = {k: Note(tags.get(NOTE + k, ""), bool(tags.get(STAR + k))) for k in sorted(keys)}
+    return {key: note for key, note in notes.items() if note != NO_NOTE}
+
+
+def read_notes(uri: str, study: str) -> dict[str, Note]:
+    """Returns a study's notes by `trial_key`. Raises: ServiceError, ConfigError without study."""
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        (experiment_id,) = experiments_of(client, uri, study)
+        return notes_in(client.get_experiment(experiment_id).tags)
+
+
+def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> tuple[str, Note]:
+    """Changes what is said of a trial, `STUDY/TRIAL` or a run id; None: as it was; "": no note.
+
+    Returns the trial as `study/trial`, and what is said of it now.
+
+    Raises: ConfigError if there is no such trial or the text is too long; ServiceError.
+    """
+    if text is not None and len(text) > MOST_CHARACTERS:
+        must = f"must have at most {MOST_CHARACTERS:,} characters"
+        raise ConfigError.of("note", must, given=f"{len(text):,}")
+    found = find_trial(uri, trial)
+    client, experiment_id = open_store(uri, create=False), found.experiment_id
+    key = trial_key(found.record.trial_id, found.record.kind)
+    with errors_of(uri):
+        # An empty tag: older servers cannot remove one of an experiment.
+        if text is not None:
+            cleaned = schema.clean(text, limit=MOST_CHARACTERS)
+            client.set_experiment_tag(experiment_id, NOTE + key, cleaned)
+        if star is not None:
+            client.set_experiment_tag(experiment_id, STAR + key, "yes" if star else "")
+        return found.name, notes_in(client.get_experiment(experiment_id).tags).get(key, NO_NOTE)
