@@ -54,6 +54,15 @@ def test_listing_on_a_terminal_names_every_model(call: Call, tmp_path: Path) -> 
     assert all(name in done.out for name in ("resnet20", "timm", "torchvision"))
 
 
+def test_list_with_a_name_explains_the_entry(call: Call, tmp_path: Path) -> None:
+    out = call("list", "optimizers", "sgd", folder=tmp_path).out
+    assert "source: Sutskever" in out and "momentum" in out
+    found = call("list", "optimizers", "sgd", "--json", folder=tmp_path).json
+    assert found["fields"][0]["field"] == "lr"
+    wrong = call("list", "optimizers", "sdg", folder=tmp_path)
+    assert (wrong.code, "did you mean `sgd`?" in wrong.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("form", "beginning"),
     [("markdown", "| name | about | fields |"), ("csv", "name,about,fields"), ("json", "[")],
