@@ -84,6 +84,7 @@ def test_ended_trial_is_told_with_the_reasons_for_its_start_and_end() -> None:
     record = make_record("t0000", Status.CAPPED, runs=(run,))
     view.trial_finished(record=record.model_copy(update={"proposal_reason": "gain: 42% likely"}))
     assert f"{stop}  [lr=0.1 · gain: 42% likely]" in out.getvalue()
+    assert out.getvalue().startswith("t0000 stopped ")
 
 
 def test_note_stays_as_a_line() -> None:

@@ -234,7 +234,7 @@ def test_lines_tell_each_change_once() -> None:
     assert lines[0] == "study: digits, accuracy ≥ 0.9, fixed_length"
     told = [line.split("[")[0].rstrip() for line in lines[2:]]
     assert told[0] == "t0001 began" and told[1].startswith("running: 1 of 10 trials")
-    assert told[2].startswith("t0001 reached     2.00 s") and "best so far" in told[2]
+    assert told[2].startswith("t0001 reached       2.00 s") and "best so far" in told[2]
     assert told[3] == "t0002 began" and told[4].startswith("t0002 missed")
     assert told[5].startswith("ended short of its plan") and len(told) == 6
 

@@ -19,7 +19,7 @@ from tune_speed.core.comparability import final_metric, sign_of
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError, unwritable
 from tune_speed.core.event_log import latest_log
-from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation import retune as retuning
 from tune_speed.experiments.ablation.design import settings_of, turns
@@ -223,7 +223,7 @@ def _take_turn(run: _Running, turn: Turn, file: RecipeFile, seed: int) -> None:
 def _outcome(record: TrialRecord) -> str:
     run = record.runs[-1]
     if run.final is None:
-        return f"{run.status.value}, {run.stop_reason}"
+        return f"{ended_as(run)}, {run.stop_reason}"
     scores = "" if run.final.accuracy is None else f", accuracy {run.final.accuracy:.4f}"
     return f"{run.status.value}, train_s {run.clocks.train_s:.2f}{scores}"
 
