@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from making import make_evaluation, make_record, make_run
 from pydantic import ValidationError
 
-from tune_speed.core.records import Status, TrialRecord, counts_of_ends, ended_as, named_settings
+from tune_speed.core.records import (
+    Recommended,
+    Status,
+    TrialRecord,
+    counts_of_ends,
+    ended_as,
+    named_settings,
+)
 
 SCALARS = st.one_of(
     st.integers(-(2**53), 2**53),
@@ -117,3 +124,8 @@ def test_what_ended_a_capped_run_is_told_in_a_word(reason: str) -> None:
 def test_every_other_status_is_its_own_word(status: Status) -> None:
     assert ended_as(make_run(status)) == status.value
     assert counts_of_ends([make_record(status=status)] * 2) == {status.value: 2}
+
+
+def test_a_count_of_one_run_is_said_in_the_singular() -> None:
+    once = Recommended(study="study", trial_id="t0000", runs=1, hits=1, expected_s=2.5)
+    assert once.text.startswith("t0000: 1 of 1 run met the target;")

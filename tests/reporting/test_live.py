@@ -50,6 +50,12 @@ def test_standing_counts_done_running_and_failed_trials() -> None:
         assert part in standing
 
 
+def test_standing_of_a_search_of_one_trial_is_in_the_singular() -> None:
+    view, _ = make_view()
+    view.trials = 1
+    assert view.standing().startswith("0/1 trial ·")
+
+
 def test_standing_names_the_best_so_far() -> None:
     view, out = make_view()
     for number, time_s in enumerate([3.0, 1.5, 2.0]):

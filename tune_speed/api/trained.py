@@ -11,7 +11,7 @@ from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord, ended_as
-from tune_speed.core.text import fixed, printable
+from tune_speed.core.text import counted, fixed, printable
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.experiments.run_summary import (
     Statistics,
@@ -61,7 +61,7 @@ class Trained(Shown):
         found = self.statistics
         known = found is not None and found.median_s is not None
         median = f", median {found.median_s:.3f} s" if found and known else ""
-        ended = f"{hits} of {len(self.runs)} runs met the target{median}{stopped}"
+        ended = f"{hits} of {counted(len(self.runs), 'run')} met the target{median}{stopped}"
         return printable(f"Trained({self.name!r}: {ended})")
 
     def parts(self) -> Sequence[RenderableType]:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.renamed import RecordedRecipe, with_present_names
+from tune_speed.core.text import counted
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -392,5 +393,5 @@ class Recommended(Record):
     def text(self) -> str:
         """What people read: `t0052: 5 of 6 runs met the target, …`."""
         chance = f", another does with {self.chance_text}" if self.chance_text else ""
-        met = f"{self.hits} of {self.runs} runs met the target{chance}"
+        met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
         return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

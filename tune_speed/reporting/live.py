@@ -12,7 +12,7 @@ from rich.text import Text
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import ENDS_IN_WORDS, Evaluation, Status, TrialRecord, ended_as
 from tune_speed.core.targets import Target
-from tune_speed.core.text import duration, words_cut
+from tune_speed.core.text import counted, duration, words_cut
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.watch.screen import STYLES, bar, ended_brief, ended_line, running_table
 
@@ -78,7 +78,11 @@ class LiveView:
     def picture(self) -> Group:
         """Returns a bar with the time left, what has ended, and a line per running trial."""
         done, passed = self._counts.total(), duration(time.monotonic() - self._started)
-        parts = [f"{bar(done, self.trials)} {done} of {self.trials} trials", passed, self._left()]
+        parts = [
+            f"{bar(done, self.trials)} {done} of {counted(self.trials, 'trial')}",
+            passed,
+            self._left(),
+        ]
         ended = [
             Text(f"{self._counts[word]} {word}", style=STYLES.get(word, ""))
             for word in ENDS_IN_WORDS
@@ -100,7 +104,10 @@ class LiveView:
     def standing(self) -> str:
         """Returns trials done, running and failed, the best so far and the time left, in a line."""
         failed = self._counts[Status.FAILED]
-        parts = [f"{self._counts.total()}/{self.trials} trials", f"{len(self._running)} running"]
+        parts = [
+            f"{self._counts.total()}/{counted(self.trials, 'trial')}",
+            f"{len(self._running)} running",
+        ]
         parts += [f"{self._counts[Status.REACHED]} met the target", f"{failed} failed"]
         parts += [] if self._best is None else [self._best_text()]
         parts += [

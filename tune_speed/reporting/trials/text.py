@@ -46,11 +46,11 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
         f" {record.evaluated_on} part",
-        f"  device           {record.device}, up to {record.max_cotenants} co-tenants",
+        f"  device           {record.device}, up to {counted(record.max_cotenants, 'co-tenant')}",
         f"  clocks [s]       {clocks}",
         f"  speed            {significant(run.images_per_s)} images/s,"
         f" {significant(run.flop_per_s)} FLOP/s, {significant(run.step_time_ms)} ms a step,"
-        f" {run.steps} steps",
+        f" {counted(run.steps, 'step')}",
         f"  peak memory      {significant(run.peak_memory_gib)} of"
         f" {significant(run.memory_limit_gib)} GiB{beside}",
         f"  searched         {describe_params(record.params)}",

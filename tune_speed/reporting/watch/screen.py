@@ -88,8 +88,9 @@ def standing(seen: StudyStatus) -> str:
 
 
 def _progress(seen: StudyStatus) -> str:
-    of = f" of {seen.planned}" if seen.planned is not None else ""
-    return f"{seen.num_finished}{of} trials"
+    if seen.planned is None:
+        return counted(seen.num_finished, "trial")
+    return f"{seen.num_finished} of {counted(seen.planned, 'trial')}"
 
 
 def _counts(seen: StudyStatus) -> list[str]:
