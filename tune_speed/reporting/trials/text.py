@@ -79,7 +79,8 @@ def _metric_lines(record: TrialRecord) -> list[str]:
         if not known:
             continue
         is_share = metric.unit == "1"
-        found = mean_interval(known, is_positive=not is_share and min(known) > 0)
+        is_positive = not is_share and min(known) > 0
+        found = mean_interval(known, is_positive=is_positive, is_share=is_share)
         unit = "" if is_share else f" {metric.unit}"
         text = significant(found.mean)
         if found.sd is not None:
