@@ -253,7 +253,7 @@ main()
 def test_command_in_a_folder_that_was_removed_is_refused_in_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", AWAY], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    said = "error: the working directory must exist, but it was removed. Change to another folder."
+    said = "error: the working directory was removed. Change to another folder."
     assert done.stderr.splitlines() == [said]
 
 

@@ -241,7 +241,7 @@ def test_lines_tell_each_change_once() -> None:
 
 def test_a_store_that_does_not_answer_for_a_moment_is_told_and_asked_again() -> None:
     alive, over = study([ended(0)], [running(1)]), study([ended(0)], is_running=False)
-    lost = ServiceError("the store at X must answer, but got: connection refused")
+    lost = ServiceError("the store at X does not answer: connection refused")
     lines = lines_of(alive, lost, lost, over)
     assert [line for line in lines if "connection refused" in line] == [
         f"not fresh, asking again: {lost}"
