@@ -54,6 +54,15 @@ def test_listing_on_a_terminal_names_every_model(call: Call, tmp_path: Path) -> 
     assert all(name in done.out for name in ("resnet20", "timm", "torchvision"))
 
 
+def test_list_with_a_name_explains_the_entry(call: Call, tmp_path: Path) -> None:
+    out = call("list", "optimizers", "sgd", folder=tmp_path).out
+    assert "source: Sutskever" in out and "momentum" in out
+    found = call("list", "optimizers", "sgd", "--json", folder=tmp_path).json
+    assert found["fields"][0]["field"] == "lr"
+    wrong = call("list", "optimizers", "sdg", folder=tmp_path)
+    assert (wrong.code, "did you mean `sgd`?" in wrong.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("form", "beginning"),
     [("markdown", "| name | about | fields |"), ("csv", "name,about,fields"), ("json", "[")],
@@ -244,7 +253,7 @@ main()
 def test_command_in_a_folder_that_was_removed_is_refused_in_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", AWAY], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    said = "error: the working directory must exist, but it was removed. Change to another folder."
+    said = "error: the working directory was removed. Change to another folder."
     assert done.stderr.splitlines() == [said]
 
 

@@ -128,6 +128,7 @@ def test_a_terminal_and_markdown_have_the_main_figures(call: Call) -> None:
     ("arguments", "told"),
     [
         (("list", "trials"), "must have --study NAME"),
+        (("list", "trials", "t0003"), "`tune-speed show STUDY/TRIAL`"),
         (("list", "models", "--top", "3"), "--top must go with `list trials`"),
         (("list", "trials", "--study", "digits", "--where", "lr>"), "lr>\n     ^"),
         (("list", "trials", "--study", "digits", "--where", "optimiser=sgd"), "`optimizer`?"),

@@ -83,5 +83,5 @@ def test_ctrl_c_shows_the_runs_that_were_done(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "A = a.yaml" in out and "B = b.yaml" in out
-    assert "of 1000 runs that were done" in err
+    assert "of 1,000 runs that were done" in err
     assert "Traceback" not in err

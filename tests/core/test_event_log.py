@@ -75,7 +75,7 @@ def test_only_one_may_hold_it_until_it_lets_go(tmp_path: Path) -> None:
 
 def test_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"events\.jsonl must be writable"):
+    with pytest.raises(StorageError, match=r"events\.jsonl cannot be written"):
         opened(tmp_path / "file" / "events.jsonl")
 
 

@@ -29,7 +29,7 @@ def test_messages_say_what_to_do_by_default_and_as_they_are_told(tmp_path: Path)
         damaged, full = log.damaged(3, KeyError("x")), log.unwritable(OSError(28, "No space"))
         assert str(damaged).endswith("(KeyError). Fix or remove the line, or repeat a test.")
         assert f"{path}:3: " in str(damaged)
-        assert str(full) == f"{path} must be writable, but got: No space. Make room."
+        assert str(full) == f"{path} cannot be written: No space. Make room."
         with pytest.raises(ConfigError, match=r"^b test must be run .*\. Wait for it, or stop it"):
             EventLog(path, what="b test")
         with pytest.raises(ConfigError, match=r"log\.jsonl\. Wait\.$"):

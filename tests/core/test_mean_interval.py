@@ -43,3 +43,26 @@ def test_interval_of_times_that_hardly_differ_is_students() -> None:
     times_s = [10.0, 10.1, 9.9, 10.2, 9.8]
     found, plain = mean_interval(times_s, is_positive=True), mean_interval(times_s)
     assert (found.low, found.high) == pytest.approx((plain.low, plain.high), rel=1e-3)
+
+
+def test_interval_of_a_share_stays_within_0_and_1() -> None:
+    """0.9 and 1: mean 0.95, deviation 0.0707, t(0.975, 1) = 12.706; h is 0.635."""
+    assert mean_interval([0.9, 1.0]).high == pytest.approx(0.95 + 0.6353, abs=1e-3)
+    found = mean_interval([0.9, 1.0], is_share=True)
+    reach = 0.63531 / (0.95 * 0.05)
+    assert found.mean == 0.95 and found.low is not None and found.high is not None
+    assert found.low == pytest.approx(1 / (1 + np.exp(-np.log(19) + reach)), rel=1e-3)
+    assert 1 - found.high == pytest.approx(1 / (1 + np.exp(np.log(19) + reach)), rel=1e-3)
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0], [1e-9, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]])
+def test_interval_of_any_shares_is_around_their_mean(values: list[float]) -> None:
+    found = mean_interval(values, confidence=0.999, is_share=True)
+    assert found.low is not None and found.high is not None
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+
+
+def test_interval_of_shares_that_hardly_differ_is_students() -> None:
+    shares = [0.91, 0.912, 0.909, 0.911, 0.91]
+    found, plain = mean_interval(shares, is_share=True), mean_interval(shares)
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high), rel=1e-4)

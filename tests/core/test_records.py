@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from making import make_evaluation, make_record, make_run
 from pydantic import ValidationError
 
-from tune_speed.core.records import Status, TrialRecord, named_settings
+from tune_speed.core.records import (
+    Recommended,
+    Status,
+    TrialRecord,
+    counts_of_ends,
+    ended_as,
+    named_settings,
+)
 
 SCALARS = st.one_of(
     st.integers(-(2**53), 2**53),
@@ -96,3 +103,29 @@ def test_settings_of_a_function_are_what_it_was_called_with() -> None:
 def test_kind_of_device_is_in_its_name() -> None:
     assert make_record(device="cpu (2 threads, AMD EPYC)").device_kind == "cpu"
     assert make_record(device="NVIDIA H200").device_kind == "cuda"
+
+
+CAPPED = {
+    "stopped at 21.6 s: t0007, which is recommended, takes 19.9 s with restarts": "stopped",
+    "max_train_s = 60 s passed with accuracy 0.9 not ≥ 0.97": "time limit",
+    "would take 100 s of max_train_s = 60 s": "time limit",
+    "interrupted": "interrupted",
+}
+
+
+@pytest.mark.parametrize("reason", CAPPED)
+def test_what_ended_a_capped_run_is_told_in_a_word(reason: str) -> None:
+    run = make_run(Status.CAPPED).model_copy(update={"stop_reason": reason})
+    assert ended_as(run) == CAPPED[reason]
+    assert ended_as(make_record(status=Status.CAPPED, runs=(run,))) == CAPPED[reason]
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status != Status.CAPPED])
+def test_every_other_status_is_its_own_word(status: Status) -> None:
+    assert ended_as(make_run(status)) == status.value
+    assert counts_of_ends([make_record(status=status)] * 2) == {status.value: 2}
+
+
+def test_a_count_of_one_run_is_said_in_the_singular() -> None:
+    once = Recommended(study="study", trial_id="t0000", runs=1, hits=1, expected_s=2.5)
+    assert once.text.startswith("t0000: 1 of 1 run met the target;")

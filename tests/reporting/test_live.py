@@ -50,6 +50,12 @@ def test_standing_counts_done_running_and_failed_trials() -> None:
         assert part in standing
 
 
+def test_standing_of_a_search_of_one_trial_is_in_the_singular() -> None:
+    view, _ = make_view()
+    view.trials = 1
+    assert view.standing().startswith("0/1 trial ·")
+
+
 def test_standing_names_the_best_so_far() -> None:
     view, out = make_view()
     for number, time_s in enumerate([3.0, 1.5, 2.0]):
@@ -84,6 +90,7 @@ def test_ended_trial_is_told_with_the_reasons_for_its_start_and_end() -> None:
     record = make_record("t0000", Status.CAPPED, runs=(run,))
     view.trial_finished(record=record.model_copy(update={"proposal_reason": "gain: 42% likely"}))
     assert f"{stop}  [lr=0.1 · gain: 42% likely]" in out.getvalue()
+    assert out.getvalue().startswith("t0000 stopped ")
 
 
 def test_note_stays_as_a_line() -> None:

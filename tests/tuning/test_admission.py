@@ -192,7 +192,7 @@ def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: 
     uri = store_of([], folder=tmp_path)
     record = make_record().model_copy(update={"study": "tiny"})
     folder = tmp_path / "tiny"
-    with pytest.raises(ServiceError, match="must hold a study"):
+    with pytest.raises(ServiceError, match="there is no study"):
         admission.rebuild(folder, study, workload_hash="w", uri=uri)
     in_mlflow(uri, study, [record], space_hash="another")
     with pytest.raises(

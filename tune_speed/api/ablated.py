@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import printable
+from tune_speed.core.text import counted, printable
 from tune_speed.experiments.ablation import tables
 from tune_speed.experiments.ablation.ablate import Ablation, deliver_runs, save_result
 from tune_speed.experiments.ablation.plot import plot_ablation
@@ -54,7 +54,7 @@ class Ablated(Shown):
         return self.ablation.was_stopped
 
     def __repr__(self) -> str:
-        runs = f"{self.result.done_runs} runs of {len(self.arms)} arms"
+        runs = f"{counted(self.result.done_runs, 'run')} of {counted(len(self.arms), 'arm')}"
         stopped = ", stopped" if self.was_stopped else ""
         return printable(f"Ablated({self.result.study!r}: {runs}{stopped})")
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import printable
+from tune_speed.core.text import counted, printable
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.certification.report import as_dict, certification_text, luck
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
@@ -61,8 +61,8 @@ class Certified(Shown):
             return printable(f"Certified({self.study!r}: stopped)")
         hits = sum(run.time_to_target_s is not None for r in self.records for run in r.runs)
         runs = sum(len(record.runs) for record in self.records)
-        ended = f"{len(self.records)} recipes, {hits} of {runs} runs met the target"
-        return printable(f"Certified({self.study!r}: {ended})")
+        of = f"{counted(len(self.records), 'recipe')}, {hits} of {counted(runs, 'run')}"
+        return printable(f"Certified({self.study!r}: {of} met the target)")
 
     def parts(self) -> Sequence[RenderableType]:
         """Returns leaderboard and findings."""

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
-from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.core.text import fixed, printable
+from tune_speed.core.records import RunResult, TrialRecord, ended_as
+from tune_speed.core.text import counted, fixed, printable
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.experiments.run_summary import (
     Statistics,
@@ -61,7 +61,7 @@ class Trained(Shown):
         found = self.statistics
         known = found is not None and found.median_s is not None
         median = f", median {found.median_s:.3f} s" if found and known else ""
-        ended = f"{hits} of {len(self.runs)} runs met the target{median}{stopped}"
+        ended = f"{hits} of {counted(len(self.runs), 'run')} met the target{median}{stopped}"
         return printable(f"Trained({self.name!r}: {ended})")
 
     def parts(self) -> Sequence[RenderableType]:
@@ -73,7 +73,7 @@ class Trained(Shown):
         finals = [run.final.value(metric) if run.final else None for run in self.runs]
         columns = {
             "seed": [str(run.seed) for run in self.runs],
-            "status": [run.status.value for run in self.runs],
+            "status": [ended_as(run) for run in self.runs],
             "time to target [s]": [fixed(time_s, 3) for time_s in self.times_s],
             f"final {metric}": [fixed(final, 4) for final in finals],
             "why": [run.stop_reason for run in self.runs],

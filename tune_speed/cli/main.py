@@ -94,6 +94,4 @@ def _refuse_removed_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise ConfigError(
-            "the working directory must exist, but it was removed. Change to another folder."
-        ) from None
+        raise ConfigError("the working directory was removed. Change to another folder.") from None

@@ -41,6 +41,9 @@ class Listing(StrEnum):
 
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Explain this entry: its source and its fields.")
+    ] = None,
     study: Annotated[str | None, typer.Option(help="Of trials: the study.")] = None,
     where: Annotated[
         str | None,
@@ -59,6 +62,8 @@ def list_(
 ) -> None:
     """List what a study file can name, or the studies or a study's trials on record.
 
+    With a name, explain that entry: tune-speed list optimizers sgd
+
     Example: tune-speed list trials --study digits_quickstart --where 'status=missed and lr>0.1'
     """
     form = common.Format.JSON if as_json else format_
@@ -66,7 +71,9 @@ def list_(
     given = [name for name, value in of_trials.items() if value is not None]
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
-    if what is Listing.TECHNIQUES and form is common.Format.MARKDOWN:
+    if name is not None and what is Listing.TRIALS:
+        raise ConfigError("`list trials` takes no name: `tune-speed show STUDY/TRIAL` shows one.")
+    if what is Listing.TECHNIQUES and name is None and form is common.Format.MARKDOWN:
         from tune_speed.reporting.listings.listings import techniques_table
 
         common.say(techniques_table())
@@ -75,7 +82,10 @@ def list_(
         _print_trials(study, where, top, form)
         return
     rows = _study_rows() if what is Listing.STUDIES else _listing(what)
-    common.print_listing(rows, form, title=what.value)
+    if name is None:
+        common.print_listing(rows, form, title=what.value)
+    else:
+        _print_entry(what, name, rows, form)
 
 
 def show(
@@ -181,6 +191,22 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
     from tune_speed.reporting.listings.listings import listing
 
     return listing(what.value)
+
+
+def _print_entry(what: Listing, name: str, rows: list[dict[str, Any]], form: common.Format) -> None:
+    from tune_speed.reporting.listings.details import explained
+
+    entry = explained(what.value, name, rows)
+    if form is common.Format.JSON:
+        common.say_json(entry)
+        return
+    fields = entry.pop("fields", [])
+    if form is not common.Format.TABLE:
+        common.print_listing(fields or [entry], form, title="fields")
+        return
+    common.say("\n".join(f"{key}: {value}" for key, value in entry.items() if value != ""))
+    if fields:
+        common.print_rows(fields, title="fields")
 
 
 def _field_rows() -> list[dict[str, Any]]:

@@ -99,7 +99,7 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
         common.say_json({"path": str(out), "runs": rows, "left_out": left_out})
         return
     space = "the study's file" if saved.is_own_space else "what its trials span"
-    common.say(f"wrote {out}: {rows} runs; search space: {space}")
+    common.say(f"wrote {out}: {counted(rows, 'run')}; search space: {space}")
     for reason, number in left_out.items():
         common.say(f"left out: {counted(number, 'trial')}, {reason}")
     common.say(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
@@ -149,7 +149,9 @@ def _compare(
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
         trials = sum(search.statuses.values())
         what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
-        common.note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
+        common.note(
+            f"[{done}/{total}] {what}: {best}, {counted(trials, 'trial')} ({search.took_s:.1f} s)"
+        )
 
     done = simulation.compare(
         benchmarks,

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tune_speed.cli import common
+from tune_speed.core.text import counted
 
 
 def train(
@@ -42,7 +43,9 @@ def train(
         common.show(found, as_json=as_json)
     if found.was_stopped:
         planned = seeds * (1 if against is None else 2)
-        common.note(f"stopped; shown are the {len(found.runs)} of {planned} runs that were done")
+        common.note(
+            f"stopped; shown are the {len(found.runs)} of {counted(planned, 'run')} that were done"
+        )
         raise typer.Exit(common.INTERRUPTED)
     if not found.has_reached:
         raise typer.Exit(common.NOT_REACHED)

@@ -96,13 +96,13 @@ def unwritable(path: Path, error: OSError, *, hint: str = "") -> ConfigError | S
             f"{path} must be in a folder that exists, but there is no {path.parent}. Make it, or"
             " name another file."
         )
-    why = f"got: {error.strerror}.{hint and ' '}{hint}"
+    why = f"{error.strerror}.{hint and ' '}{hint}"
     # Not `Path.is_file`, which raises an error where a folder must not be searched.
     if file := next((each for each in path.parents if os.path.isfile(each)), None):
-        why = f"{file} must be a folder for that, and is a file. Move it away, or name another."
+        why = f"{file} is a file, and must be a folder. Move it away, or name another."
     elif os.path.isdir(path):
         why = "it is a folder. Move it away, or name another file."
-    return StorageError(f"{path} must be writable, but {why}")
+    return StorageError(f"{path} cannot be written: {why}")
 
 
 class SetUpFailed(TuneSpeedError):

@@ -5,7 +5,8 @@ the only things that search, tracking and leaderboard share. A miss has no time 
 it is never a number.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.renamed import RecordedRecipe, with_present_names
+from tune_speed.core.text import counted
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -61,7 +63,7 @@ class Status(StrEnum):
     MISSED = "missed"
     """The run went to its end below the target."""
     CAPPED = "capped"
-    """Stopped before its end: by the workload's time limit or by the search."""
+    """Stopped before its end: by the search, by the time limit or by Ctrl-C; see `ended_as`."""
     OOM = "oom"
     """Out of memory with a micro-batch of one."""
     DIVERGED = "diverged"
@@ -72,6 +74,33 @@ class Status(StrEnum):
 
 ENDS = (Status.REACHED, Status.MISSED, Status.DIVERGED, Status.OOM)
 """How runs end that met the target or could not."""
+
+
+def ended_as(run: "RunResult | TrialRecord") -> str:
+    """Returns in a word or two for people how a run, or a trial's last run, ended.
+
+    It is the status, but `capped` says too little: that is `stopped` by the search, `time limit`
+    or `interrupted`.
+    """
+    if run.status is not Status.CAPPED:
+        return run.status.value
+    if "max_train_s" in run.stop_reason:
+        return "time limit"
+    return "interrupted" if run.stop_reason == "interrupted" else "stopped"
+
+
+ENDS_IN_WORDS = tuple(
+    word
+    for status in Status
+    for word in (("stopped", "time limit", "interrupted") if status is Status.CAPPED else (status,))
+)
+"""What `ended_as` returns, in the order of `Status`."""
+
+
+def counts_of_ends(records: Iterable["TrialRecord"]) -> dict[str, int]:
+    """Returns how many records ended in each way, in these words; other ways are left out."""
+    counts = Counter(map(ended_as, records))
+    return {str(word): counts[word] for word in ENDS_IN_WORDS if counts[word]}
 
 
 class Record(Config):
@@ -364,5 +393,5 @@ class Recommended(Record):
     def text(self) -> str:
         """What people read: `t0052: 5 of 6 runs met the target, …`."""
         chance = f", another does with {self.chance_text}" if self.chance_text else ""
-        met = f"{self.hits} of {self.runs} runs met the target{chance}"
+        met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
         return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

@@ -58,7 +58,11 @@ def student_quantile(degrees: int, *, confidence: float = 0.95) -> float:
 
 
 def mean_interval(
-    values: Sequence[float], *, confidence: float = 0.95, is_positive: bool = False
+    values: Sequence[float],
+    *,
+    confidence: float = 0.95,
+    is_positive: bool = False,
+    is_share: bool = False,
 ) -> MeanInterval:
     """Returns mean, standard deviation and Student's t interval of the mean.
 
@@ -66,8 +70,10 @@ def mean_interval(
     `expected_time_interval_s` is for those.
 
     With `is_positive`, as for times, it is m · exp(± h / m) with the half width h: never below 0.
+    With `is_share`, for values in [0, 1], its logit is logit(m) ± h / (m (1 - m)): never outside.
 
-    Source: Student 1908, The probable error of a mean; quantile by scipy.
+    Sources: Student 1908, The probable error of a mean, with scipy's quantile; on the logarithm and
+    the logit by the delta method, as Oehlert 1992, A note on the delta method.
     """
     assert values
     mean, n = statistics.fmean(values), len(values)
@@ -79,6 +85,10 @@ def mean_interval(
     if is_positive and mean > 0:
         factor = math.exp(half_width / mean)
         return MeanInterval(mean, sd, mean / factor, mean * factor, n)
+    if is_share and 0 < mean < 1:
+        middle, reach = math.log(mean / (1 - mean)), half_width / (mean * (1 - mean))
+        low, high = ((1 + math.tanh((middle + side * reach) / 2)) / 2 for side in (-1, 1))
+        return MeanInterval(mean, sd, min(low, mean), max(high, mean), n)
     return MeanInterval(mean, sd, mean - half_width, mean + half_width, n)
 
 

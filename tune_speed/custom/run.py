@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from tune_speed.core.records import MEASURED, Evaluation, Status, StepTime
 from tune_speed.core.targets import SIGNS
+from tune_speed.core.text import counted
 from tune_speed.custom.checkpoints import CountedSteps, SavedRuns, Standing
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
@@ -204,7 +205,7 @@ class OwnRun:
             value = _number("metric", metric)
             if not math.isfinite(value):
                 name = self._task.target.metric
-                self._end(Status.DIVERGED, f"the {name} is {value} after {step} steps")
+                self._end(Status.DIVERGED, f"the {name} is {value} after {counted(step, 'step')}")
             self._add(
                 Evaluation(
                     step=step,

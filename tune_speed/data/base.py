@@ -113,9 +113,9 @@ def reading(dataset: DatasetConfig) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise DataError(f"The files of {name} must be readable, but got: {why}.") from error
+        raise DataError(f"The files of {name} cannot be read: {why}.") from error
     except MemoryError as error:
         raise DataError(
-            f"{name} must fit in this machine's memory, but does not. Set a smaller `image_size`"
+            f"{name} does not fit in this machine's memory. Set a smaller `image_size`"
             " where there is one, or take fewer images."
         ) from error

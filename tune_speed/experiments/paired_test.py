@@ -166,7 +166,7 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
         return f"Where runs miss, it takes {least} pairs at least; try `--seeds {least}`."
     rule = f"As either could have come first, it takes p < {MOST_P_VALUE:.3g}"
     if verdict.pairs_needed is not None:
-        return f"{rule}; at this factor and spread, about {verdict.pairs_needed} pairs."
+        return f"{rule}; at this factor and spread, about {counted(verdict.pairs_needed, 'pair')}."
     return f"{rule}; more seeds may decide it."
 
 

@@ -10,7 +10,7 @@ import psutil
 
 from tune_speed.core.config import canonical_hash, flatten
 from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
-from tune_speed.core.records import TrialRecord
+from tune_speed.core.records import TrialRecord, ended_as
 from tune_speed.core.text import fixed
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.paired_test import Side
@@ -83,7 +83,7 @@ def train_seeds(
                 )
                 records[side].append(record)
                 say(progress_line(record))
-                say(f"seed {seed}: {record.status.value}, {record.stop_reason}")
+                say(f"seed {seed}: {ended_as(record)}, {record.stop_reason}")
     except (KeyboardInterrupt, Interrupted):
         was_stopped = True
     return Training(merged(records["a"]), merged(records["b"]), was_stopped)

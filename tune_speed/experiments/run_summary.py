@@ -8,7 +8,7 @@ from typing import Any
 from tune_speed.core import stats
 from tune_speed.core.comparability import sign_of, target_of
 from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRecord
-from tune_speed.core.text import INFINITE, fixed, percent, seconds
+from tune_speed.core.text import INFINITE, counted, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
 CONFIDENCE = 0.95
@@ -152,7 +152,9 @@ def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None
     speeds = [run.images_per_s for run in record.runs if run.images_per_s is not None]
     if speeds:
         speed = statistics.median(speeds)
-        lines.append(f"  speed            {speed:.0f} images/s, {record.runs[-1].steps} steps")
+        lines.append(
+            f"  speed            {speed:.0f} images/s, {counted(record.runs[-1].steps, 'step')}"
+        )
     return "\n".join([*lines, *_clock(found)])
 
 
@@ -181,7 +183,7 @@ def _clock(found: Statistics) -> list[str]:
     """Returns the kinds of clock, the least trustworthy first."""
     lines = [
         f"  clock            {timing}: {text}"
-        + (f" ({n} of {found.n} runs)" if n < found.n else "")
+        + (f" ({n} of {counted(found.n, 'run')})" if n < found.n else "")
         for timing, text in CLOCK_WORDS.items()
         if (n := found.timing.get(timing, 0))
     ]

@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.text import Text
 
 from tune_speed.core.comparability import fastest
-from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.records import ENDS_IN_WORDS, Evaluation, Status, TrialRecord, ended_as
 from tune_speed.core.targets import Target
-from tune_speed.core.text import duration, words_cut
+from tune_speed.core.text import counted, duration, words_cut
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.watch.screen import STYLES, bar, ended_brief, ended_line, running_table
 
@@ -43,7 +43,7 @@ class LiveView:
         self.console, self.trials = console, trials
         self._time_left_s, self._target = time_left_s, target
         self._is_brief = console.is_terminal and not is_verbose
-        self._counts = Counter(record.status for record in finished)
+        self._counts = Counter(map(ended_as, finished))
         self._running: dict[str, tuple[Evaluation | None, str]] = {}
         """The last evaluation of each running trial, and what was chosen for it."""
         self._best = fastest(finished)
@@ -78,11 +78,15 @@ class LiveView:
     def picture(self) -> Group:
         """Returns a bar with the time left, what has ended, and a line per running trial."""
         done, passed = self._counts.total(), duration(time.monotonic() - self._started)
-        parts = [f"{bar(done, self.trials)} {done} of {self.trials} trials", passed, self._left()]
+        parts = [
+            f"{bar(done, self.trials)} {done} of {counted(self.trials, 'trial')}",
+            passed,
+            self._left(),
+        ]
         ended = [
-            Text(f"{self._counts[status]} {status.value}", style=STYLES.get(status, ""))
-            for status in Status
-            if self._counts[status]
+            Text(f"{self._counts[word]} {word}", style=STYLES.get(word, ""))
+            for word in ENDS_IN_WORDS
+            if self._counts[word]
         ]
         goal = f"target {self._target.words}" if self._best is None else self._best_text()
         rows = [
@@ -100,7 +104,10 @@ class LiveView:
     def standing(self) -> str:
         """Returns trials done, running and failed, the best so far and the time left, in a line."""
         failed = self._counts[Status.FAILED]
-        parts = [f"{self._counts.total()}/{self.trials} trials", f"{len(self._running)} running"]
+        parts = [
+            f"{self._counts.total()}/{counted(self.trials, 'trial')}",
+            f"{len(self._running)} running",
+        ]
         parts += [f"{self._counts[Status.REACHED]} met the target", f"{failed} failed"]
         parts += [] if self._best is None else [self._best_text()]
         parts += [
@@ -124,7 +131,7 @@ class LiveView:
     def trial_finished(self, *, record: TrialRecord) -> None:
         """Prints a line on the trial."""
         self._running.pop(record.trial_id, None)
-        self._counts[record.status] += 1
+        self._counts[ended_as(record)] += 1
         self._best = fastest(best for best in (self._best, record) if best is not None)
         is_best = self._best is record
         if not self._is_brief:

@@ -3,7 +3,9 @@
 Rules between fields, and those that need the data, are not in it: `tune-speed search` checks them.
 """
 
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tune_speed.core.config import Component, Config
@@ -18,6 +20,8 @@ SHORT_FORMS: Mapping[str, JsonSchema] = {
     "max_train_s": {"type": "string", "description": "A duration, such as `90s` or `1m`."},
 }
 """Other forms of the fields of `workload`."""
+# Characters of a part up to which it is repeated: a reference to it would be about as long.
+SHORT = 80
 
 
 def json_schema() -> JsonSchema:
@@ -25,8 +29,47 @@ def json_schema() -> JsonSchema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tune_speed study",
-        **_config_schema(StudySchema, searched=False),
+        **_once_each(_config_schema(StudySchema, searched=False)),
     }
+
+
+def _once_each(whole: JsonSchema) -> JsonSchema:
+    """Returns `whole` with references to `$defs` in place of what it has more than once."""
+    counts: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    definitions: JsonSchema = {}
+
+    def count(part: JsonSchema, name: str) -> JsonSchema:
+        counts[text := json.dumps(part)] += 1
+        # What is only in a part that is repeated is repeated no more once that is not.
+        return part if counts[text] > 1 else _with_parts(part, name, count)
+
+    def share(part: JsonSchema, name: str) -> JsonSchema:
+        text = json.dumps(part)
+        if counts[text] == 1 or len(text) <= SHORT:
+            return _with_parts(part, name, share)
+        if text not in names:
+            names[text] = f"{name}_{len(names) + 1}"
+            definitions[names[text]] = _with_parts(part, name, share)
+        return {"$ref": f"#/$defs/{names[text]}"}
+
+    count(whole, "study")
+    return {**share(whole, "study"), "$defs": definitions}
+
+
+def _with_parts(
+    part: JsonSchema, name: str, change: Callable[[JsonSchema, str], JsonSchema]
+) -> JsonSchema:
+    """Returns `part` with the schemas directly in it changed, given the name of their field."""
+    changed = dict(part)
+    if "properties" in part:
+        changed["properties"] = {n: change(each, n) for n, each in part["properties"].items()}
+    if "anyOf" in part:
+        changed["anyOf"] = [change(each, name) for each in part["anyOf"]]
+    for key in ("items", "additionalProperties"):
+        if isinstance(part.get(key), dict):
+            changed[key] = change(part[key], name)
+    return changed
 
 
 def _config_schema(kind: type[Config], *, searched: bool) -> JsonSchema:

@@ -87,7 +87,7 @@ class BoardColumns(Config):
         heading="trial",
     )
     status: str = column(
-        "how the last run ended",
+        "how the last run ended; `capped` is shown as stopped, time limit or interrupted",
         lambda r: r.status.value,
         tag="tune_speed.status",
         among=tuple(status.value for status in Status),

@@ -72,7 +72,8 @@ TAGS: dict[str, str] = {
     "tune_speed.kind": "study (experiment), search (parent run), estimate or certified (trial)",
     "tune_speed.search_id": "parent run: tells searches of one name apart; a resumed one keeps it",
     "tune_speed.trial_id": "number of the trial in its study",
-    "tune_speed.status": "running, interrupted, or how the trial ended",
+    "tune_speed.status": "running, interrupted, or how the trial ended; capped: before its end, by"
+    " the search, by the time limit or by Ctrl-C, which stop_reason tells apart",
     "tune_speed.stop_reason": "why it ended, in words",
     "tune_speed.proposal_reason": "why the search chose it, in words",
     "tune_speed.searched": "names of the parameters that were searched, separated by commas",

@@ -16,6 +16,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime
 from tune_speed.core.targets import SIGNS
+from tune_speed.core.text import counted
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
 from tune_speed.runtime.clock import Clock
@@ -242,10 +243,10 @@ class Progress:
         score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
         if evaluation.train_loss is None or evaluation.loss is None:
             self.status = Status.DIVERGED
-            return f"the loss is not finite after {self.steps} steps"
+            return f"the loss is not finite after {counted(self.steps, 'step')}"
         if not math.isfinite(self.workload.metric_of(evaluation)):
             self.status = Status.DIVERGED
-            return f"the {target.metric} is not finite after {self.steps} steps"
+            return f"the {target.metric} is not finite after {counted(self.steps, 'step')}"
         if self._is_over_time():
             return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
         if self._time_to_target() is not None:

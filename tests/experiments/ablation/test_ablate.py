@@ -240,7 +240,7 @@ def test_figures_that_cannot_be_written_say_so(tmp_path: Path, use: Use) -> None
     use(Trainer())
     done = ablate(make_plan(tmp_path), tmp_path)
     done.folder.with_suffix(".json").mkdir()
-    with pytest.raises(StorageError, match=r"ablation-1\.json must be writable"):
+    with pytest.raises(StorageError, match=r"ablation-1\.json cannot be written"):
         save_result(done)
 
 

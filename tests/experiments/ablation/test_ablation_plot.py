@@ -48,7 +48,7 @@ def test_plot_is_written_in_the_format_of_its_suffix(
 
 def test_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="must be writable"):
+    with pytest.raises(StorageError, match="cannot be written"):
         plot_ablation(made(), tmp_path / "file" / "ablation.png")
 
 

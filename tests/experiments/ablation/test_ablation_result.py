@@ -65,6 +65,15 @@ def test_accuracy_gain_is_that_of_a_paired_t_test() -> None:
     )
 
 
+def test_accuracy_near_1_has_an_interval_below_1() -> None:
+    figure = arm_of(
+        ablated({"base": runs_of(BASE_S, (0.90, 1.0, 1.0))}, axes=AXES), "base"
+    ).accuracy
+    assert figure.low is not None and figure.high is not None
+    assert figure.mean == pytest.approx(2.9 / 3)
+    assert 0 < figure.low < 2.9 / 3 < figure.high < 1
+
+
 def test_times_have_standard_deviation_and_students_interval_of_their_logarithm() -> None:
     base = arm_of(ablated({"base": runs_of(BASE_S)}, axes=AXES), "base")
     ends = stats.ttest_1samp(BASE_S, 0.0).confidence_interval(0.95)

@@ -80,5 +80,5 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(StorageError, match="must be writable"):
+    with pytest.raises(StorageError, match="cannot be written"):
         CertifyLedger(blocked / "certify-1.jsonl")

@@ -107,5 +107,5 @@ def test_picture_in_an_unknown_format_is_refused() -> None:
 
 def test_picture_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="must be writable"):
+    with pytest.raises(StorageError, match="cannot be written"):
         plot_profile(make_profile(), tmp_path / "file" / "profile.png")

@@ -233,7 +233,7 @@ def test_png_has_odd_names_and_is_a_slide(name: str, tmp_path: Path) -> None:
 
 def test_png_that_cannot_be_written_says_so(part: StudyPart, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="must be writable"):
+    with pytest.raises(StorageError, match="cannot be written"):
         draw_png("front", part, tmp_path / "file" / "a.png")
 
 

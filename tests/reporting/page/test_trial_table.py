@@ -36,7 +36,12 @@ def test_each_searched_parameter_has_a_column() -> None:
 
 
 def test_ways_to_end_are_counted() -> None:
-    assert dict(table(ordinary()).statuses) == {"reached": 5, "missed": 5, "capped": 1, "failed": 1}
+    assert dict(table(ordinary()).statuses) == {
+        "reached": 5,
+        "missed": 5,
+        "stopped": 1,
+        "failed": 1,
+    }
 
 
 def test_exact_values_and_the_way_back_fold_out() -> None:

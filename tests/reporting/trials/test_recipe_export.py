@@ -136,6 +136,14 @@ def test_description_of_several_runs_has_mean_and_spread() -> None:
     assert "time_to_target_s         2 ± 1 (sd, n = 3; 95 %: 0.5776 to 6.926) s" in text
 
 
+def test_description_of_several_runs_has_no_share_above_1() -> None:
+    runs = tuple(make_run(accuracy=accuracy) for accuracy in (0.9, 1.0))
+    text = describe(make_record(runs=runs), run_id=None)
+    found = re.search(r"^  accuracy .*95 %: (\S+) to (\S+)\)", text, re.MULTILINE)
+    assert found is not None
+    assert 0 <= float(found[1]) < 0.95 < float(found[2]) <= 1
+
+
 def test_description_of_several_runs_names_each_time_and_what_the_clock_is() -> None:
     runs = (make_run(time_s=1.25), make_run(Status.MISSED), make_run(time_s=1.5))
     last = runs[-1].model_copy(

@@ -234,14 +234,14 @@ def test_lines_tell_each_change_once() -> None:
     assert lines[0] == "study: digits, accuracy ≥ 0.9, fixed_length"
     told = [line.split("[")[0].rstrip() for line in lines[2:]]
     assert told[0] == "t0001 began" and told[1].startswith("running: 1 of 10 trials")
-    assert told[2].startswith("t0001 reached     2.00 s") and "best so far" in told[2]
+    assert told[2].startswith("t0001 reached       2.00 s") and "best so far" in told[2]
     assert told[3] == "t0002 began" and told[4].startswith("t0002 missed")
     assert told[5].startswith("ended short of its plan") and len(told) == 6
 
 
 def test_a_store_that_does_not_answer_for_a_moment_is_told_and_asked_again() -> None:
     alive, over = study([ended(0)], [running(1)]), study([ended(0)], is_running=False)
-    lost = ServiceError("the store at X must answer, but got: connection refused")
+    lost = ServiceError("the store at X does not answer: connection refused")
     lines = lines_of(alive, lost, lost, over)
     assert [line for line in lines if "connection refused" in line] == [
         f"not fresh, asking again: {lost}"

@@ -143,9 +143,9 @@ def test_without_its_files_a_trial_is_shown_without_its_curve(
         ("deadbeef", "there is no such trial.*The latest there are .*first/t000"),
         ("t0001", "study/trial, but there is no such trial"),
         ("first/t0009", r"no such trial\. The latest there are first/t"),
-        ("fist/t0000", "the study 'fist' must be in .*did you mean `first`\\? It holds"),
-        ("first/t0008", "must have finished to be shown, but it is interrupted"),
-        (f"{ODD}/t0008", "must have finished to be shown, but it is interrupted"),
+        ("fist/t0000", "there is no study 'fist' in .*did you mean `first`\\? It holds"),
+        ("first/t0008", "has not finished: it is interrupted"),
+        (f"{ODD}/t0008", "has not finished: it is interrupted"),
         ("'; DROP TABLE runs", "there is no such trial"),
         ("%", "there is no such trial"),
     ],
@@ -180,7 +180,7 @@ def test_a_study_made_between_two_queries_is_found(filled: str) -> None:
 
 
 def test_an_empty_store_says_what_to_do(uri: str, client: Any) -> None:
-    with pytest.raises(ServiceError, match=r"holds none yet.*tune-speed search"):
+    with pytest.raises(ServiceError, match=r"there is no study in .* yet.*tune-speed search"):
         find_trials(uri)
 
 

@@ -108,5 +108,5 @@ def test_a_wrong_password_is_refused_without_being_shown(database: Postgresql) -
     with pytest.raises(ServiceError) as caught:
         open_store(database.uri("direct", password="wr0ng-one"))
     message = str(caught.value)
-    assert "must let us in, but got: the login is refused. Check user and password" in message
+    assert "does not let us in: the login is refused. Check user and password" in message
     assert f"tester:***@127.0.0.1:{database.port}" in message and "wr0ng" not in message

@@ -55,7 +55,7 @@ def wait_for_trials(uri: str, num: int) -> list[int]:
         try:
             seen.append(len(find_trials(uri, study="study")))
         except ServiceError as error:
-            assert "must be in" in str(error) or "holds none yet" in str(error)
+            assert "there is no" in str(error)
     return seen
 
 

@@ -129,7 +129,7 @@ def test_an_untrusted_certificate_is_refused_and_told_how_to_trust_it(
 ) -> None:
     let_in.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
     message = refusal(server)
-    assert "must let us in, but got: its TLS certificate is not trusted" in message
+    assert "does not let us in: its TLS certificate is not trusted" in message
     assert "Set MLFLOW_TRACKING_SERVER_CERT_PATH to" in message and server.uri in message
 
 

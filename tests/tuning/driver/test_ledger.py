@@ -128,9 +128,9 @@ def test_named_pipe_is_no_ledger(tmp_path: Path) -> None:
 def test_what_is_in_the_way_of_the_ledger_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "ledger.jsonl").mkdir(parents=True)
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"jsonl must be writable, but it is a folder\. Move"):
+    with pytest.raises(StorageError, match=r"jsonl cannot be written: it is a folder\. Move"):
         Ledger(tmp_path / "a")
-    with pytest.raises(StorageError, match=rf"but {tmp_path}/file must be a folder for that"):
+    with pytest.raises(StorageError, match=rf"{tmp_path}/file is a file, and must be a folder"):
         Ledger(tmp_path / "file" / "b")
 
 
@@ -222,7 +222,7 @@ def test_write_that_stops_half_way_leaves_no_part_of_a_line(tmp_path: Path) -> N
 
 def test_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="must be writable"):
+    with pytest.raises(StorageError, match="cannot be written"):
         Ledger(tmp_path / "file" / "study")
 
 

@@ -47,7 +47,7 @@ def test_searches_that_found_nothing_are_drawn_too() -> None:
 
 def test_plot_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="must be writable"):
+    with pytest.raises(StorageError, match="cannot be written"):
         plot_comparison([search("random", 0)], [8], tmp_path / "file" / "a.png")
     with pytest.raises(ConfigError, match="must be a file that ends in"):
         check_format(tmp_path / "a.xls")

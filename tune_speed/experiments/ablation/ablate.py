@@ -19,7 +19,8 @@ from tune_speed.core.comparability import final_metric, sign_of
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError, unwritable
 from tune_speed.core.event_log import latest_log
-from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
+from tune_speed.core.text import counted
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation import retune as retuning
 from tune_speed.experiments.ablation.design import settings_of, turns
@@ -147,11 +148,11 @@ class _Running:
         config = self.plan.config
         for name, reason in self.plan.not_applicable.items():
             self.say(f"{name} is not applicable here: {reason}")
-        runs = f"{len(self.names)} arms × {config.seeds} seeds"
+        runs = f"{counted(len(self.names), 'arm')} × {counted(config.seeds, 'seed')}"
         self.say(f"{self.study}: {config.design}, {runs}, in turns")
         done = len(self.ledger.tried) + len(self.ledger.runs)
         if done:
-            self.say(f"going on after {done} runs that are in {self.ledger.path}")
+            self.say(f"going on after {counted(done, 'run')} in {self.ledger.path}")
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
         """Returns the runs of the re-tuning by arm."""
@@ -223,7 +224,7 @@ def _take_turn(run: _Running, turn: Turn, file: RecipeFile, seed: int) -> None:
 def _outcome(record: TrialRecord) -> str:
     run = record.runs[-1]
     if run.final is None:
-        return f"{run.status.value}, {run.stop_reason}"
+        return f"{ended_as(run)}, {run.stop_reason}"
     scores = "" if run.final.accuracy is None else f", accuracy {run.final.accuracy:.4f}"
     return f"{run.status.value}, train_s {run.clocks.train_s:.2f}{scores}"
 

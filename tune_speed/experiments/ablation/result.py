@@ -23,7 +23,7 @@ GAINS: Mapping[Response, str] = {
 
 
 class Figure(Record):
-    """A mean over runs, with Student's t interval; of `RATES` that of the logarithm."""
+    """A mean over runs, with Student's t interval: of `RATES` by logarithm, of shares by logit."""
 
     mean: float | None = None
     """None without a value."""

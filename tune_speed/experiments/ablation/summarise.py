@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.of_run import OF_RUN, epoch_s
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
@@ -163,10 +164,11 @@ READERS: Mapping[result.Response, Reader] = {
 
 def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
     read, is_positive = OF_RUN[name], name in result.RATES
+    is_share = METRICS[name].unit == "1"
     values = [value for run in runs if (value := read(run)) is not None]
     if not values:
         return result.Figure()
-    found = mean_interval(values, confidence=CONFIDENCE, is_positive=is_positive)
+    found = mean_interval(values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share)
     return result.Figure(**found._asdict())
 
 

@@ -19,6 +19,7 @@ from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.stats import RunStatistics
+from tune_speed.core.text import counted
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification.assemble import Certification, certified_record
@@ -131,7 +132,7 @@ def certify(
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
             chosen_by=f"one of the {config.top} of the least expected times with restarts, of"
-            f" {len(estimates)} trials"
+            f" {counted(len(estimates), 'trial')}"
             if best
             else f"one of the {config.top} fastest of {len(estimates)} estimates of one seed each",
         )
@@ -151,8 +152,9 @@ def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> 
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
     left = schedule.most_runs_left
     leader = f" beside {schedule.leader}" if schedule.leader else ""
-    amount = f"at most {left} runs, about {left * run_s / 60:.1f} min of training and evaluation"
-    return f"{len(finalists)} finalists{leader}: {amount}"
+    amount = f"at most {counted(left, 'run')}, about {left * run_s / 60:.1f} min"
+    who = counted(len(finalists), "finalist")
+    return f"{who}{leader}: {amount} of training and evaluation"
 
 
 class _Session:
@@ -174,7 +176,7 @@ class _Session:
             self._schedule.add(ran.turn, ran.record.runs[0])
         if self._ledger.runs:
             path = self._ledger.path
-            self._on_line(f"going on after {len(self._ledger.runs)} runs that are in {path}")
+            self._on_line(f"going on after {counted(len(self._ledger.runs), 'run')} in {path}")
 
     @property
     def is_complete(self) -> bool:
@@ -315,8 +317,8 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTria
         raise ConfigError(
             f"a study must have a trial that met its target to be certified, but {study} has none"
             f"{f' on a device like {device}' if device else ''} under protocol"
-            f" {PROTOCOL_VERSION} ({len(found)} trials). Search on, with `tune-speed search …"
-            " --resume` and more trials."
+            f" {PROTOCOL_VERSION} ({counted(len(found), 'trial')}). Search on, with"
+            " `tune-speed search … --resume` and more trials."
         )
     if len(keys) > 1:
         raise ConfigError(

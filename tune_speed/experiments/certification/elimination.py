@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.core.stats import RunStatistics, Sample
+from tune_speed.core.text import counted
 
 Array = NDArray[np.float64]
 # Two pairs have one degree of freedom: their spread is nearly unknown.
@@ -166,8 +167,9 @@ class Elimination:
         ours, theirs = (RunStatistics(tuple(self.samples[name])) for name in (leader, rival))
         n = self.num_closed
         figures = (
-            f"{rival} is out after {n} runs: {theirs.spent_s / n:.3g} s a run, {theirs.hits} of {n}"
-            f" met the target, against {ours.spent_s / n:.3g} s, {ours.hits} of {n} of {leader}"
+            f"{rival} is out after {counted(n, 'run')}: {theirs.spent_s / n:.3g} s a run,"
+            f" {theirs.hits} of {n} met the target, against {ours.spent_s / n:.3g} s,"
+            f" {ours.hits} of {n} of {leader}"
         )
         if math.isinf(evidence):
             rate = least_leader_rate(pair, self._least_success_rate)

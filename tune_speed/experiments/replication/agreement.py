@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from tune_speed.core.records import Record, Status
+from tune_speed.core.text import counted
 from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
 from tune_speed.experiments.replication import figures
@@ -223,7 +224,10 @@ def _verdict(
     profile: str,
 ) -> Reasoned:
     if own.value is None:
-        return "no runs", f"no such figure from {arm.n} runs of `{arm.name}`" if arm.n else ""
+        return (
+            "no runs",
+            f"no such figure from {counted(arm.n, 'run')} of `{arm.name}`" if arm.n else "",
+        )
     if paper.value is None:
         return "no figure", ""
     none = figures.no_effect(claim.ours.figure)
@@ -293,7 +297,7 @@ def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> 
     for each in [arm] if base is None or base.name == arm.name else [arm, base]:
         for status in ENDED_BADLY:
             if count := each.statuses.get(status, 0):
-                yield f"{count} of {each.n} runs of `{each.name}` ended {status.value}"
+                yield f"{count} of {counted(each.n, 'run')} of `{each.name}` ended {status.value}"
         if each.is_lr_at_edge:
             yield f"`{each.name}`: the best learning rate is at the end of those tried"
         yield from each.notes

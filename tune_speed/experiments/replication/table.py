@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from tune_speed.core.text import ABSENT, INFINITE, fixed, printable
+from tune_speed.core.text import ABSENT, INFINITE, counted, fixed, printable
 from tune_speed.experiments.replication.agreement import Agreement, CheckRow, Outcome
 from tune_speed.reporting.table import Column, Table, escape_markdown
 
@@ -90,7 +90,7 @@ def circumstances(outcome: Outcome) -> str:
     if outcome.planned_runs:
         seeds = " or ".join(map(str, outcome.seeds))
         where = f" on {', '.join(outcome.devices)}" if outcome.devices else ""
-        runs = f"{outcome.done_runs} of {outcome.planned_runs} runs{where}"
+        runs = f"{outcome.done_runs} of {counted(outcome.planned_runs, 'run')}{where}"
         sentences.append(f"{runs}, {seeds} {'run' if seeds == '1' else 'runs'} an arm.")
     return " ".join(sentences)
 

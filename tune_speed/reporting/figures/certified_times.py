@@ -86,7 +86,7 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
     if pair.estimate_s is not None:
         canvas.points(panel, [Spot(pair.estimate_s / unit_s, row, pair.trial)], ESTIMATE)
     panel.annotate(
-        f"{name_of(pair.trial)}: {pair.hits} of {pair.n} runs met the target",
+        f"{name_of(pair.trial)}: {pair.hits} of {counted(pair.n, 'run')} met the target",
         (0.0, row),
         xycoords=panel.get_yaxis_transform(),
         xytext=(0, 7),
@@ -97,7 +97,7 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
 def _told(pair: Pair) -> str:
     estimate = "a miss" if pair.estimate_s is None else duration(pair.estimate_s)
     median = "no median" if pair.median_s is None else f"a median of {duration(pair.median_s)}"
-    name, hits = name_of(pair.trial), f"{pair.hits} of {pair.n} runs hit"
+    name, hits = name_of(pair.trial), f"{pair.hits} of {counted(pair.n, 'run')} hit"
     return f"{name} was estimated as {estimate} and has {median}, {hits}"
 
 

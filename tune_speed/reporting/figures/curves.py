@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tune_speed.core.comparability import goodness
-from tune_speed.core.records import Evaluation, RunResult
+from tune_speed.core.records import Evaluation, RunResult, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
+from tune_speed.reporting.figures.theme import DASHES, SERIES, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         (line,) = panel.plot(*own, dash, color=palette[role], linewidth=width, gid="finalist")
         record, time_s = finalist.trial.record, finalist.trial.record.time_to_target_s
         seeded = f" +{len(seeds)}" if seeds else ""
-        outcome = WORDS[record.status] if time_s is None else facts.duration(time_s)
+        outcome = ended_as(record) if time_s is None else facts.duration(time_s)
         lines.append((line, f"{facts.name_of(finalist.trial, ID_WIDTH)}{seeded}, {outcome}"))
         look = Look("o", role, True, 20.0 if place else 44.0)
         canvas.points(panel, _crossing(finalist, target, unit.length_s), look)

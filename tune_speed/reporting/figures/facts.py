@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tune_speed.core.records import TrialRecord
+from tune_speed.core.records import TrialRecord, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import middle_cut, short_names
 from tune_speed.reporting.importance.importance import Importance, importance
@@ -172,7 +172,7 @@ def name_of(trial: ViewedTrial, width: int = 24) -> str:
 def tooltip(record: TrialRecord) -> str:
     """Returns what a trial's tooltip says: its id, time and parameters in short."""
     time_s = record.time_to_target_s
-    outcome = record.status.value if time_s is None else duration(time_s)
+    outcome = ended_as(record) if time_s is None else duration(time_s)
     text = f"{record.trial_id} · {outcome} · {describe_params(record.params)}"
     whole = clean(text)
     return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + "…"

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tune_speed.core.records import ended_as
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
@@ -100,7 +101,7 @@ def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, uni
     for x, trial, value in zip(places, each.trials, each.values, strict=True):
         time_s = trial.record.time_to_target_s
         look = LOOKS[facts.outcome_of(trial, part)]
-        outcome = trial.record.status.value if time_s is None else facts.duration(time_s)
+        outcome = ended_as(trial.record) if time_s is None else facts.duration(time_s)
         tip = f"{facts.name_of(trial)} · {outcome} · {facts.shortened(_text(value), 32)}"
         groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
     for look, marks in groups.items():

@@ -52,7 +52,7 @@ class Look(NamedTuple):
 _BY_STATUS: Mapping[Status, tuple[Look, str]] = {
     Status.REACHED: (Look("o", "s1", True), "met target"),
     Status.MISSED: (Look("s", "s2", False, 22.0), "missed"),
-    Status.CAPPED: (Look("^", "s5", False), "stopped"),
+    Status.CAPPED: (Look("^", "s5", False), "ended early"),
     Status.OOM: (Look("D", "s4", False, 20.0), "out of memory"),
     Status.DIVERGED: (Look("v", "s3", False), "diverged"),
     Status.FAILED: (Look("X", "muted", False, 30.0), "failed"),

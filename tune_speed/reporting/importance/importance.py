@@ -13,6 +13,7 @@ import numpy as np
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
+from tune_speed.core.text import counted
 from tune_speed.reporting.importance.main_effects import columns_of, main_effects
 
 Question = Literal["reaching", "steps", "step_time"]
@@ -174,7 +175,7 @@ def _answer(
         effects = main_effects(columns, rows, np.array(outcome), seed=seed)
         # A forest that predicts no better than the mean has shares too, but of noise.
         if effects.explained <= 0:
-            why_none = f"the settings do not predict it yet, from {len(records)} trials"
+            why_none = f"the settings do not predict it yet, from {counted(len(records), 'trial')}"
             effects = None
     by_name = effects.by_name.items() if effects else ()
     shares = sorted(by_name, key=lambda item: (-item[1].value, item[0]))

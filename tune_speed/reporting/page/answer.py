@@ -63,8 +63,8 @@ def _first(boards: Sequence[Board], kind: str) -> Row | None:
 def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     winner = _trial(part.certified, row)
     how = (
-        f"certified: median {seconds(row.time_to_target_s)}, {row.hits} of {row.n} seeds, expected"
-        f" with restarts {seconds(row.expected_s)}"
+        f"certified: median {seconds(row.time_to_target_s)},"
+        f" {row.hits} of {counted(row.n, 'seed')}, expected with restarts {seconds(row.expected_s)}"
     )
     rate = f"{100 * row.hit_rate_low:.0f} % and {100 * row.hit_rate_high:.0f} %"
     high = "∞" if row.median_high_s is None else seconds(row.median_high_s)

@@ -1,12 +1,11 @@
 """`tune-speed report`: a study as one page, made for looking."""
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tune_speed.core.comparability import totals_of
-from tune_speed.core.records import Status
+from tune_speed.core.records import counts_of_ends
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.page.answer import Answer, answer_of
@@ -50,7 +49,6 @@ def _section(
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner
-    counts = Counter(trial.record.status for trial in part.trials)
     records = [trial.record for trial in (*part.trials, *part.certified)]
     drawn = [
         draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
@@ -63,7 +61,7 @@ def _section(
         "target": part.target.words,
         "answer": answer,
         "totals": totals_of(records),
-        "counts": {status.value: counts[status] for status in Status if counts[status]},
+        "counts": counts_of_ends(trial.record for trial in part.trials),
         "recipe": None if winner is None else recipe_yaml(winner),
         "commands": () if winner is None else _commands(view, answer, winner),
         "environment": (records[-1] if winner is None else winner.record).environment,
@@ -74,7 +72,7 @@ def _section(
         "table": trial_table(part, anchors=anchors),
         "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
         f" --top {len(part.trials)} --format csv",
-        "endings": [e for e in endings_of(part) if e.status != Status.REACHED],
+        "endings": [e for e in endings_of(part) if e.status != "reached"],
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tune_speed.core.comparability import best_first, final_metric
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import compact, fixed, short_names
 from tune_speed.reporting.page.trial_fields import fields_of
 from tune_speed.reporting.page.words import clock_text, moment, setting
@@ -94,8 +94,7 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
         )
         for trial in shown
     )
-    counts = {s: sum(t.record.status is s for t in shown) for s in Status}
-    statuses = tuple((s.value, n) for s, n in counts.items() if n)
+    statuses = tuple(counts_of_ends(trial.record for trial in shown).items())
     fields = fields_of([trial.record for trial in shown])
     return TrialTable(columns, rows, statuses, len(part.trials), fields)
 
@@ -136,7 +135,7 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
     chosen = map(record.params.get, params)
     return (
         Cell(record.trial_id, record.trial_id),
-        Cell(record.status.value, record.status.value),
+        Cell(ended_as(record), record.status.value),
         *(Cell(text, "" if value is None else repr(value)) for value, text in figures),
         *(Cell("", "") if v is None else Cell(setting(v), str(v)) for v in chosen),
     )

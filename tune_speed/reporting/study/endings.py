@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord, ended_as
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 REACHED = "met the target"
@@ -63,6 +63,11 @@ class Ending:
     def status(self) -> str:
         """How they ended."""
         return self.trials[0].record.status.value
+
+    @property
+    def word(self) -> str:
+        """How they ended, as people read it."""
+        return ended_as(self.trials[0].record)
 
     @property
     def example(self) -> str:

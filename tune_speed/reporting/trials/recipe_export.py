@@ -45,8 +45,8 @@ def _result(record: TrialRecord, row: Row) -> str:
     expected = interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
     median = interval_text(row.time_to_target_s, row.median_low_s, row.median_high_s)
     return (
-        f"{record.kind}: {row.hits} of {row.n} runs met the target (95 % interval of the rate:"
-        f" {row.hit_rate_low:.2f}–{row.hit_rate_high:.2f}); expected time with restarts"
+        f"{record.kind}: {row.hits} of {counted(row.n, 'run')} met the target (95 % interval of"
+        f" the rate: {row.hit_rate_low:.2f}–{row.hit_rate_high:.2f}); expected time with restarts"
         f" {expected} s, median {median} s, on {record.device}; clock: {row.timing}"
     )
 

@@ -12,7 +12,14 @@ from rich.text import Text
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.plugins import registry
 from tune_speed.core.comparability import best_metric, board_key, fastest, goodness, target_of
-from tune_speed.core.records import Evaluation, Recommended, Status, TrialRecord
+from tune_speed.core.records import (
+    Evaluation,
+    Recommended,
+    Status,
+    TrialRecord,
+    counts_of_ends,
+    ended_as,
+)
 from tune_speed.core.stats import mean_interval
 from tune_speed.core.text import counted, printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
@@ -33,17 +40,17 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     beside = "" if on_device is None else f"; all processes {significant(on_device)} GiB"
     lines = [
         f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
-        f"  status           {run.status.value}: {run.stop_reason}",
+        f"  status           {ended_as(run)}: {run.stop_reason}",
         f"  time to target   {time}   ({record.kind}, seed {run.seed})",
         *_runs(record),
         f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
         f" {record.evaluated_on} part",
-        f"  device           {record.device}, up to {record.max_cotenants} co-tenants",
+        f"  device           {record.device}, up to {counted(record.max_cotenants, 'co-tenant')}",
         f"  clocks [s]       {clocks}",
         f"  speed            {significant(run.images_per_s)} images/s,"
         f" {significant(run.flop_per_s)} FLOP/s, {significant(run.step_time_ms)} ms a step,"
-        f" {run.steps} steps",
+        f" {counted(run.steps, 'step')}",
         f"  peak memory      {significant(run.peak_memory_gib)} of"
         f" {significant(run.memory_limit_gib)} GiB{beside}",
         f"  searched         {describe_params(record.params)}",
@@ -72,7 +79,8 @@ def _metric_lines(record: TrialRecord) -> list[str]:
         if not known:
             continue
         is_share = metric.unit == "1"
-        found = mean_interval(known, is_positive=not is_share and min(known) > 0)
+        is_positive = not is_share and min(known) > 0
+        found = mean_interval(known, is_positive=is_positive, is_share=is_share)
         unit = "" if is_share else f" {metric.unit}"
         text = significant(found.mean)
         if found.sd is not None:
@@ -138,7 +146,7 @@ def next_steps(
     `num_undelivered` trials. `certify` certifies the fastest of a training function; empty: nothing
     is said of it.
     """
-    ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
+    ended = ", ".join(f"{count} {word}" for word, count in counts_of_ends(records).items())
     lines = [f"{counted(len(records), 'trial')}: {ended or 'none'}"]
     if records and not any(board.rows for board in boards):
         nearest = max(records, key=lambda r: goodness(best_metric(r), target_of(r.workload)))
@@ -195,7 +203,10 @@ def as_renderable(trials: Sequence[Trial]) -> RenderableType:
         columns = {
             column.heading or name: [column.text(column.value(record)) for _, record in board]
             for name, column in shown.items()
-        } | {"run": [run_id[:8] for run_id, _ in board]}
+        } | {
+            "status": [ended_as(record) for _, record in board],
+            "run": [run_id[:8] for run_id, _ in board],
+        }
         table = Table.of_columns(columns, left=("trial", "status", "run"))
         chosen = named_lines((r.trial_id, describe_params(r.params)) for _, r in board)
         parts += [Text(printable(heading), style="italic"), table, Text(), chosen, Text()]

@@ -2,14 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.comparability import final_metric
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import counted, duration
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.study.view import RunningTrial, StudyPart, ViewedTrial
@@ -30,7 +30,7 @@ WRITTEN_LATELY_S = 10.0
 HINT = "Ctrl-C ends watching; the search goes on."
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-STYLES = {Status.REACHED: "green", Status.FAILED: "red", Status.DIVERGED: "red"}
+STYLES: Mapping[str, str] = {Status.REACHED: "green", Status.FAILED: "red", Status.DIVERGED: "red"}
 """How statuses are drawn."""
 _STATE_STYLES = {
     State.RUNNING: "bold green",
@@ -88,13 +88,15 @@ def standing(seen: StudyStatus) -> str:
 
 
 def _progress(seen: StudyStatus) -> str:
-    of = f" of {seen.planned}" if seen.planned is not None else ""
-    return f"{seen.num_finished}{of} trials"
+    if seen.planned is None:
+        return counted(seen.num_finished, "trial")
+    return f"{seen.num_finished} of {counted(seen.planned, 'trial')}"
 
 
 def _counts(seen: StudyStatus) -> list[str]:
     running, interrupted = len(seen.view.running), seen.view.interrupted
-    parts = [f"{count} {status.value}" for status, count in seen.counts.items()]
+    ended = counts_of_ends(trial.record for trial in seen.view.trials)
+    parts = [f"{count} {word}" for word, count in ended.items()]
     parts += [f"{running} running"] if running else []
     return parts + ([f"{interrupted} interrupted"] if interrupted else [])
 
@@ -162,7 +164,7 @@ def ended_brief(record: TrialRecord, *, is_best: bool) -> str:
 
 
 def _ended(record: TrialRecord) -> str:
-    return f"{record.trial_id} {record.status.value:8} {f'{took_s(record):.2f} s':>9}"
+    return f"{record.trial_id} {ended_as(record):10} {f'{took_s(record):.2f} s':>9}"
 
 
 def _head(seen: StudyStatus) -> Iterator[RenderableType]:
@@ -229,7 +231,7 @@ def _running_rows(trials: Sequence[RunningTrial], target: str) -> Iterator[_Cell
 
 def _ended_rows(trials: Sequence[ViewedTrial]) -> Iterator[_Cells]:
     for record in [trial.record for trial in trials]:
-        status = Text(record.status.value, style=STYLES.get(record.status, "default"))
+        status = Text(ended_as(record), style=STYLES.get(record.status, "default"))
         yield record.trial_id, status, f"{took_s(record):.2f} s", record.stop_reason
 
 

@@ -195,7 +195,7 @@ def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[
     names = {e.name: e.experiment_id for e in experiments_with(client, _ANY_STUDY)}
     if not names:
         raise ServiceError(
-            f"{strip_secrets(uri)} must hold a study, but it holds none yet. Run `tune-speed search"
+            f"there is no study in {strip_secrets(uri)} yet. Run `tune-speed search"
             " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
         )
     if study is None:
@@ -205,7 +205,7 @@ def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[
     near, shown = did_you_mean(study, names), list(map(repr, names))
     rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
     raise ConfigError(
-        f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near or '.'} It holds"
+        f"there is no study {study!r} in {strip_secrets(uri)}{near or '.'} It holds"
         f" {', '.join(shown[:NUM_SUGGESTIONS])}{rest}; `tune-speed list studies` lists all."
     )
 
@@ -261,11 +261,11 @@ def _no_record(run: Any, trial: str) -> str:
             f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
         )
     if schema.RECORD in tags:
-        return f"the record of {trial!r} must be readable, but it comes from another version."
+        return f"the record of {trial!r} cannot be read: another version of tune_speed wrote it."
     state = tags.get(schema.STATUS, run.info.status.lower())
     return (
-        f"the trial {trial!r} must have finished to be shown, but it is {state}. Wait for it, or go"
-        " on with a study that was interrupted by `tune-speed search … --resume`."
+        f"the trial {trial!r} has not finished: it is {state}. Wait for it, or go on with"
+        " a study that was interrupted by `tune-speed search … --resume`."
     )
 
 

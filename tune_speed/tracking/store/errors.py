@@ -30,10 +30,10 @@ def explain(error: BaseException, uri: str) -> TuneSpeedError:
     short, place = _short(error), strip_secrets(uri)
     if short in _LET_IN:
         return ServiceError(
-            f"the MLflow store at {place} must let us in, but got: {short}. {_LET_IN[short]}."
+            f"the MLflow store at {place} does not let us in: {short}. {_LET_IN[short]}."
         )
     return ServiceError(
-        f"the MLflow store at {place} must answer, but got: {short}. Check that it runs and that"
+        f"the MLflow store at {place} does not answer: {short}. Check that it runs and that"
         " MLFLOW_TRACKING_URI is right, or unset that variable to keep results in ./mlflow.db."
     )
 

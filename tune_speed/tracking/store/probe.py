@@ -31,7 +31,7 @@ def probe_http(uri: str, *, timeout_s: float) -> None:
     )
     if response.status_code in (401, 403):
         raise ServiceError(
-            f"the MLflow server at {strip_secrets(uri)} must let us in, but it answered"
+            f"the MLflow server at {strip_secrets(uri)} does not let us in: it answered"
             f" {response.status_code} to {_login(uri)}. Set MLFLOW_TRACKING_USERNAME and"
             " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
         )
@@ -39,7 +39,7 @@ def probe_http(uri: str, *, timeout_s: float) -> None:
         raise OSError(f"HTTP status {response.status_code}")
     if response.status_code != 200 or not _is_json_object(response):
         raise ServiceError(
-            f"an MLflow server must answer at {strip_secrets(uri)}, but something else does (HTTP"
+            f"what answers at {strip_secrets(uri)} is not an MLflow server (HTTP"
             f" status {response.status_code}, {response.headers.get('Content-Type', 'no type')})."
             " Check host, port and path of MLFLOW_TRACKING_URI; `mlflow server` listens on 5000."
         )

@@ -93,7 +93,7 @@ def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str])
             found = client.get_experiment_by_name(study)
         if found.lifecycle_stage != "active":
             raise ServiceError(
-                f"the MLflow experiment {study!r} must not be deleted, but it lies in the trash of"
+                f"the MLflow experiment {study!r} is deleted: it lies in the trash of"
                 f" {strip_secrets(uri)}. Bring it back with `mlflow experiments restore"
                 f" --experiment-id {found.experiment_id}`, or give the study another name."
             )
@@ -126,7 +126,7 @@ def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
         sqlite.check_space(path.parent)
     elif not path.is_file():
         raise ServiceError(
-            f"results must be in {path}, but there is no such file yet. Run `tune-speed search"
+            f"there are no results in {path}: there is no such file yet. Run `tune-speed search"
             " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
         )
     load_mlflow()

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from tune_speed.core.config import Config
 from tune_speed.core.renamed import RecordedRecipe
+from tune_speed.core.text import counted
 
 FORMAT = 1
 """Version of the form, payload included."""
@@ -92,7 +93,9 @@ def _header(content: bytes, begin: int) -> tuple[Header, int]:
     try:
         return Header.model_validate_json(content[begin:end]), end + 1
     except ValidationError as error:
-        raise BadCheckpoint(f"its header is damaged, in {error.error_count()} fields") from error
+        raise BadCheckpoint(
+            f"its header is damaged, in {counted(error.error_count(), 'field')}"
+        ) from error
 
 
 def peek(beginning: bytes) -> Header:

@@ -16,6 +16,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
+from tune_speed.core.text import counted
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, optuna_trial, penalised_s
 from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget, better
@@ -75,7 +76,8 @@ class Vanilla(Baseline):
         trial.num_results += 1
         if self._is_stopped(trial_id, index, metric):
             trial.is_stopped = True
-            return f"stopped at {train_s:.1f} s: below ASHA's cutoff after {index + 1} evaluations"
+            seen = counted(index + 1, "evaluation")
+            return f"stopped at {train_s:.1f} s: below ASHA's cutoff after {seen}"
         self._searcher.on_trial_result(trial_id, self._result(index, metric))
         return None
 

@@ -141,18 +141,18 @@ def quiet_ray() -> None:
 def _no_ray(address: str | None, error: Exception) -> str:
     said = str(error).strip().rstrip(".")
     if "ray.init twice" in said:
-        return "Ray must not be running in this process yet, but it is. Call ray.shutdown() first."
+        return "Ray is running in this process already. Call ray.shutdown() first."
     if "AF_UNIX" in said:
         return f"Ray's sockets need short paths, but got: {said}. Set TMPDIR to a shorter folder."
     if address is None:
-        return f"Ray must start on this machine, but got: {said}. Is it too busy, or out of memory?"
+        return f"Ray does not start on this machine: {said}. Is it too busy, or out of memory?"
     if "No node info found" in said or "possible node ids" in said:
         return (
             f"--address {address} must be given on a machine that is a node of the cluster, but"
             " this one is none. Search there, with `ray job submit`, or through ray://HOST:10001."
         )
     return (
-        f"a Ray cluster must answer at {address}, but got: {said}."
+        f"no Ray cluster answers at {address}: {said}."
         " Start one with `ray start --head`, or leave --address out for a local one."
     )
 
@@ -180,6 +180,6 @@ def _refuse_dead_address(address: str) -> None:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise ServiceError(
-            f"a Ray cluster must answer at {address}, but got: {error}."
+            f"no Ray cluster answers at {address}: {error}."
             " Check the address, or leave --address out for a local cluster."
         ) from error

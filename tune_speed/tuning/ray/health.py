@@ -79,7 +79,7 @@ def _death_check() -> Callable[[], str | None]:
                 code = process.returncode
                 killed, over = f"was killed by signal {-code}", f"ended with exit code {code}"
                 how = killed if code < 0 else over
-                return f"Ray's {NEEDED[name]} must run as long as the search does, but it {how}"
+                return f"Ray's {NEEDED[name]}, without which no search runs, {how}"
         return None
 
     return ended
@@ -104,9 +104,7 @@ class Unreachable:
             if now_s - self._since_s < self._limit_s:
                 return None
             host, port = self._place
-            return (
-                f"the head of the Ray cluster must answer at {host}:{port}, but has not for"
-                f" {self._limit_s:.0f} s: {error}"
-            )
+            limit = f"{self._limit_s:.0f} s: {error}"
+            return f"the head of the Ray cluster has not answered at {host}:{port} for {limit}"
         self._since_s = None
         return None

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.tuning.simulation.benchmarks import Demonstration
 from tune_speed.tuning.simulation.comparison import Search
@@ -72,9 +73,9 @@ def caption(searches: Sequence[Search]) -> str:
     terms, seeds = searches[0].terms, len({search.seed for search in searches})
     overhead = f", {terms.trial_overhead_s:g} s to start a trial" if terms.trial_overhead_s else ""
     return (
-        f"{terms.num_workers} workers{overhead}, {seeds} seeds; budgets in full runs' worth."
-        " best_s: best time to target [s], geometric mean over seeds; a seed that missed counts"
-        " with the benchmark's longest run, which favours the loser."
+        f"{counted(terms.num_workers, 'worker')}{overhead}, {counted(seeds, 'seed')}; budgets in"
+        " full runs' worth. best_s: best time to target [s], geometric mean over seeds; a seed that"
+        " missed counts with the benchmark's longest run, which favours the loser."
         f" near_s: virtual time [s] until within {NEAR}x of the best time that any policy found; a"
         " seed that never was counts with the whole budget. Ratios: geometric means, with 95 %"
         " percentile bootstrap intervals over paired seeds."
@@ -116,4 +117,4 @@ def demonstration_tables(shown: Demonstration) -> RenderableType:
     bests = _table("each new best", INCUMBENT_COLUMNS, shown.trace.incumbents)
     found = bests if shown.trace.incumbents else Text("\nNo trial met the target.")
     first = _table("first trials", TRIAL_COLUMNS, trials[:FIRST_TRIALS])
-    return Group(Text(title), found, first, *more, Text(f"{len(trials)} trials: {ends}"))
+    return Group(Text(title), found, first, *more, Text(f"{counted(len(trials), 'trial')}: {ends}"))

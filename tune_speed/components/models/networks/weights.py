@@ -29,7 +29,7 @@ def fetching(name: str, *, library: str) -> Iterator[None]:
     # Hubs fail by OSError, RuntimeError and errors of their HTTP clients; the cause is chained.
     except Exception as error:
         raise DataError(
-            f"The published weights of {library}'s {name} must be at hand, but fetching them "
+            f"Fetching the published weights of {library}'s {name} "
             f"failed with {first_line(error)} Try `pretrained: false`, or a `weights_file`."
         ) from error
     finally:

@@ -1,0 +1,66 @@
+"""An entry of a listing in full."""
+
+import pytest
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.reporting.listings.details import explained
+from tune_speed.reporting.listings.listings import SETTINGS, TABLES, listing
+
+KINDS = {"optim": "optimizers"}
+
+
+def entry(what, name):
+    return explained(what, name, listing(what))
+
+
+def fields_of(what, name):
+    return {row["field"]: row for row in entry(what, name)["fields"]}
+
+
+def test_an_optimizer_is_explained_with_its_source_and_its_fields():
+    found, fields = entry("optimizers", "sgd"), fields_of("optimizers", "sgd")
+    assert found["about"].startswith("SGD with momentum m")
+    assert found["source"].startswith('Sutskever et al., "On the importance of initialization')
+    assert found["written"] == "optimizer: sgd"
+    assert fields["lr"]["default"] == "must be given"
+    about = "Momentum, in [0, 1); a schedule that cycles the momentum replaces it."
+    assert fields["momentum"] == {
+        "field": "momentum",
+        "type": "number",
+        "range": "≥ 0, < 1",
+        "default": "0.9",
+        "about": about,
+    }
+    assert (fields["lr_scales"]["type"], fields["lr_scales"]["range"]) == ("list of number", "≥ 0")
+    assert (fields["bias_lr"]["type"], fields["bias_lr"]["range"]) == ("number or null", "> 0")
+
+
+def test_a_field_that_takes_words_has_them_as_its_range():
+    assert fields_of("models", "resnet50")["stem"]["range"] == "cifar, native"
+    workers = fields_of("loaders", "dataloader")["workers"]
+    assert (workers["type"], workers["range"]) == ("integer or string", "≥ 0, ≤ 256 or auto")
+
+
+@pytest.mark.parametrize("place", TABLES)
+def test_every_field_of_every_entry_has_a_type_and_a_meaning(place):
+    what = KINDS.get(place, place)
+    for name in TABLES[place][0]:
+        rows = entry(what, name)["fields"]
+        assert all(row["type"] and row["default"] and row["about"] for row in rows), name
+
+
+def test_a_setting_of_the_recipe_is_explained_as_its_field():
+    assert all(list(fields_of("speedups", name)) == [name] for name in SETTINGS)
+
+
+def test_what_has_no_fields_is_its_row():
+    assert entry("metrics", "accuracy") == listing("metrics")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("sdg", "did you mean `sgd`?"), ("zzzqq", "`tune-speed list optimizers`")]
+)
+def test_an_unknown_name_is_told_with_what_to_try(name, told):
+    with pytest.raises(ConfigError, match="optimizers have no") as caught:
+        entry("optimizers", name)
+    assert told in str(caught.value)
