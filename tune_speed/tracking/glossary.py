@@ -109,6 +109,8 @@ TAGS: dict[str, str] = {
     "tune_speed.recommended": "parent run: its board and its favourites, what it recommends first",
     "tune_speed.model": "address of the trial's model, where `log_model: best` logged it",
     "mlflow.note.content": "the description that MLflow shows, in Markdown",
+    "tune_speed.note.<trial>": "experiment: what a person noted on a trial",
+    "tune_speed.star.<trial>": "experiment: yes if a person gave the trial a star",
     "mlflow.experimentKind": "experiment: trainings of models, in the words of MLflow's pages",
     "mlflow.parentRunId": "the search's run",
     "mlflow.runName": "the trial's number, or the study's name",
