@@ -8,6 +8,7 @@ import pytest
 from command import run_inside
 from image_files import encode, write_photos
 
+from tune_speed.api import first_study
 from tune_speed.study.file import load_study
 
 
@@ -34,6 +35,16 @@ def test_a_folder_becomes_a_study_file_whose_target_a_plain_run_reached(
     assert study.workload.model_dump()["dataset"]["image_size"] == 8
     comments = [line.rindex(" # ") for line in study.text.splitlines() if "  # " in line.lstrip()]
     assert len(set(comments)) == 1, "comments stand in one column"
+
+
+@pytest.mark.parametrize(
+    ("reached", "images", "target"), [(0.9931, 288, 0.98), (0.62, 5000, 0.61), (1.0, 100, 0.99)]
+)
+def test_the_target_is_a_standard_error_below_what_the_run_reached(
+    reached: float, images: int, target: float
+) -> None:
+    # By hand: 0.9931 − 0.0049, 0.62 − 0.0069; of 1 the error is 0.
+    assert first_study._target(reached, images) == target
 
 
 def test_it_says_what_comes_next_and_overwrites_nothing(photos: Path) -> None:

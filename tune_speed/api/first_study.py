@@ -141,7 +141,7 @@ def init(
         classes=len(np.unique(labels)),
         largest_class=share,
         reached=reached,
-        target=target or min(0.99, math.floor(reached * 100) / 100),
+        target=target or _target(reached, workload.sizes().validation),
         train_s=train_s,
         images_per_s=plain.samples / train_s,
         batch_sizes=_batch_sizes(workload),
@@ -170,6 +170,13 @@ def _learnt(plain: RunResult, share: float, probe_s: float) -> float:
     given = plain.stop_reason if reached is None else f"{reached:.4f}"
     hint = "Give it longer, as in `--probe 5m`, or look whether labels and images belong together."
     raise ConfigError.of("", must + why, given=given, hint=hint)
+
+
+def _target(reached: float, num_validation: int) -> float:
+    """Returns what a run reached less its standard error, √(a (1 − a) / n), in whole hundredths."""
+    # By luck alone the same run would miss what it just reached in every second search.
+    error = math.sqrt(reached * (1 - reached) / num_validation)
+    return min(0.99, math.floor(100 * (reached - error)) / 100)
 
 
 def _seen_from(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
