@@ -547,3 +547,49 @@ def test_of_many_the_best_two_thirds_and_others_at_random_are_kept() -> None:
     assert seen == set(range(10))
     for limit in (10, 11):
         assert _some(rows, values, limit, np.random.default_rng(0)) is rows
+
+
+def noisy_runs(mean_units: float, num: int, seed: int = 0) -> FloatArray:
+    """Returns distances of runs whose metric differs by one unit: y = sign(u) ln(1 + |u|)."""
+    units = mean_units + np.random.default_rng(seed).normal(size=num)
+    distances: FloatArray = np.sign(units) * np.log1p(np.abs(units))
+    return distances
+
+
+def test_runs_far_from_the_target_tell_the_noise_that_the_near_ones_show() -> None:
+    """Taken each by its own distance they told nearly twice the noise, and all seemed to hit."""
+    evidence = evidence_of(24)
+    there = np.full((200, 2), 0.9)
+    far = noisy_runs(-2.5, 200)
+    with_far = Evidence(
+        units=np.concatenate([evidence.units, there]),
+        costs=np.concatenate([evidence.costs, np.full(200, 11.0)]),
+        distances=np.concatenate([evidence.distances, far[:, None] - [[0.0, 0.1, 0.4]]]),
+        variances=np.zeros(224),
+        ranks=np.concatenate([evidence.ranks, far]),
+        fits=np.ones(224, dtype=bool),
+    )
+    model = model_of(with_far)
+    # To first order a run at the target differs by the same unit of the metric.
+    assert model.process.noise_sd == pytest.approx(1.0, rel=0.15)
+
+
+def test_of_very_many_runs_those_of_a_configuration_stay_alike_good_or_bad() -> None:
+    """Else its good runs stay and its bad ones go, and it looks worth another run for ever."""
+    means = []
+    for seed in range(20):
+        evidence = evidence_of(60)
+        own = noisy_runs(-1.0, 60, seed)
+        many = Evidence(
+            units=np.concatenate([evidence.units, np.full((60, 2), 0.9)]),
+            costs=np.concatenate([evidence.costs, np.full(60, 11.0)]),
+            distances=np.concatenate([evidence.distances, own[:, None] - [[0.0, 0.1, 0.4]]]),
+            variances=np.zeros(120),
+            ranks=np.concatenate([evidence.ranks, own]),
+            fits=np.ones(120, dtype=bool),
+        )
+        model = model_of(many, max_points=60)
+        points, values, *_ = model._seen
+        here = (points[:, :2] == 0.9).all(axis=1)
+        means.append(float(values[here, 0].mean() - own.mean()))
+    assert abs(np.mean(means)) < 0.05, "the runs that stay are better than all"

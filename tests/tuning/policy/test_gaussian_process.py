@@ -305,3 +305,20 @@ def test_where_all_is_noise_the_scales_are_the_priors_means() -> None:
     begin = fit_scales(points, np.full(4, 0.3), np.full(4, 1e12), max_iterations=50)
     expected = [0.0, np.log(0.3), *np.log([0.5 * np.sqrt(2)] * 2)]
     assert np.array([*begin[:2], *begin.log_lengths]) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_many_neighbours_that_agree_do_not_outvote_what_a_configuration_did_itself(
+    seed: int,
+) -> None:
+    """All are at 0.4, runs differ by 0.1, and one configuration was at 0 twice."""
+    rng, here = np.random.default_rng(seed), [[0.5, 0.5, 0.5]]
+    around = rng.random((300, 3))
+    points = np.concatenate([around, around[:60], here, here])
+    values = 0.4 + 0.1 * rng.normal(size=len(points))
+    values[-2:] = 0.0
+    fitted = Scales(0.0, np.log(0.09 / values.std()), np.log([0.7, 0.7, 0.7]))
+    scales = with_repeats(fitted, values, points, np.ones(len(points)))
+    process = GaussianProcess(points, values, np.zeros(len(points)), scales)
+    mean, _ = process.predict(np.array([*here, [0.52, 0.52, 0.52]]))
+    assert mean[1] - mean[0] > 0.05

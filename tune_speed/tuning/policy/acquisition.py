@@ -140,13 +140,16 @@ class Model:
         for units, cost in zip(evidence.units, evidence.costs, strict=True):
             self._costs.setdefault(units.tobytes(), float(cost))
         rows = np.flatnonzero(evidence.fits)
-        rows = _some(rows, evidence.distances[:, 0], settings.max_points, rng)
+        # By configuration: of one, its good runs alone would be left, and each counted for more.
+        usual = _mean_by_row(evidence.units[rows], evidence.distances[rows, 0])
+        some = _some(np.arange(len(rows)), usual, settings.max_points, rng)
+        rows, usual = rows[some], usual[some]
         points = self.points(evidence.units[rows], evidence.costs[rows])
         values, variances = evidence.distances[rows], evidence.variances[rows]
         self.threshold = min(0.0, float(values[:, 0].max()) + settings.margin)
         # Of a spread of the metric, the logarithm far from the target shows little.
-        shares = np.maximum(np.exp(-2 * np.abs(values[:, 0])), settings.least_share)
-        few = _some(np.arange(len(rows)), values[:, 0], settings.fit_points, rng)
+        shares = np.maximum(np.exp(-2 * np.abs(usual)), settings.least_share)
+        few = _some(np.arange(len(rows)), usual, settings.fit_points, rng)
         scales = fit_scales(points[few], values[few, 0], variances[few], shares=shares[few])
         scales = with_repeats(scales, values[:, 0], points, shares)
         self._seen = points, values, variances, shares, scales
@@ -376,6 +379,14 @@ def _some(
     num_best = 2 * limit // 3
     others = rng.choice(by_value[num_best:], size=limit - num_best, replace=False)
     return np.sort(np.concatenate([by_value[:num_best], others]))
+
+
+def _mean_by_row(rows: FloatArray, values: FloatArray) -> FloatArray:
+    """Returns for each of `values` (N,) the mean of those whose `rows` (N, P) are equal to its."""
+    _, group = np.unique(rows, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    means: FloatArray = (np.bincount(group, weights=values) / np.bincount(group))[group]
+    return means
 
 
 def _mutated(

@@ -33,6 +33,8 @@ SQRT5 = math.sqrt(5.0)
 JITTER = 1e-8
 OWN_DEGREES = 10.0
 """Repeats that the prior of the own share is worth."""
+LEAST_OWN = 0.1
+"""Of a run's variance. With 0.02, four hundred neighbours outvoted a configuration's own misses."""
 
 
 class Scales(NamedTuple):
@@ -152,7 +154,8 @@ def with_repeats(
     """Returns the scales with the noise that runs of the same configuration show, as far as any do.
 
     With ν degrees of freedom in all and their variance s², the variance of a run is
-    (ν₀ (1 − o) n² + ν s²) / (ν₀ + ν), with o the prior's share; what is left of n² is the own one.
+    (ν₀ (1 − o) n² + ν s²) / (ν₀ + ν), with o the prior's share; what is left of n² is the own one,
+    at least a tenth of it.
     """
     unit = _unit(values)
     _, group = np.unique(points, axis=0, return_inverse=True)
@@ -165,7 +168,7 @@ def with_repeats(
     within = float(((scaled - means[group]) ** 2).sum()) / freedom
     noise = math.exp(2 * scales.log_noise)
     run = (OWN_DEGREES * (1 - scales.own) * noise + freedom * within) / (OWN_DEGREES + freedom)
-    own = max(noise - run, 0.02 * noise)
+    own = max(noise - run, LEAST_OWN * run)
     return scales._replace(log_noise=0.5 * math.log(run + own), own=own / (run + own))
 
 
