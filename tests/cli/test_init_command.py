@@ -60,6 +60,14 @@ def test_it_says_what_comes_next_and_overwrites_nothing(photos: Path) -> None:
     assert done.code == 0 and "value: 0.6}" in (photos / "a study.yaml").read_text()
 
 
+def test_what_cannot_be_is_refused_and_a_name_of_digits_is_a_name(photos: Path) -> None:
+    (photos / "my photos").rename(photos / "2024")
+    done = run_inside("init", "2024", "--target", "1.5", folder=photos)
+    assert done.code == 2 and "--target" in done.err and not list(photos.glob("*.yaml"))
+    done = run_inside("init", "2024", "--probe", "0.5s", "--target", "0.7", folder=photos)
+    assert done.code == 0 and load_study(photos / "2024.yaml").name == "2024"
+
+
 def test_a_run_that_learns_nothing_proposes_nothing(photos: Path) -> None:
     noise = np.random.default_rng(1)
     for path in photos.rglob("*.png"):

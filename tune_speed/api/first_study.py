@@ -24,7 +24,9 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.runtime.device import resolve_device
+from tune_speed.study.file import study_of
 from tune_speed.study.schema import check_study_name
+from tune_speed.study.yaml import scan_yaml
 from tune_speed.training.workload import Workload
 
 TRIALS = 40
@@ -115,11 +117,11 @@ def init(
 ) -> FirstStudy:
     """Writes a commented study file for the images at `data`, and says what it is based on.
 
-    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs; what it
-    reaches is the target, unless one is given: the search then looks for what is there sooner.
+    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs. The target is
+    a little below what it reaches, unless one is given: the search looks for what is there sooner.
 
-    Raises: ConfigError if the file exists and is not to be replaced, or the run learnt nothing;
-    DataError.
+    Raises: ConfigError if the file exists and is not to be replaced, the run learnt too little to
+        propose a target, or the one given cannot be; DataError.
     """
     name = study or _study_name(Path(data))
     check_study_name(name)
@@ -133,7 +135,7 @@ def init(
     share = float(np.bincount(labels).max() / len(labels))
     workload = _workload(dataset, len(labels), probe_s)
     plain, epochs = _plain_run(workload, machine, probe_s, progress)
-    reached = _learnt(plain, share, probe_s)
+    reached = _learnt(plain, share, probe_s, is_needed=target is None)
     train_s = plain.clocks.train_s
     found = FirstStudy(
         file=str(file),
@@ -149,6 +151,7 @@ def init(
         time_budget_s=60 * math.ceil(TRIALS * train_s / machine.concurrent / 60 + 1),
     )
     text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs)
+    study_of(scan_yaml(text, file=str(file)), check_data=False)
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -156,13 +159,14 @@ def init(
     return found
 
 
-def _learnt(plain: RunResult, share: float, probe_s: float) -> float:
+def _learnt(plain: RunResult, share: float, probe_s: float, *, is_needed: bool) -> float:
     """Returns what a run reached.
 
-    Raises: ConfigError unless it names a quarter of those right that the largest class leaves.
+    Raises: ConfigError if it did not end, or `is_needed` and it names less than a quarter of those
+        right that the largest class leaves.
     """
     reached = plain.final.value("accuracy") if plain.final else None
-    least = share + LEAST_LEARNT * (1 - share)
+    least = share + LEAST_LEARNT * (1 - share) if is_needed else 0.0
     if reached is not None and reached >= least:
         return reached
     must = f"a plain run of {probe_s:g} s must reach an accuracy of {least:.2f} to propose a target"
@@ -266,10 +270,10 @@ def _text(
     text = f"""\
 # {found.images:,} images of {found.classes} classes. By `tune-speed init`; change what you like.
 #   tune-speed search {found.file}
-study: {name}
+study: {json.dumps(name)}
 
 workload:  # what must be reached; never searched
-  name: {name}
+  name: {json.dumps(name)}
   dataset:{fields}
   # A plain run of {found.train_s:.1f} s, {epochs:g} epochs, reached {found.reached:.4f} on the
   # validation part; naming the largest class always, {found.largest_class:.4f}.

@@ -20,7 +20,7 @@ def init(
         Path | None, typer.Option("--out", metavar="FILE", help="Where to write; else STUDY.yaml.")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="The target; else what a plain run reaches.")
+        float | None, typer.Option(min=0, max=1, help="The target; else what a plain run reaches.")
     ] = None,
     probe: Annotated[str, typer.Option(metavar="TIME", help="How long that run may take.")] = "60s",
     replace: Annotated[bool, typer.Option("--replace", help="Replace the file.")] = False,
