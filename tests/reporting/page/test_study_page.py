@@ -72,7 +72,7 @@ def test_page_has_the_answer_figures_trials_and_environment(page: str) -> None:
         'id="trial-t0007"',
         "torch",
         "2.15.0",
-        "tune-speed best --study study --export study.yaml",
+        "tune-speed best --study study --export study_best.yaml",
         "Training clock",
     ):
         assert text in page, text

@@ -95,7 +95,8 @@ def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tup
     if answer.verdict == "missed" or len(view.parts) > 1:
         return (by_id,)
     be_sure = ("Be sure: run the fastest again with fresh seeds", f"tune-speed certify {study}")
-    name = f"{file_stem(view.study)}.yaml"
+    # Not STUDY.yaml, as which the study itself is at hand.
+    name = f"{file_stem(view.study)}_best.yaml"
     export = f"tune-speed best --study {study} --export {name} && tune-speed train {name}"
     again = (("Write the recipe to a file and train it", export), by_id)
     return (*again, be_sure) if answer.verdict == "estimate" else again
