@@ -133,7 +133,7 @@ def test_name_and_hash_of_older_targets_are_as_they_were() -> None:
     ).identity(data_hash="d")
     loss = Workload(dataset=Digits(), target=Target(metric="loss", value=0.97, mode="min"))
     assert loss.identity(data_hash="d") != workload.identity(data_hash="d")
-    assert loss.name == "digits-loss-0.97"
+    assert loss.label == "digits-loss-0.97"
 
 
 @pytest.mark.parametrize("value", [0.3, 30.0, -5.0])

@@ -92,8 +92,8 @@ class Node:
     [
         ([], None),
         ([("log_monitor", 1)], None),
-        ([("raylet", -signal.SIGKILL)], "Ray's raylet must run .*, but it was killed by signal 9$"),
-        ([("monitor", 1), ("gcs_server", 2)], "GCS must run .*, but it ended with exit code 2$"),
+        ([("raylet", -signal.SIGKILL)], "Ray's raylet, .*, was killed by signal 9$"),
+        ([("monitor", 1), ("gcs_server", 2)], "GCS, .*, ended with exit code 2$"),
         ([("raylet", 0)], "ended with exit code 0$"),
     ],
 )
