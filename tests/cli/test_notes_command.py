@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import run_inside
 from making import make_record
 
-from tune_speed.cli import main
 from tune_speed.core.event_log import EventLog
 from tune_speed.core.records import Status
 from tune_speed.reporting.study.reader import read_study
@@ -41,24 +40,14 @@ def uri(filled: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def call(
-    uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Runs a command in this process: `call(*arguments, code=0)` returns stdout, then stderr."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setenv("TUNE_SPEED_STUDIES", str(tmp_path / "studies"))
-    monkeypatch.chdir(tmp_path)
+def call(uri: str, tmp_path: Path) -> Call:
+    """Runs a command: `call(*arguments, code=0)` returns what it printed, stdout first."""
+    places = {"MLFLOW_TRACKING_URI": uri, "TUNE_SPEED_STUDIES": str(tmp_path / "studies")}
 
     def run(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out + shown.err
+        done = run_inside(*arguments, folder=tmp_path, **places)
+        assert done.code == code, done.err
+        return done.out + done.err
 
     return run
 
@@ -72,6 +61,13 @@ def test_a_note_is_seen_wherever_its_trial_is(call: Call, uri: str) -> None:
     said = {trial.record.trial_id: trial.note for trial in read_study(uri, "mine").trials}
     assert said == {"t0000": Note("plateaus", True), "t0001": Note()}
     assert read_notes(uri, "other") == {}
+
+
+def test_a_trial_is_shown_though_its_study_was_renamed_in_mlflow(call: Call, uri: str) -> None:
+    call("note", "mine/t0000", "plateaus")
+    client = open_store(uri)
+    client.rename_experiment(client.get_experiment_by_name("mine").experiment_id, "ours")
+    assert "note: plateaus" in call("show", "ours/t0000")
 
 
 def test_each_part_of_a_note_changes_alone_and_can_be_taken_back(call: Call, uri: str) -> None:

@@ -46,7 +46,7 @@ def delete(
     try:
         shutil.rmtree(folder) if folder.is_dir() else None
     except OSError as error:
-        raise StorageError(f"{folder} must be removable, but: {error.strerror}.") from error
+        raise StorageError(f"{folder} cannot be removed: {error.strerror}.") from error
     if as_json:
         common.say_json({"study": study, "trials": trials, "in_mlflow_trash": trash})
         return

@@ -103,7 +103,7 @@ def show(
     Example: tune-speed show digits_quickstart/t0007
     """
     from tune_speed.reporting.trials.text import describe
-    from tune_speed.tracking.notes import NO_NOTE, read_notes, trial_key
+    from tune_speed.tracking.notes import NO_NOTE, notes_of, trial_key
     from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
     from tune_speed.tracking.store.uri import tracking_uri
 
@@ -111,7 +111,7 @@ def show(
     tracked = find_trial(uri, run_id)
     record = tracked.record
     key = trial_key(record.trial_id, record.kind)
-    note = read_notes(uri, record.study).get(key, NO_NOTE)
+    note = notes_of(uri, tracked.experiment_id).get(key, NO_NOTE)
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}

@@ -44,6 +44,13 @@ def read_notes(uri: str, study: str) -> dict[str, Note]:
     client = open_store(uri, create=False)
     with errors_of(uri):
         (experiment_id,) = experiments_of(client, uri, study)
+    return notes_of(uri, experiment_id)
+
+
+def notes_of(uri: str, experiment_id: str) -> dict[str, Note]:
+    """Returns the notes of the study with this id, whatever it is called in MLflow by now."""
+    client = open_store(uri, create=False)
+    with errors_of(uri):
         return notes_in(client.get_experiment(experiment_id).tags)
 
 
@@ -67,4 +74,4 @@ def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> 
             client.set_experiment_tag(experiment_id, NOTE + key, cleaned)
         if star is not None:
             client.set_experiment_tag(experiment_id, STAR + key, "yes" if star else "")
-        return found.name, notes_in(client.get_experiment(experiment_id).tags).get(key, NO_NOTE)
+    return found.name, notes_of(uri, experiment_id).get(key, NO_NOTE)
