@@ -5,7 +5,9 @@ import math
 import os
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +136,10 @@ def init(
     labels = prepare(dataset, on_progress=progress.decoded).train.labels
     share = float(np.bincount(labels).max() / len(labels))
     workload = _workload(dataset, len(labels), probe_s)
-    plain, epochs = _plain_run(workload, machine, probe_s, progress)
+    sizes = workload.sizes()  # Of a folder it lists all files.
+    batch_sizes = _batch_sizes(sizes.train)
+    trained = partial(_trained, workload, machine, _middle(batch_sizes), progress)
+    plain, epochs = _plain_run(trained, sizes.train / _middle(batch_sizes), probe_s, progress)
     reached = _learnt(plain, share, probe_s, is_needed=target is None)
     train_s = plain.clocks.train_s
     found = FirstStudy(
@@ -143,10 +148,10 @@ def init(
         classes=len(np.unique(labels)),
         largest_class=share,
         reached=reached,
-        target=target or _target(reached, workload.sizes().validation),
+        target=target or _target(reached, sizes.validation),
         train_s=train_s,
         images_per_s=plain.samples / train_s,
-        batch_sizes=_batch_sizes(workload),
+        batch_sizes=batch_sizes,
         max_train_s=float(f"{max(10.0, 2 * train_s):.2g}"),
         time_budget_s=60 * math.ceil(TRIALS * train_s / machine.concurrent / 60 + 1),
     )
@@ -211,36 +216,37 @@ def _tree_of(dataset: DatasetConfig) -> dict[str, Any]:
     return {"name": name, **dataset.model_dump(exclude_defaults=True)}
 
 
-def _batch_sizes(workload: Workload) -> tuple[int, ...]:
-    num_train = workload.sizes().train
+def _batch_sizes(num_train: int) -> tuple[int, ...]:
     return tuple(size for size in BATCH_SIZES if 4 * size <= num_train)[-3:] or (1,)
 
 
+def _middle(sizes: Sequence[int]) -> int:
+    return sizes[len(sizes) // 2]
+
+
 def _plain_run(
-    workload: Workload, machine: _Machine, probe_s: float, progress: Progress
+    trained: Callable[[float], RunResult], epoch_steps: float, probe_s: float, progress: Progress
 ) -> tuple[RunResult, float]:
     """Returns a run of about `probe_s` seconds, and its epochs, after one that measures steps."""
-    num_train = workload.sizes().train
-    sizes = _batch_sizes(workload)
-    batch_size = sizes[len(sizes) // 2]
-    first = _trained(workload, machine, FIRST_STEPS * batch_size / num_train, progress)
+    first = trained(FIRST_STEPS / epoch_steps)
     if not first.step_time_ms:
         return first, 0.0
-    epoch_s = num_train / batch_size * first.step_time_ms / 1000
+    epoch_s = epoch_steps * first.step_time_ms / 1000
     epochs = float(f"{min(MOST_EPOCHS, probe_s / epoch_s):.2g}")
     progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
-    return _trained(workload, machine, epochs, progress), epochs
+    return trained(epochs), epochs
 
 
-def _trained(workload: Workload, machine: _Machine, epochs: float, progress: Progress) -> RunResult:
-    sizes = _batch_sizes(workload)
+def _trained(
+    workload: Workload, machine: _Machine, batch_size: int, progress: Progress, epochs: float
+) -> RunResult:
     tree = {
         "recipe": {
             "model": machine.model,
             "optimizer": {"adamw": {"lr": 3e-3, "weight_decay": 0.01}},
             "lr_schedule": "one_cycle",
             "epochs": epochs,
-            "batch_size": sizes[len(sizes) // 2],
+            "batch_size": batch_size,
             "precision": machine.precision,
         },
         # Trials get one core each on a machine without a GPU.
