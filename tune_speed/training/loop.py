@@ -139,8 +139,6 @@ def _before_first_step(
     with clock.span("setup_s"):
         flops = counted(job, model)
         stepper = Stepper(model, averaging, recipe, device=device, ranks=job.ranks)
-    with clock.span("compile_s"):
-        record(job, stepper, loader)
     progress = Progress(
         job, model=model, clock=clock, sharing=sharing, phases=phases, flop_per_sample=flops
     )
@@ -156,6 +154,9 @@ def _before_first_step(
             checkpoints.restore(training)
             # What was read is no part of the run's peak.
             reset_peak_memory(device)
+    with clock.span("compile_s"):
+        # The optimizer's state has its place by now.
+        record(job, stepper, loader)
     return training
 
 

@@ -23,14 +23,8 @@ from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.step.batches import open_steps
-from tune_speed.training.step.gradient import Forward, RecordedGradient
-from tune_speed.training.step.step import (
-    Group,
-    Stepper,
-    is_lone_image,
-    micro_batch_of,
-    static_scale,
-)
+from tune_speed.training.step.gradient import Forward
+from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
 from tune_speed.training.throughput import place_of, step_key
 from tune_speed.training.together import JointClock, JointTurnstile
 from tune_speed.training.trial import utc_now
@@ -79,26 +73,17 @@ def warm_up(job: Job, model: nn.Module, forward: Forward, shape: Shape) -> None:
 
 
 def record(job: Job, stepper: Stepper, loader: Loader) -> None:
-    """Lets a gradient that is recorded meet each kind of micro-batch, and leaves no other trace."""
-    gradient, recipe = stepper.gradient, job.recipe
-    if not isinstance(gradient, RecordedGradient):
+    """Lets a stepper that records meet each kind of step, and leaves no other trace."""
+    if stepper.recorder is None:
         return
+    recipe, most = job.recipe, micro_batch_of(job.recipe)
     for shape in job.shapes:
         full = recipe.samples_per_step * shape.growth
         for num_samples in {min(full, loader.num_samples), loader.num_samples % full} - {0}:
-            dummy = open_dummy(recipe, job.splits, num_samples=num_samples, device=job.device)
+            sizes = [min(most, num_samples - done) for done in range(0, num_samples, most)]
             with without_trace(stepper.model, device=job.device):
                 recipe.speedups.begin_step(stepper.model, shape)
-                group = Group(num_samples, dummy.epoch(0))
-                divisor = float(group.num_learned(recipe, shape))
-                divisor /= static_scale(recipe, divisor)
-                gradient.begin()
-                for images, labels in group.micro_batches:
-                    gradient.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
-                gradient.refuse_nonsense()
-                # Steps that are not recorded may come before the first one.
-                stepper.model.zero_grad()
-            dummy.close()
+                stepper.record(Group(num_samples, map(loader.dummy, sizes)), shape)
 
 
 def isolated_phases(

@@ -11,10 +11,11 @@ from training import CPU, NUM_CLASSES, make_recipe, make_splits
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Streaming
-from tune_speed.experiments.profiling.phases import PHASES, PhaseTimer, TimedGradient
+from tune_speed.experiments.profiling.phases import PHASES, PhaseTimer, TimedGradient, time_replays
 from tune_speed.experiments.profiling.pipeline import open_pipeline
-from tune_speed.training.step.gradient import RECORDERS, Recorded, gradient_of
-from tune_speed.training.step.step import Group, build_optimizer, take_step
+from tune_speed.training.step.gradient import EagerGradient
+from tune_speed.training.step.recorded import RECORDERS, Recorded, RecordedStep
+from tune_speed.training.step.step import Group, Stepper, build_optimizer, take_step
 
 SHAPE = Shape(6, 6)
 SIZE, BATCHES = 8, 2
@@ -73,7 +74,7 @@ def step_of(
     optimizer, scaler = build_optimizer(model, recipe, device=CPU)
     update = optimizer.step
     optimizer.step = lambda *_: (sleep(update_s), update())[1]  # type: ignore[method-assign]
-    inner = gradient_of(recipe, model, forward=model, scaler=scaler, device=CPU)
+    inner = EagerGradient(recipe, forward=model, scaler=scaler, device=CPU)
     gradient = TimedGradient(inner, timer, scaler)
 
     def step() -> None:
@@ -140,25 +141,6 @@ def test_step_with_the_timer_off_has_no_borders() -> None:
     assert (synchronised, set(timer.total_s.values())) == ([], {0.0})
 
 
-def test_gradient_without_a_border_is_forward_and_backward_in_one() -> None:
-    clock = FakeClock()
-    timer = make_timer(clock)
-
-    class Replayed:
-        def begin(self) -> None: ...
-
-        def add(self, images: Tensor, labels: Tensor, **_: Any) -> Tensor:
-            clock.sleep(13.0)
-            return torch.zeros(())
-
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    gradient = TimedGradient(Replayed(), timer, scaler)
-    with timer.on():
-        gradient.add(torch.ones(1), torch.ones(1), divisor=1.0, shape=SHAPE, frac=1.0)
-    assert timer.total_s["forward_backward"] == 13.0
-    assert timer.total_s["forward"] == timer.total_s["backward"] == 0.0
-
-
 def test_copies_to_the_device_are_told_from_waiting() -> None:
     """The device is torch's `meta`, which every machine has."""
     clock, meta = FakeClock(), torch.device("meta")
@@ -208,22 +190,26 @@ def test_recorded_steps_have_no_border_inside(monkeypatch: pytest.MonkeyPatch) -
     synchronised = list[str]()
     timer = PhaseTimer(synchronize=lambda: synchronised.append("wait"))
 
-    def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> Recorded:
+    def record(call: Callable[[], list[Tensor]], device: torch.device, pool: Any) -> Recorded:
         before = len(synchronised)
-        result = call()
-        assert len(synchronised) == before
-        return Recorded(lambda: None, result, pool)
+        results = call()
+
+        def replay() -> None:
+            call()
+            assert len(synchronised) == before or timer.phase == "forward_backward"
+
+        return Recorded(replay, [torch.ones(tensor.shape) for tensor in results], pool)
 
     monkeypatch.setitem(RECORDERS, "cpu", record)
+    monkeypatch.setattr(RecordedStep, "_refuse_nonsense", lambda *_: None)
     recipe = make_recipe(batch_size=SIZE, accumulation_steps=BATCHES, cuda_graph=True)
     model = SlowNetwork(lambda seconds: None)
-    _, scaler = build_optimizer(model, recipe, device=CPU)
-    inner = gradient_of(recipe, model, forward=model, scaler=scaler, device=CPU)
-    gradient = TimedGradient(inner, timer, scaler)
+    stepper = Stepper(model, model, recipe, device=CPU)
+    assert stepper.recorder is not None
+    time_replays(stepper.recorder, timer)
     with timer.on():
-        gradient.begin()
-        images, labels = next(batches(lambda seconds: None, 0.0))
-        gradient.add(images, labels, divisor=16.0, shape=SHAPE, frac=1.0)
+        arriving = timer.over(batches(lambda seconds: None, 0.0), CPU)
+        stepper.take_still(Group(SIZE * BATCHES, arriving), SHAPE)
     assert timer.total_s["forward_backward"] > 0
     assert timer.total_s["forward"] == timer.total_s["backward"] == 0.0
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tune_speed.training.step import gradient
+from tune_speed.training.step import recorded
 
 
 @pytest.fixture
@@ -15,13 +15,19 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Lets a CPU record by calling again; lists the memory that each recording was given."""
     pools: list[Any] = []
 
-    def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> gradient.Recorded:
-        for _ in range(gradient.REHEARSALS):
+    def record(
+        call: Callable[[], list[Tensor]], device: torch.device, pool: Any
+    ) -> recorded.Recorded:
+        for _ in range(recorded.REHEARSALS):
             call()
         pools.append(pool)
-        result = torch.full((), torch.nan)
-        own = pool or f"pool {len(pools)}"
-        return gradient.Recorded(lambda: result.copy_(call()), result, own)
+        results = [torch.full_like(tensor, torch.nan) for tensor in call()]
 
-    monkeypatch.setitem(gradient.RECORDERS, "cpu", record)
+        def replay() -> None:
+            for held, new in zip(results, call(), strict=True):
+                held.copy_(new)
+
+        return recorded.Recorded(replay, results, pool or f"pool {len(pools)}")
+
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
     return pools

@@ -15,11 +15,12 @@ from tune_speed.core.records import RunResult
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step import gradient
+from tune_speed.training.step import recorded
 
 TREE: dict[str, Any] = {
     "model": {"resnet": {"depth": 8}},
-    "optimizer": {"sgd": {"lr": 0.01}},
+    # A rate that fp32 has exactly: recorded steps read it from memory.
+    "optimizer": {"sgd": {"lr": 0.0078125}},
     "epochs": 3,
     "batch_size": 8,
 }
@@ -29,19 +30,21 @@ TREE: dict[str, Any] = {
 def calls(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lets steps be recorded on a CPU, as `recordings` does; says what the recorder did."""
     done: list[str] = []
-    record_on_cpu = gradient.RECORDERS["cpu"]
+    record_on_cpu = recorded.RECORDERS["cpu"]
 
-    def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> gradient.Recorded:
-        recorded = record_on_cpu(call, device, pool)
+    def record(
+        call: Callable[[], list[Tensor]], device: torch.device, pool: Any
+    ) -> recorded.Recorded:
+        found = record_on_cpu(call, device, pool)
 
         def replay() -> None:
             done.append("replay")
-            recorded.replay()
+            found.replay()
 
         done.append("record")
-        return recorded._replace(replay=replay)
+        return found._replace(replay=replay)
 
-    monkeypatch.setitem(gradient.RECORDERS, "cpu", record)
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
     return done
 
 
@@ -65,27 +68,27 @@ def test_recorded_steps_learn_to_the_bit_what_launched_ones_do(name: str, calls:
     assert "record" in calls and "replay" in calls
 
 
-def test_each_kind_of_micro_batch_is_recorded_once_and_before_the_first_step(
+def test_each_kind_of_step_is_recorded_once_and_before_the_first_step(
     calls: list[str],
 ) -> None:
-    # 24 images in steps of 9: micro-batches of 3, in steps of 9 and in the last one of 6.
+    # 24 images in steps of 9: three micro-batches of 3, and two in the last step of an epoch.
     run(batch_size=3, accumulation_steps=3, cuda_graph=True)
     assert calls.count("record") == 2
-    ahead = calls[: len(calls) - 8 * 3]  # 8 micro-batches an epoch, 3 epochs
+    ahead = calls[: len(calls) - 3 * 3]  # 3 steps an epoch, 3 epochs
     assert ahead.count("record") == 2
 
 
 def test_recordings_are_limited_in_number(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradient, "MOST_KINDS", 1)
+    monkeypatch.setattr(recorded, "MOST_KINDS", 1)
     launched = curve(run(batch_size=7))
     assert curve(run(batch_size=7, cuda_graph=True)) == launched
     assert calls.count("record") == 1
 
 
 def test_without_a_recorder_for_the_device_steps_are_launched() -> None:
-    assert "cpu" not in gradient.RECORDERS
+    assert "cpu" not in recorded.RECORDERS
     assert curve(run(cuda_graph=True)) == curve(run())
 
 

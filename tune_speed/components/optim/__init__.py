@@ -1,7 +1,13 @@
 """Optimizers, one file each."""
 
 from tune_speed.components.optim.adam import Adam, AdamW
-from tune_speed.components.optim.base import MOMENTA, OptimizerConfig, momenta, set_rates
+from tune_speed.components.optim.base import (
+    MOMENTA,
+    OptimizerConfig,
+    has_even_steps,
+    momenta,
+    set_rates,
+)
 from tune_speed.components.optim.muon import Muon
 from tune_speed.components.optim.sgd import Sgd
 from tune_speed.components.optim.swats import Swats
@@ -27,6 +33,7 @@ __all__ = [
     "Sgd",
     "Swats",
     "YellowFin",
+    "has_even_steps",
     "momenta",
     "set_rates",
 ]

@@ -50,6 +50,10 @@ class Adam(OptimizerConfig):
         )
         return optimizer
 
+    def is_recordable(self, built: "Optimizer") -> bool:
+        """Returns True: it is `capturable`, in torch's word."""
+        return True
+
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: before each step, w <- w - lr * weight_decay * w.

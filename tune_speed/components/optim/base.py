@@ -49,6 +49,10 @@ class OptimizerConfig(Config):
         torch's fused kernels, which the device must have.
         """
 
+    def is_recordable(self, built: "Optimizer") -> bool:
+        """Returns whether a step of the optimizer that was built asks the host nothing."""
+        return False
+
     def step_lr(self, effective_batch_size: int) -> float:
         """Returns the rate of a step: lr * effective_batch_size / lr_per_examples, or just lr."""
         return self.rate_of_step(self.lr, effective_batch_size)
@@ -127,6 +131,17 @@ def with_lr_scales(
     return split
 
 
+def has_even_steps(
+    optimizer: OptimizerConfig, schedule: ScheduleConfig, built: "Optimizer"
+) -> bool:
+    """Returns whether a run's steps can be one recorded step: they differ in gradients and rates.
+
+    That is, the host decides nothing, and the schedule changes no momentum.
+    """
+    momenta = (schedule.factors(k / 8, step_frac=1 / 8).momentum for k in range(1, 9))
+    return optimizer.is_recordable(built) and all(momentum is None for momentum in momenta)
+
+
 MOMENTA = ("momentum", "sgd_momentum")
 """Fields that a schedule's momentum replaces; null: as the first."""
 
@@ -144,7 +159,12 @@ def momenta(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> dict[str, b
 def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
     """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given."""
     for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factors.lr
+        rate = group["base_lr"] * factors.lr
+        if isinstance(group["lr"], float | int):
+            group["lr"] = rate
+        else:
+            # A recorded step reads it from this memory.
+            group["lr"].fill_(rate)
         if factors.momentum is None:
             continue
         # A group with neither finds its momentum by itself (YellowFin).

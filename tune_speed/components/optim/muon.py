@@ -76,6 +76,10 @@ class Muon(OptimizerConfig):
             fused=fused_or_default(fused),
         )
 
+    def is_recordable(self, built: "Optimizer") -> bool:
+        """Returns whether SGD's kernels are the fused ones: others take rates from the host."""
+        return bool(built.defaults["fused"])
+
     def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
         """Returns the groups of every optimizer, split in hidden and other weights, and biases."""
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)

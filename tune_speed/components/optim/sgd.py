@@ -73,6 +73,10 @@ class Sgd(OptimizerConfig):
                 momentum_buffers(optimizer, group["params"])
         return optimizer
 
+    def is_recordable(self, built: "Optimizer") -> bool:
+        """Returns whether its kernels are the fused ones: others take rates from the host."""
+        return bool(built.defaults.get("fused"))
+
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
         """Returns the groups of every optimizer, split where tensors have rates of their own."""
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)

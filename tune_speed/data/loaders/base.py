@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -19,6 +19,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tune_speed.data.loaders.batches import Batches
+
+Make: TypeAlias = "Callable[..., tuple[Tensor, Tensor]]"
+Batch: TypeAlias = "Planned | tuple[Tensor, Tensor]"
+"""Images (B, C, H, W) and labels (B,), made or to be made."""
+
+
+class Planned:
+    """A batch that is not made yet: unpacked, it becomes (images, labels)."""
+
+    def __init__(self, make: Make, *tensors: Tensor) -> None:
+        """Takes what makes it from tensors on the device, and these."""
+        self.make, self.tensors = make, tensors
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Makes the batch."""
+        return iter(self.make(*self.tensors))
+
+
+def made_from(batch: Batch) -> tuple[Make, tuple[Tensor, ...]]:
+    """Returns what makes a batch, and of which tensors: of one that is there, its own."""
+    return (batch.make, batch.tensors) if isinstance(batch, Planned) else (_as_it_is, batch)
+
+
+def _as_it_is(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    return images, labels
 
 
 class Loader(ABC):
@@ -35,6 +60,13 @@ class Loader(ABC):
         return self._batches.order.num_in(epoch)
 
     @abstractmethod
+    def planned(self, epoch: int, *, skip: int = 0) -> Iterator[Planned]:
+        """Returns the batches of `epoch` before their images are made; one at a time is valid."""
+
+    @abstractmethod
+    def dummy(self, size: int) -> Planned:
+        """Returns a batch of so many images that are all alike, made as those of `planned`."""
+
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Returns the batches of epoch number `epoch`, from 0; the last may be smaller.
 
@@ -43,6 +75,9 @@ class Loader(ABC):
         Images are float32, normalised, (B, C, H, W); labels int64, (B,). Which images come, and
         how often, is the order's affair.
         """
+        for batch in self.planned(epoch, skip=skip):
+            images, labels = batch
+            yield images, labels
 
     def reorder(self, order: Order) -> None:
         """Gives the epochs from now on another order of the same batch size; none is under way."""

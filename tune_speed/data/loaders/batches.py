@@ -59,8 +59,11 @@ class Batches:
         assert order.batch_size == self.order.batch_size, "loaders have room for one batch size"
         self.order = order
 
-    def plans(self, epoch: int, *, skip: int = 0) -> Iterator[BatchPlan]:
-        """Yields what each batch of epoch number `epoch` is made of, from number `skip` on."""
+    def plans(self, epoch: int, *, skip: int = 0) -> Iterator[Tensor]:
+        """Yields what each batch of epoch number `epoch` is made of, from number `skip` on.
+
+        They are the rows of a `BatchPlan` as one tensor, (8, B).
+        """
         order = self.order.epoch(epoch)
         draws = draw_in_order(
             self.augmentation,
@@ -78,13 +81,19 @@ class Batches:
             table = table.pin_memory()
         table = table.to(self.device, non_blocking=True)
         for start in range(skip * self.order.batch_size, table.shape[1], self.order.batch_size):
-            yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
+            yield table[:, start : start + self.order.batch_size]
 
-    def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
-        """Returns the plan's images: float32 (B, C, H, W), normalised and augmented.
+    def dummy_plan(self, size: int) -> Tensor:
+        """Returns a plan of so many times the first image."""
+        return torch.zeros((len(BatchPlan._fields), size), dtype=torch.int64, device=self.device)
 
-        They are at `indices` (B,) of `pixels`, uint8 (N, H, W, C): the whole set, or the batch.
+    def make(self, pixels: Tensor, table: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
+        """Returns a plan's images, float32 (B, C, H, W), normalised and augmented, and labels.
+
+        `pixels`, uint8 (N, H, W, C), are the `whole` set, or those of the batch.
         """
+        plan = BatchPlan(*table.unbind())
+        indices = plan.indices if whole else torch.arange(len(pixels), device=pixels.device)
         pad, side = self.augmentation.pad, self.augmentation.cutout
         if pad or self.augmentation.flip != "none":
             y, x, is_flipped = plan.shift_y, plan.shift_x, plan.is_flipped
@@ -98,4 +107,5 @@ class Batches:
             images = image_ops.change_affinely(images, plan.affine, most=self.augmentation.affine)
         if side:
             image_ops.cut_out(images, side=side, corner_y=plan.corner_y, corner_x=plan.corner_x)
-        return image_ops.to_channels_first(images, channels_last=self.channels_last)
+        images = image_ops.to_channels_first(images, channels_last=self.channels_last)
+        return images, plan.labels

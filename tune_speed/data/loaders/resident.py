@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tune_speed.data.base import Pixels
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Loader, Planned
 from tune_speed.data.loaders.batches import Batches
 
 PIECE = 1024
@@ -21,11 +21,18 @@ class ResidentLoader(Loader):
         super().__init__(batches)
         self._pixels: Tensor | None = on_device(pixels, batches.device)
 
-    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def planned(self, epoch: int, *, skip: int = 0) -> Iterator[Planned]:
         """Yields the batches of epoch number `epoch`, from number `skip` on."""
-        for plan in self._batches.plans(epoch, skip=skip):
-            assert self._pixels is not None, "the loader is closed"
-            yield self._batches.images(self._pixels, plan.indices, plan), plan.labels
+        for table in self._batches.plans(epoch, skip=skip):
+            yield Planned(self._make, table)
+
+    def dummy(self, size: int) -> Planned:
+        """Returns a batch of the first image."""
+        return Planned(self._make, self._batches.dummy_plan(size))
+
+    def _make(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._pixels is not None, "the loader is closed"
+        return self._batches.make(self._pixels, table, whole=True)
 
     def close(self) -> None:
         """Gives the device's memory back."""

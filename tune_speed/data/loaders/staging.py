@@ -31,7 +31,7 @@ class Staging:
 
     def __init__(self, shape: tuple[int, ...], *, device: torch.device, is_pinned: bool) -> None:
         """Allocates buffers for batches of at most `shape` (B, H, W, C), page-locked on request."""
-        self._device = device
+        self._device, self.image_shape = device, shape[1:]
         self._module: Any = torch.get_device_module(device)
         self._stream = self._module.Stream(device)
         self._buffers = [

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Loader, Planned
 from tune_speed.data.loaders.batches import Batches
 from tune_speed.data.loaders.gather_worker import gather
 from tune_speed.data.loaders.staging import Staging
@@ -78,7 +78,7 @@ class StreamingLoader(Loader):
         super().reorder(order)
         self._begin(0)
 
-    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def planned(self, epoch: int, *, skip: int = 0) -> Iterator[Planned]:
         """Yields the batches of epoch number `epoch`, from `skip` on; one epoch at a time.
 
         Raises: DataError if a worker died, failed, or did not deliver in time.
@@ -86,15 +86,22 @@ class StreamingLoader(Loader):
         if epoch != self._next_epoch or skip:
             self._begin(epoch, skip=skip)
         self._next_epoch = -1
-        for plan in self._batches.plans(epoch, skip=skip):
+        for table in self._batches.plans(epoch, skip=skip):
             assert not self._is_closed, "the loader is closed"
-            pixels = next(self._arriving)
-            positions = torch.arange(len(pixels), device=pixels.device)
-            yield self._batches.images(pixels, positions, plan), plan.labels
+            yield Planned(self._make, next(self._arriving), table)
         if self._is_persistent:
             self._next_epoch = epoch + 1
         else:
             self._source.stop()
+
+    def dummy(self, size: int) -> Planned:
+        """Returns a batch of black images."""
+        shape, device = (size, *self._staging.image_shape), self._batches.device
+        pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
+        return Planned(self._make, pixels, self._batches.dummy_plan(size))
+
+    def _make(self, pixels: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        return self._batches.make(pixels, table, whole=False)
 
     def close(self) -> None:
         """Ends the workers and waits for them."""

@@ -25,7 +25,7 @@ WORDS: dict[str, str] = {
     "host_to_device": "copying to the device",
     "forward": "forward",
     "backward": "backward",
-    "forward_backward": "forward and backward, recorded",
+    "forward_backward": "recorded step",
     "optimizer": "optimizer",
     "sync": "averaging gradients",
     "loop": "the loop itself",

@@ -17,7 +17,7 @@
 | `forward`          | the batch is there         | its loss is: change of the batch, choice of   |
 |                    |                            | samples, network, loss                        |
 | `backward`         | the loss is there          | its gradient is added                         |
-| `forward_backward` | both in one call that has no border inside: a recorded CUDA graph          |
+| `forward_backward` | both, and mostly images and update too, in a recorded CUDA graph           |
 | `optimizer`        | the last gradient is there | the weights are new: clipping, update,        |
 |                    |                            | clearing, averaging of weights                |
 | `loop`             | all else                   |                                               |
@@ -35,7 +35,8 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.training.step.gradient import Gradient, RecordedGradient
+from tune_speed.training.step.gradient import Gradient
+from tune_speed.training.step.recorded import RecordedStep, Recording
 
 Phase = Literal[
     "data_wait",
@@ -93,11 +94,8 @@ class PhaseTimer:
         finally:
             self._phase = None
 
-    def enter(self, phase: Phase, *, ending_as: Phase | None = None) -> Phase | None:
-        """Ends the phase under way, begins another one, and returns the one that ended.
-
-        The time up to now is counted as `ending_as`, if not as what had begun.
-        """
+    def enter(self, phase: Phase) -> Phase | None:
+        """Ends the phase under way, begins another one, and returns the one that ended."""
         before = self._phase
         # With the timer off, a border costs next to nothing: the same calls run in both kinds.
         if before is None:
@@ -105,9 +103,8 @@ class PhaseTimer:
         launched_s = self._now()
         self._synchronize()
         ended_s = self._now()
-        counted = ending_as or before
-        self.total_s[counted] += ended_s - self._began_s
-        self.launched_s[counted] += launched_s - self._began_s
+        self.total_s[before] += ended_s - self._began_s
+        self.launched_s[before] += launched_s - self._began_s
         # Reading the clock is no part of what begins.
         self._phase, self._began_s = phase, ended_s
         return before
@@ -165,11 +162,7 @@ class TimedGradient:
     def __init__(self, inner: Gradient, timer: PhaseTimer, scaler: torch.amp.GradScaler) -> None:
         """Takes what computes the gradient, and the scaler of its loss."""
         self._inner, self._timer = inner, timer
-        # The loss is scaled right before its backward, so that call is the border. Where it does
-        # not come, forward and backward are one call, as in a recorded graph, whose recording must
-        # not be waited in.
-        if isinstance(inner, RecordedGradient):
-            return
+        # The loss is scaled right before its backward, so that call is the border.
         scale = scaler.scale
 
         def scale_at_border(loss: Any) -> Any:
@@ -178,19 +171,26 @@ class TimedGradient:
 
         scaler.scale = scale_at_border  # type: ignore[method-assign, assignment]
 
-    def begin(self) -> None:
-        """Readies the parameters for a step."""
-        self._inner.begin()
-
     def add(
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
         """Adds the gradient; see `gradient.Gradient`."""
         self._timer.enter("forward")
         loss = self._inner.add(images, labels, divisor=divisor, shape=shape, frac=frac)
-        is_one_call = self._timer.phase == "forward"
-        self._timer.enter("loop", ending_as="forward_backward" if is_one_call else None)
+        self._timer.enter("loop")
         return loss
+
+
+def time_replays(recorder: RecordedStep, timer: PhaseTimer) -> None:
+    """Counts what was recorded as one phase: there is no border inside a graph."""
+    replay = recorder.replay
+
+    def timed(recording: Recording) -> None:
+        timer.enter("forward_backward")
+        replay(recording)
+        timer.enter("optimizer")
+
+    recorder.replay = timed  # type: ignore[method-assign]
 
 
 class StepsTaken(NamedTuple):

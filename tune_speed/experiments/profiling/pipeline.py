@@ -10,7 +10,7 @@ import torch
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.split import Splits
-from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient
+from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient, time_replays
 from tune_speed.runtime.device import synchronizer
 from tune_speed.runtime.step_timer import warm_up
 from tune_speed.runtime.training_clock import Waits
@@ -62,7 +62,10 @@ def open_pipeline(
     try:
         waits, timer = Waits(), PhaseTimer(synchronize=synchronizer(device))
         stepper = Stepper.still(model, forward, recipe, device=device)
-        stepper.gradient = TimedGradient(stepper.gradient, timer, stepper.scaler)
+        if stepper.recorder is None:
+            stepper.gradient = TimedGradient(stepper.gradient, timer, stepper.scaler)
+        else:
+            time_replays(stepper.recorder, timer)
         steps = open_steps(loader, recipe, repeat((shape, 1)), waits)
 
         def take_group(group: Group) -> None:

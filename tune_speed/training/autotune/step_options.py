@@ -29,7 +29,7 @@ from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.build import open_dummy, set_kernels, step_schedule_of
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import RECORDERS
+from tune_speed.training.step.recorded import RECORDERS
 from tune_speed.training.step.step import micro_batch_of
 from tune_speed.training.throughput import step_key
 

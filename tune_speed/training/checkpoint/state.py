@@ -53,7 +53,7 @@ def state_of(training: Training) -> State:
     # generators are not seeded, and nothing in a run draws from them.
     shared = {
         "weights": dict(training.model.named_parameters()),
-        "optimizer": stepper.optimizer.state_dict(),
+        "optimizer": _with_plain_rates(stepper.optimizer.state_dict()),
         "scaler": stepper.scaler.state_dict(),
         "averager": None if averager is None else averager.state(),
         "progress": progress.state().model_dump_json(),
@@ -110,6 +110,12 @@ def restore(training: Training, state: State) -> None:
     torch.set_rng_state(own["random"]["cpu"])
     if job.device.type == "cuda":
         torch.cuda.set_rng_state(own["random"]["device"], job.device)
+
+
+def _with_plain_rates(state: State) -> State:
+    """Returns an optimizer's state as it is where steps are not recorded."""
+    groups = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
 
 
 def _on_host(value: Any) -> Any:

@@ -4,16 +4,12 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
-from torch import Tensor
-
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Batch, Loader
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import Group
-
-Batch = tuple[Tensor, Tensor]
 
 
 class Position(NamedTuple):
@@ -46,7 +42,7 @@ def open_steps(
     had: list[Batch] = []
     rest: Iterator[Batch] = iter(())
     if position.num_batches:
-        rest = loader.epoch(position.epoch, skip=position.num_batches - 1)
+        rest = _epoch(loader, recipe, position.epoch, skip=position.num_batches - 1)
         had = [next(rest)]
         rest = waits.over(rest)
     return _steps(loader, recipe, shapes, waits, ranks, position, rest, had)
@@ -79,6 +75,11 @@ def _position(loader: Loader, recipe: Recipe, shapes: Iterable[Shape], ranks: Ra
     return position
 
 
+def _epoch(loader: Loader, recipe: Recipe, epoch: int, *, skip: int = 0) -> Iterator[Batch]:
+    """Returns the batches of an epoch; a step that is recorded makes their images itself."""
+    return loader.planned(epoch, skip=skip) if recipe.cuda_graph else loader.epoch(epoch, skip=skip)
+
+
 def _steps(
     loader: Loader,
     recipe: Recipe,
@@ -101,7 +102,7 @@ def _steps(
             rest = next(micro_batches, None)
             assert rest is None, "an epoch has no more batches than its number of samples"
             epoch += 1
-            micro_batches, left = waits.over(loader.epoch(epoch)), loader.num_in(epoch)
+            micro_batches, left = waits.over(_epoch(loader, recipe, epoch)), loader.num_in(epoch)
         num_samples = min(recipe.samples_per_step * shape.growth, left)
         left -= num_samples
         group = Group(num_samples, micro_batches, share.counts(num_samples))

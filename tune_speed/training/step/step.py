@@ -2,19 +2,23 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from tune_speed.components.optim import has_even_steps
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.data.base import Images
+from tune_speed.data.loaders.base import Batch
 from tune_speed.data.orders.base import Order
 from tune_speed.runtime.device import pacer
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient, gradient_of
+from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient
+from tune_speed.training.step.recorded import MOST_BATCHES, RECORDERS, Parts, RecordedStep
 
 MOMENTUM = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
 """What an optimizer remembers of a weight's gradients."""
@@ -25,7 +29,7 @@ class Group(NamedTuple):
 
     num_samples: int
     """Over all devices."""
-    micro_batches: Iterable[tuple[Tensor, Tensor]]
+    micro_batches: Iterable[Batch]
     counts: tuple[int, ...] = ()
     """Samples of each device, where there are several."""
 
@@ -117,26 +121,54 @@ def take_step(
     average sums over ranks, hence the factor. Without `gradient`, that of a micro-batch is computed
     operation by operation.
     """
-    loss_sum = torch.zeros((), device=device)
-    num_learned = group.num_learned(recipe, shape)
     gradient = gradient or EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
-    gradient.begin()
-    num_batches = group.num_batches(recipe, ranks)
+    loss_sum = add_gradients(
+        group, recipe, gradient, shape=shape, frac=frac, forward=forward, device=device, ranks=ranks
+    )
+    scale = static_scale(recipe, group.num_learned(recipe, shape) / ranks.size)
+    update(optimizer, recipe, scaler, scale=scale)
+    optimizer.zero_grad(set_to_none=True)
+    return loss_sum
+
+
+def add_gradients(
+    group: Group,
+    recipe: Recipe,
+    gradient: Gradient,
+    *,
+    shape: Shape,
+    frac: float,
+    forward: Forward,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+) -> Tensor:
+    """Leaves the gradient of the step at the parameters, scaled; returns its sum of losses."""
+    loss_sum = torch.zeros((), device=device)
+    num_learned, num_batches = group.num_learned(recipe, shape), group.num_batches(recipe, ranks)
     # Each micro-batch contributes its sum divided by M, never its own mean divided by their number,
     # which would weigh the samples of a ragged micro-batch more. A rank without a micro-batch
     # learns nothing from its stand-in.
     divisor = num_learned / ranks.size if num_batches else math.inf
-    scale = static_scale(recipe, num_learned / ranks.size)
+    divisor /= static_scale(recipe, num_learned / ranks.size)
     for number, (images, labels) in enumerate(group.micro_batches, start=1):
         with ranks.syncing(forward, is_last=number >= num_batches):
-            loss = gradient.add(images, labels, divisor=divisor / scale, shape=shape, frac=frac)
+            loss = gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
         loss_sum += loss if num_batches else 0.0
+    return loss_sum
+
+
+def update(
+    optimizer: torch.optim.Optimizer,
+    recipe: Recipe,
+    scaler: torch.amp.GradScaler,
+    *,
+    scale: float,
+) -> None:
+    """Moves the weights by their gradients, once the scales are taken off and they are clipped."""
     _unscale(optimizer, scale)
     _clip(recipe, optimizer, scaler)
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad(set_to_none=True)
-    return loss_sum
 
 
 def static_scale(recipe: Recipe, divisor: float) -> float:
@@ -192,10 +224,12 @@ class Stepper:
         self.model, self.forward, self.recipe, self.device = model, forward, recipe, device
         self._ranks = ranks
         self.optimizer, self.scaler = build_optimizer(model, recipe, device=device)
-        parts: dict[str, Any] = {"forward": forward, "scaler": self.scaler, "device": device}
-        self.gradient: Gradient = (
-            gradient_of(recipe, model, **parts) if is_recorded else EagerGradient(recipe, **parts)
+        self.gradient: Gradient = EagerGradient(
+            recipe, forward=forward, scaler=self.scaler, device=device
         )
+        assert recipe.cuda_graph != "auto", "it is settled before training"
+        is_recorded = is_recorded and recipe.cuda_graph and device.type in RECORDERS
+        self.recorder = self._open_recorder() if is_recorded else None
         self.averager: Averager | None = None
         self._keep_pace = pacer(device)
 
@@ -218,9 +252,36 @@ class Stepper:
             parameters["lr"] = 0.0
         return stepper
 
+    def _open_recorder(self) -> RecordedStep:
+        optimizer, scaler, recipe = self.optimizer, self.scaler, self.recipe
+        # Where the scaler asks whether gradients are finite, the host waits for the answer.
+        asks = scaler.is_enabled() and not hasattr(optimizer, "_step_supports_amp_scaling")
+        with_update = has_even_steps(recipe.optimizer, recipe.lr_schedule, optimizer) and not asks
+        return RecordedStep(
+            self.model, optimizer, scaler, device=self.device, with_update=with_update
+        )
+
+    def record(self, group: Group, shape: Shape) -> None:
+        """Records steps like that of a group, unless they are launched; leaves no other trace."""
+        if self.recorder is not None and group.num_batches(self.recipe, ALONE) <= MOST_BATCHES:
+            batches = list(group.micro_batches)
+            self.recorder.prepare(batches, (group.num_samples, shape), self._parts(group, shape))
+
     def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
-        """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses."""
-        loss_sum = take_step(
+        """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses.
+
+        The sum holds until the next step.
+        """
+        if self.recorder is None or group.num_batches(self.recipe, ALONE) > MOST_BATCHES:
+            loss_sum = self._launched(group, shape, frac=frac)
+        else:
+            kind = group.num_samples, shape
+            loss_sum = self.recorder.take(group.micro_batches, kind, self._parts(group, shape))
+        self._keep_pace()
+        return loss_sum
+
+    def _launched(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
+        return take_step(
             group,
             self.recipe,
             shape=shape,
@@ -232,8 +293,25 @@ class Stepper:
             ranks=self._ranks,
             gradient=self.gradient,
         )
-        self._keep_pace()
-        return loss_sum
+
+    def _parts(self, group: Group, shape: Shape) -> Parts:
+        """Returns the parts of steps like that of a group."""
+        recipe = self.recipe
+        scale = static_scale(recipe, group.num_learned(recipe, shape))
+
+        def gradients(batches: Iterable[Batch]) -> Tensor:
+            return add_gradients(
+                group._replace(micro_batches=batches),
+                recipe,
+                self.gradient,
+                shape=shape,
+                # Of what can be recorded nothing depends on how far the run is.
+                frac=1.0,
+                forward=self.forward,
+                device=self.device,
+            )
+
+        return Parts(gradients, partial(update, self.optimizer, recipe, self.scaler, scale=scale))
 
     def take(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes a step with what goes before and after it: speed-ups, averaging of weights."""

@@ -112,5 +112,7 @@ class MuonOptimizer(Optimizer):
         steps = orthogonalized(updates, num_iterations=self.newton_schulz_steps)
         # A tall matrix gets the step of a square one per row: sqrt(max(1, rows / columns)).
         scales = [math.sqrt(max(1.0, len(w) * len(w) / w.numel())) for w in weights]
-        torch._foreach_mul_(steps, [-group["lr"] * scale for scale in scales])
-        torch._foreach_add_(weights, steps)
+        torch._foreach_mul_(steps, scales)
+        # A tensor in a recorded step.
+        torch._foreach_mul_(steps, group["lr"])
+        torch._foreach_sub_(weights, steps)

@@ -1,0 +1,229 @@
+"""An optimizer step recorded as one CUDA graph, and replayed."""
+
+import gc
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tune_speed.data.loaders.base import Batch, made_from
+
+# Libraries choose kernels and take their workspaces in the first passes.
+# Passes before one is recorded.
+REHEARSALS = 2
+# Where epochs differ in length, later kinds are not worth one.
+MOST_KINDS = 16
+"""Recordings of a run."""
+MOST_BATCHES = 64
+"""Micro-batches of a step that is recorded: each of them is some hundred nodes of the graph."""
+
+
+class Recorded(NamedTuple):
+    """A recorded call, which reads and writes the memory that it had when it was recorded."""
+
+    replay: Callable[[], None]
+    """Does it again."""
+    results: list[Tensor]
+    """What it returned last."""
+    pool: Any
+    """Memory that it works in."""
+
+
+Call = Callable[[], list[Tensor]]
+
+
+@cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns the one stream of this process on which steps are rehearsed and recorded."""
+    # cuBLAS has a workspace for each stream, which is never freed: about 64 MiB on Hopper
+    # (pytorch 99196).
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def record_graph(call: Call, device: torch.device, pool: Any) -> Recorded:
+    """Returns the call as a CUDA graph, in the memory of an earlier one if given."""
+    if pool is None:
+        # A graph that died later would take the stream's workspace along (pytorch 193402).
+        gc.collect()
+    stream, graph = _recording_stream(device), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(REHEARSALS):
+            call()
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            results = call()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    return Recorded(graph.replay, results, pool or graph.pool())
+
+
+RECORDERS: dict[str, Callable[[Call, torch.device, Any], Recorded]] = {"cuda": record_graph}
+"""What records a call on each type of device; on the others nothing is recorded."""
+
+Inputs = list[tuple[Tensor, ...]]
+
+
+class Recording(NamedTuple):
+    """A recorded step, and what it reads."""
+
+    recorded: Recorded
+    """Its results are the sum of losses and the gradients."""
+    inputs: Inputs
+    """What its micro-batches are made from."""
+    trained: list[nn.Parameter]
+    """The parameters whose gradients there are."""
+
+
+class Parts(NamedTuple):
+    """A step as it is launched, operation by operation."""
+
+    add_gradients: Callable[[Iterable[Batch]], Tensor]
+    """Leaves the gradients of micro-batches at the parameters; returns their sum of losses."""
+    update: Callable[[], None]
+    """Moves the weights by their gradients."""
+
+
+# On a fast GPU a small network's step is bound by the host, which launches hundreds of short
+# kernels one by one. Recorded as a CUDA graph, they are launched together, with the same results.
+class RecordedStep:
+    """Records a step of each kind in one graph: images are made, gradients computed, weights moved.
+
+    The last is left to the host where the optimizer's steps are not all alike.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+        *,
+        device: torch.device,
+        with_update: bool,
+    ) -> None:
+        """Records nothing yet: the first step of a kind does."""
+        self._model, self._optimizer, self._scaler = model, optimizer, scaler
+        self._device, self.with_update = device, with_update
+        self._recordings: dict[Any, Recording] = {}
+        # Memory of the first recording; the others share it, as no two of them run at once.
+        self._pool: Any = None
+
+    def take(self, batches: Iterable[Batch], kind: Hashable, parts: Parts) -> Tensor:
+        """Takes a step; returns the sum of its losses, which holds until the next one.
+
+        Steps of one `kind` have micro-batches of the same sizes.
+        """
+        first = next(arriving := iter(batches))
+        key, batches = (kind, made_from(first)[0]), chain([first], arriving)
+        if key in self._recordings:
+            for held, batch in zip(self._recordings[key].inputs, batches, strict=True):
+                for tensor, new in zip(held, made_from(batch)[1], strict=True):
+                    tensor.copy_(new)
+        elif len(self._recordings) < MOST_KINDS:
+            self._recordings[key] = self._record(batches, parts)
+        else:
+            loss_sum = parts.add_gradients(batches)
+            self._finish(parts)
+            return loss_sum
+        return self._replayed(self._recordings[key], parts)
+
+    def prepare(self, batches: Sequence[Batch], kind: Hashable, parts: Parts) -> None:
+        """Records steps of that kind, if they are not yet; takes none."""
+        key = (kind, made_from(batches[0])[0])
+        if key not in self._recordings and len(self._recordings) < MOST_KINDS:
+            self._recordings[key] = self._record(batches, parts)
+
+    def replay(self, recording: Recording) -> None:
+        """Does what was recorded."""
+        recording.recorded.replay()
+
+    def _replayed(self, recording: Recording, parts: Parts) -> Tensor:
+        self.replay(recording)
+        loss_sum, *gradients = recording.recorded.results
+        if not self.with_update:
+            for parameter, gradient in zip(recording.trained, gradients, strict=True):
+                parameter.grad = gradient
+            self._finish(parts)
+        return loss_sum
+
+    def _finish(self, parts: Parts) -> None:
+        parts.update()
+        self._model.zero_grad(set_to_none=True)
+
+    def _record(self, batches: Iterable[Batch], parts: Parts) -> Recording:
+        """Leaves all as it was: weights, statistics, optimizer, loss scale and random numbers.
+
+        Raises: RuntimeError if the recorded gradients are all zero, or no numbers.
+        """
+        # A batch may be valid until the next one only.
+        static = [
+            (make, tuple(map(torch.clone, tensors))) for make, tensors in map(made_from, batches)
+        ]
+        if self.with_update:
+            _make_rates_tensors(self._optimizer, self._device)
+        # The first call makes the scale, which must not be recorded.
+        self._scaler.scale(torch.zeros((), device=self._device))
+        before = [(tensor, tensor.to("cpu", copy=True)) for tensor in self._tensors()]
+
+        trained: list[nn.Parameter] = []
+
+        def once() -> list[Tensor]:
+            loss_sum = parts.add_gradients(make(*tensors) for make, tensors in static)
+            trained[:] = [p for p in self._model.parameters() if p.grad is not None]
+            gradients = [p.grad for p in trained if p.grad is not None]
+            if self.with_update:
+                parts.update()
+            # So that the next gradients are no sum with these.
+            self._model.zero_grad(set_to_none=True)
+            return [loss_sum, *gradients]
+
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            recorded = RECORDERS[self._device.type](once, self._device, self._pool)
+            self._refuse_nonsense(recorded)
+        self._pool = recorded.pool
+        self._restore(before)
+        return Recording(recorded, [tensors for _, tensors in static], trained)
+
+    def _tensors(self) -> list[Tensor]:
+        """Returns all that a step changes."""
+        found: list[Any] = [*self._model.parameters(), *self._model.buffers()]
+        if self.with_update:
+            found += chain.from_iterable(each.values() for each in self._optimizer.state.values())
+            if self._scaler.is_enabled():
+                found += [self._scaler._scale, self._scaler._growth_tracker]
+        return [tensor for tensor in found if isinstance(tensor, Tensor)]
+
+    @torch.no_grad()
+    def _restore(self, before: Sequence[tuple[Tensor, Tensor]]) -> None:
+        known = {id(tensor) for tensor, _ in before}
+        for tensor in self._tensors():
+            # What the optimizer has made for the first gradients begins at zero.
+            if id(tensor) not in known:
+                tensor.zero_()
+        for tensor, value in before:
+            tensor.copy_(value)
+
+    def _refuse_nonsense(self, recorded: Recorded) -> None:
+        # A graph that was recorded on another device or stream than its work is empty.
+        gradients = [gradient for gradient in recorded.results[1:] if gradient.numel()]
+        torch._foreach_zero_(gradients)
+        recorded.replay()
+        largest = float(torch.stack([g.abs().amax().float() for g in gradients]).max())
+        # Under a loss scale the first gradients may overflow, which lowers it.
+        if largest > 0 and (math.isfinite(largest) or self._scaler.is_enabled()):
+            return
+        raise RuntimeError(
+            f"a recorded step must have gradients, but the largest of them is {largest:g}."
+            " Try cuda_graph: false."
+        )
+
+
+def _make_rates_tensors(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Lets a graph read each group's rate from memory, where `set_rates` puts the next one."""
+    for group in optimizer.param_groups:
+        if not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+        if "capturable" in group and device.type == "cuda":
+            group["capturable"] = True
