@@ -449,8 +449,8 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
         loader = original(config, *args, **kwargs)
         make_epoch = loader.epoch
 
-        def slow_epoch(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-            for batch in make_epoch(epoch):
+        def slow_epoch(epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for batch in make_epoch(epoch, skip=skip):
                 time.seconds += 2.0
                 yield batch
 

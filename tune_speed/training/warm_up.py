@@ -44,7 +44,7 @@ def is_warm(job: Job, loader: Loader, shape: Shape, sharing: Sharing) -> bool:
 
     What is compiled or recorded is so for a model's own weights, and is warmed up for each.
     """
-    if sharing.warm is None or job.recipe.compile or job.recipe.cuda_graph:
+    if sharing.warm is None or job.recipe.compile or job.recipe.cuda_graph is True:
         return False
     return key_of(job, loader, shape) in sharing.warm
 

@@ -33,13 +33,9 @@ def test_moved_images_equal_padding_cropping_and_flipping_one_by_one(
     pixels = random_pixels(30, 5, 7, channels)
     indices, flips = ints(0, 30, 50), ints(0, 2, 50)
     shift_y, shift_x = ints(0, 2 * pad + 1, 50), ints(0, 2 * pad + 2, 50) % (2 * pad + 1)
-    moved = image_ops.gather_moved(
-        torch.from_numpy(pixels),
-        indices,
-        pad=pad,
-        shift_y=shift_y,
-        shift_x=shift_x,
-        is_flipped=flips,
+    move = image_ops.Mover(5, 7, pad=pad, device=torch.device("cpu"))
+    moved = move(
+        torch.from_numpy(pixels), indices, shift_y=shift_y, shift_x=shift_x, is_flipped=flips
     )
     for i, y, x, flip, image in zip(indices, shift_y, shift_x, flips, moved, strict=True):
         padded = np.pad(pixels[i], [(pad, pad), (pad, pad), (0, 0)], mode="reflect")
@@ -94,9 +90,8 @@ def test_nothing_waits_for_the_device_or_stays_on_the_host() -> None:
         normalize = image_ops.Normalizer(
             mean=(0.5,) * 3, std=(0.5,) * 3, height=6, width=7, device=device
         )
-        moved = image_ops.gather_moved(
-            pixels, zeros, pad=2, shift_y=zeros, shift_x=zeros, is_flipped=zeros
-        )
+        move = image_ops.Mover(6, 7, pad=2, device=device)
+        moved = move(pixels, zeros, shift_y=zeros, shift_x=zeros, is_flipped=zeros)
         images = image_ops.cut_out(normalize(moved), side=3, corner_y=zeros, corner_x=zeros)
         batch = image_ops.to_channels_first(images, channels_last=False)
     assert batch.device.type == "cuda" and batch.shape == (16, 3, 6, 7)

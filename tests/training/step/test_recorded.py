@@ -293,11 +293,5 @@ def test_loss_is_scaled_before_it_is_differentiated() -> None:
         torch.testing.assert_close(parameter.grad, exact)
 
 
-def test_whether_to_record_is_settled_before_a_step_is_taken(recordings: list[Any]) -> None:
-    recipe = make_recipe().model_copy(update={"cuda_graph": "auto"})
-    with pytest.raises(AssertionError, match="settled before"):
-        stepper_of(make_model(), recipe)
-
-
 def test_steps_are_recorded_on_cuda_alone() -> None:
     assert {"cuda": recorded.record_graph} == recorded.RECORDERS

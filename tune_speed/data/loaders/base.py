@@ -115,7 +115,7 @@ class LoaderConfig(Config):
         Raises: ConfigError if the images are too small for the augmentation.
         """
         from tune_speed.data.loaders.batches import Batches
-        from tune_speed.data.loaders.image_ops import Normalizer
+        from tune_speed.data.loaders.image_ops import Mover, Normalizer
         from tune_speed.data.orders.base import SampleOrder
 
         assert batch_size >= 1
@@ -128,6 +128,7 @@ class LoaderConfig(Config):
             height=height,
             width=width,
             normalize=Normalizer(mean=mean, std=std, height=height, width=width, device=device),
+            move=Mover(height, width, pad=augmentation.pad, device=device),
             augmentation=augmentation,
             device=device,
             channels_last=channels_last,

@@ -38,6 +38,7 @@ class Batches:
     height: int
     width: int
     normalize: image_ops.Normalizer
+    move: image_ops.Mover
     augmentation: Augmentation
     device: torch.device
     channels_last: bool
@@ -93,16 +94,14 @@ class Batches:
         `pixels`, uint8 (N, H, W, C), are the `whole` set, or those of the batch.
         """
         plan = BatchPlan(*table.unbind())
-        indices = plan.indices if whole else torch.arange(len(pixels), device=pixels.device)
-        pad, side = self.augmentation.pad, self.augmentation.cutout
-        if pad or self.augmentation.flip != "none":
+        side = self.augmentation.cutout
+        if self.augmentation.pad or self.augmentation.flip != "none":
+            indices = plan.indices if whole else torch.arange(len(pixels), device=pixels.device)
             y, x, is_flipped = plan.shift_y, plan.shift_x, plan.is_flipped
-            gathered = image_ops.gather_moved(
-                pixels, indices, pad=pad, shift_y=y, shift_x=x, is_flipped=is_flipped
-            )
-        else:
-            gathered = pixels.index_select(0, indices)
-        images = self.normalize(gathered)
+            pixels = self.move(pixels, indices, shift_y=y, shift_x=x, is_flipped=is_flipped)
+        elif whole:
+            pixels = pixels.index_select(0, plan.indices)
+        images = self.normalize(pixels)
         if self.augmentation.affine:
             images = image_ops.change_affinely(images, plan.affine, most=self.augmentation.affine)
         if side:

@@ -34,28 +34,39 @@ class Normalizer:
         return pixels.flatten(1).float().mul_(self._scale).sub_(self._shift).view(pixels.shape)
 
 
-def gather_moved(
-    pixels: Tensor,
-    indices: Tensor,
-    *,
-    pad: int,
-    shift_y: Tensor,
-    shift_x: Tensor,
-    is_flipped: Tensor,
-) -> Tensor:
-    """Returns the images `indices` of `pixels` (N, H, W, C), each cropped and flipped its own way.
+class Mover:
+    """Gathers images of (H, W) pixels from a set, each cropped and flipped its own way."""
 
-    Equal to padding by reflection with `pad` pixels, fewer than H and W, cutting out the window at
-    (shift_y, shift_x), (B,) each in 0 to 2 * pad, and flipping left to right where `is_flipped`
-    (B,) is 1. Each pixel is fetched once: a single gather, without padded or flipped copies.
-    """
-    num_samples, height, width, channels = pixels.shape
-    rows = _sources(height, shift_y - pad)
-    columns = _sources(width, shift_x - pad)
-    columns = torch.where(is_flipped[:, None] == 1, columns.flip(1), columns)
-    flat = ((indices[:, None] * height + rows)[:, :, None] * width + columns[:, None, :]).flatten()
-    moved = pixels.view(num_samples * height * width, channels).index_select(0, flat)
-    return moved.view(len(indices), height, width, channels)
+    def __init__(self, height: int, width: int, *, pad: int, device: torch.device) -> None:
+        """Looks up where pixels come from: `pad` reflected ones at each side, fewer than H and W.
+
+        Tables have a row for each shift; the columns' second half is of flipped images.
+        """
+        columns = _sources(width, pad)
+        self._rows = (_sources(height, pad) * width).to(device)
+        self._columns = torch.cat([columns, columns.flip(1)]).to(device)
+        self._num_shifts, self._size = 2 * pad + 1, height * width
+
+    def __call__(
+        self,
+        pixels: Tensor,
+        indices: Tensor,
+        *,
+        shift_y: Tensor,
+        shift_x: Tensor,
+        is_flipped: Tensor,
+    ) -> Tensor:
+        """Returns the images `indices` (B,) of `pixels` (N, H, W, C), moved.
+
+        Equal to padding by reflection, cutting out the window at (shift_y, shift_x), (B,) each in
+        0 to 2 * pad, and flipping left to right where `is_flipped` (B,) is 1. Each pixel is
+        fetched once: a single gather, without padded or flipped copies.
+        """
+        rows = self._rows.index_select(0, shift_y).add_((indices * self._size)[:, None])
+        columns = self._columns.index_select(0, shift_x.add(is_flipped, alpha=self._num_shifts))
+        flat = (rows[:, :, None] + columns[:, None, :]).flatten()
+        moved = pixels.view(-1, pixels.shape[3]).index_select(0, flat)
+        return moved.view(len(indices), *pixels.shape[1:])
 
 
 def change_affinely(images: Tensor, entries: Tensor, *, most: float) -> Tensor:
@@ -97,10 +108,10 @@ def to_channels_first(images: Tensor, *, channels_last: bool) -> Tensor:
     return turned if channels_last else turned.clone(memory_format=torch.contiguous_format)
 
 
-def _sources(size: int, first: Tensor) -> Tensor:
-    """Returns, for windows that start at `first` (B,), the source of each place, (B, size).
+def _sources(size: int, pad: int) -> Tensor:
+    """Returns, for each shift in 0 to 2 * pad, the source of each place: (2 * pad + 1, size).
 
     Outside of 0 to size - 1, position i is that of its mirror image: -i, or 2 * (size - 1) - i.
     """
-    positions = first[:, None] + torch.arange(size, device=first.device)
+    positions = torch.arange(-pad, pad + 1)[:, None] + torch.arange(size)
     return (size - 1) - ((size - 1) - positions.abs()).abs()

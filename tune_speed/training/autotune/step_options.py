@@ -83,6 +83,8 @@ def resolved(
 
     Raises: StorageError if the cache folder cannot be written to.
     """
+    if recipe.cuda_graph == "auto" and device.type not in RECORDERS:
+        recipe = recipe.model_copy(update={"cuda_graph": False})
     if not unsettled(recipe):
         return recipe
     if recipe.devices > 1:

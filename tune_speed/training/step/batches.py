@@ -77,7 +77,8 @@ def _position(loader: Loader, recipe: Recipe, shapes: Iterable[Shape], ranks: Ra
 
 def _epoch(loader: Loader, recipe: Recipe, epoch: int, *, skip: int = 0) -> Iterator[Batch]:
     """Returns the batches of an epoch; a step that is recorded makes their images itself."""
-    return loader.planned(epoch, skip=skip) if recipe.cuda_graph else loader.epoch(epoch, skip=skip)
+    batches = loader.planned if recipe.cuda_graph is True else loader.epoch
+    return batches(epoch, skip=skip)
 
 
 def _steps(

@@ -227,8 +227,7 @@ class Stepper:
         self.gradient: Gradient = EagerGradient(
             recipe, forward=forward, scaler=self.scaler, device=device
         )
-        assert recipe.cuda_graph != "auto", "it is settled before training"
-        is_recorded = is_recorded and recipe.cuda_graph and device.type in RECORDERS
+        is_recorded = is_recorded and recipe.cuda_graph is True and device.type in RECORDERS
         self.recorder = self._open_recorder() if is_recorded else None
         self.averager: Averager | None = None
         self._keep_pace = pacer(device)

@@ -19,21 +19,41 @@ EPS = 1e-7
 
 
 def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Tensor]:
-    """Returns for each tensor U V^T of its U S V^T, about; `(D0, D1, …)` as `(D0, D1 * …)`."""
+    """Returns for each tensor U V^T of its U S V^T, about; `(D0, D1, …)` as `(D0, D1 * …)`.
+
+    The columns are in the order of memory, on which U V^T does not depend.
+    """
     # Matrices of one shape, or its transpose, go through the iteration as one batch: a network has
     # many layers of few shapes, and small products are all overhead.
     batches: dict[tuple[int, int], list[int]] = defaultdict(list)
-    matrices = [tensor.reshape(len(tensor), -1) for tensor in tensors]
+    matrices = [_in_memory_order(tensor).flatten(1) for tensor in tensors]
     wide = [m.mT if m.shape[0] > m.shape[1] else m for m in matrices]
     for index, matrix in enumerate(wide):
         batches[matrix.shape[0], matrix.shape[1]].append(index)
     results = list(tensors)
     for indices in batches.values():
         stacked = newton_schulz(torch.stack([wide[i] for i in indices]), num_iterations)
-        for index, matrix in zip(indices, stacked, strict=True):
+        for index, matrix in zip(indices, stacked.unbind(), strict=True):
             rows, columns = matrices[index].shape
-            results[index] = (matrix.mT if rows > columns else matrix).reshape(tensors[index].shape)
+            ordered = (matrix.mT if rows > columns else matrix).reshape(
+                _in_memory_order(tensors[index]).shape
+            )
+            is_turned = _is_channels_last(tensors[index])
+            results[index] = ordered.permute(0, 3, 1, 2) if is_turned else ordered
     return results
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Returns whether rows of it are contiguous only with the channels last."""
+    return (
+        tensor.ndim == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    return tensor.permute(0, 2, 3, 1) if _is_channels_last(tensor) else tensor
 
 
 def newton_schulz(matrices: Tensor, num_iterations: int) -> Tensor:
