@@ -35,6 +35,7 @@ from tune_speed.training.checkpoint.store import CheckpointStore, discard
 from tune_speed.training.loop import Interrupted, train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.recorded import RECORDERS
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
 from tune_speed.training.warm_up import LoneImage
@@ -315,6 +316,8 @@ def resolve(
     recipe = step_options.resolved(
         recipe, splits, device=device, turnstile=turnstile, on_note=on_note
     )
+    if recipe.cuda_graph is True and device.type in RECORDERS and not recipe.records_update:
+        on_note("weights are updated outside of the recorded step")
     return loader_workers.resolved(recipe, splits, device=device)
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig, momenta
+from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig, given_momenta, momenta
 from tune_speed.components.schedules import SCHEDULES, Constant, ScheduleConfig
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.chosen import Speedups, conflicts
@@ -189,6 +189,16 @@ class Recipe(Config):
         """Whether a step is known to have several micro-batches."""
         is_split = isinstance(self.accumulation_steps, int) and self.accumulation_steps > 1
         return is_split or any(factor > 1 for _, factor in self.speedups.batch_growth.growth())
+
+    @property
+    def records_update(self) -> bool:
+        """Whether a recorded step moves the weights too: steps differ in gradients and rates.
+
+        That is, the host decides nothing, and the schedule changes no momentum.
+        """
+        fused, is_scaled = self.optimizer_kernels == "fused", self.precision == "fp16"
+        is_recordable = self.optimizer.is_recordable(fused=fused, is_scaled=is_scaled)
+        return is_recordable and all(each is None for each in given_momenta(self.lr_schedule))
 
     def with_allowed_mode(self) -> "Recipe":
         """Returns the recipe, whose mode of compiling records nothing where that goes wrong."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from training import CPU, NUM_CLASSES, Tiny, make_recipe
+from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
 from tune_speed.components.optim import Adam, AdamW, Muon, OptimizerConfig, Sgd, Swats, YellowFin
 from tune_speed.components.optim.base import set_rates
@@ -15,6 +15,8 @@ from tune_speed.components.schedules import Constant, Factors, ScheduleConfig
 from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Planned
+from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.training.objective import resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step import recorded
 from tune_speed.training.step.gradient import EagerGradient, sum_of_losses
@@ -180,6 +182,18 @@ def test_update_is_recorded_where_steps_differ_in_gradients_and_rates_alone(
     fields = {"lr_schedule": schedule, "precision": precision, "optimizer_kernels": kernels}
     recorder = stepper_of(make_model(), recipe_of(optimizer, **fields)).recorder
     assert recorder is not None and recorder.with_update == expected
+
+
+@pytest.mark.parametrize(("optimizer", "says"), [(NO_MOMENTUM, False), (Swats(lr=LR), True)])
+def test_record_says_where_weights_are_updated_outside(
+    recordings: list[Any], optimizer: OptimizerConfig, says: bool
+) -> None:
+    notes = list[str]()
+    turnstile = Turnstile(None, why_not="alone")
+    resolve(
+        recipe_of(optimizer), make_splits(), device=CPU, turnstile=turnstile, on_note=notes.append
+    )
+    assert notes == ["weights are updated outside of the recorded step"] * says
 
 
 def test_sixteen_kinds_are_recorded_and_further_ones_are_launched(recordings: list[Any]) -> None:

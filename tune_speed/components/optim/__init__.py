@@ -4,7 +4,7 @@ from tune_speed.components.optim.adam import Adam, AdamW
 from tune_speed.components.optim.base import (
     MOMENTA,
     OptimizerConfig,
-    has_even_steps,
+    given_momenta,
     momenta,
     set_rates,
 )
@@ -33,7 +33,7 @@ __all__ = [
     "Sgd",
     "Swats",
     "YellowFin",
-    "has_even_steps",
+    "given_momenta",
     "momenta",
     "set_rates",
 ]

@@ -50,9 +50,9 @@ class Adam(OptimizerConfig):
         )
         return optimizer
 
-    def is_recordable(self, built: "Optimizer") -> bool:
-        """Returns True: it is `capturable`, in torch's word."""
-        return True
+    def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
+        """Returns whether the fused kernels know the loss scale; it is `capturable` by itself."""
+        return fused or not is_scaled
 
 
 class AdamW(Adam):

@@ -49,8 +49,8 @@ class OptimizerConfig(Config):
         torch's fused kernels, which the device must have.
         """
 
-    def is_recordable(self, built: "Optimizer") -> bool:
-        """Returns whether a step of the optimizer that was built asks the host nothing."""
+    def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
+        """Returns whether a step asks the host nothing, with those kernels and a loss scale."""
         return False
 
     def step_lr(self, effective_batch_size: int) -> float:
@@ -131,17 +131,6 @@ def with_lr_scales(
     return split
 
 
-def has_even_steps(
-    optimizer: OptimizerConfig, schedule: ScheduleConfig, built: "Optimizer"
-) -> bool:
-    """Returns whether a run's steps can be one recorded step: they differ in gradients and rates.
-
-    That is, the host decides nothing, and the schedule changes no momentum.
-    """
-    momenta = (schedule.factors(k / 8, step_frac=1 / 8).momentum for k in range(1, 9))
-    return optimizer.is_recordable(built) and all(momentum is None for momentum in momenta)
-
-
 MOMENTA = ("momentum", "sgd_momentum")
 """Fields that a schedule's momentum replaces; null: as the first."""
 
@@ -151,9 +140,14 @@ def momenta(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> dict[str, b
     names = [name for name in MOMENTA if name in optimizer.switch_fields]
     given = [getattr(optimizer, name) for name in names]
     own = [given[0] if value is None else value for value in given]
-    steps = [schedule.factors(k / 8, step_frac=1 / 8).momentum for k in range(1, 9)]
+    steps = given_momenta(schedule)
     has = (any(value if m is None else m for m in steps) for value in own)
     return dict(zip(names, has, strict=True))
+
+
+def given_momenta(schedule: ScheduleConfig) -> list[float | None]:
+    """Returns the momentum that a schedule gives at eight places of a run; None: none."""
+    return [schedule.factors(k / 8, step_frac=1 / 8).momentum for k in range(1, 9)]
 
 
 def set_rates(optimizer: "Optimizer", factors: Factors) -> None:

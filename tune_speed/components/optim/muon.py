@@ -76,9 +76,9 @@ class Muon(OptimizerConfig):
             fused=fused_or_default(fused),
         )
 
-    def is_recordable(self, built: "Optimizer") -> bool:
-        """Returns whether SGD's kernels are the fused ones: others take rates from the host."""
-        return bool(built.defaults["fused"])
+    def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
+        """Returns whether SGD's kernels are the fused ones, and no scaler asks for overflows."""
+        return fused and not is_scaled
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
         """Returns the groups of every optimizer, split in hidden and other weights, and biases."""

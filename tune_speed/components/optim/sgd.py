@@ -73,9 +73,9 @@ class Sgd(OptimizerConfig):
                 momentum_buffers(optimizer, group["params"])
         return optimizer
 
-    def is_recordable(self, built: "Optimizer") -> bool:
+    def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
         """Returns whether its kernels are the fused ones: others take rates from the host."""
-        return bool(built.defaults.get("fused"))
+        return fused and not self.decoupled_weight_decay
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
         """Returns the groups of every optimizer, split where tensors have rates of their own."""

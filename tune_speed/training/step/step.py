@@ -9,7 +9,6 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from tune_speed.components.optim import has_even_steps
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batch
@@ -252,12 +251,12 @@ class Stepper:
         return stepper
 
     def _open_recorder(self) -> RecordedStep:
-        optimizer, scaler, recipe = self.optimizer, self.scaler, self.recipe
-        # Where the scaler asks whether gradients are finite, the host waits for the answer.
-        asks = scaler.is_enabled() and not hasattr(optimizer, "_step_supports_amp_scaling")
-        with_update = has_even_steps(recipe.optimizer, recipe.lr_schedule, optimizer) and not asks
         return RecordedStep(
-            self.model, optimizer, scaler, device=self.device, with_update=with_update
+            self.model,
+            self.optimizer,
+            self.scaler,
+            device=self.device,
+            with_update=self.recipe.records_update,
         )
 
     def record(self, group: Group, shape: Shape) -> None:
