@@ -41,6 +41,20 @@ def test_parts_are_disjoint_and_whole() -> None:
     assert [len(part) for part in parts] == [720, 80, 200]
 
 
+def test_validation_images_may_be_trained_on_too() -> None:
+    data, split = numbered(1000, 10), SplitConfig(seed=3, train_samples=300)
+    apart, joined = (
+        make_splits(data, split),
+        make_splits(data, split, trained_on="train+validation"),
+    )
+    both = numbers_of(apart.train) + numbers_of(apart.validation)
+    assert numbers_of(joined.train) == sorted(both) and len(both) == 380
+    assert joined.train.labels.tolist() == [number % 10 for number in sorted(both)]
+    assert numbers_of(joined.test) == numbers_of(apart.test)
+    assert joined.mean == pytest.approx(joined.train.pixels.mean(axis=(0, 1, 2)) / 255)
+    assert joined.split_hash != apart.split_hash
+
+
 def test_labels_stay_with_their_images() -> None:
     for part in make_splits(numbered(1000, 10), SplitConfig())[:3]:
         assert part.labels.tolist() == [number % 10 for number in numbers_of(part)]

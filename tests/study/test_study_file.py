@@ -426,3 +426,24 @@ def test_former_name_of_an_entry_is_refused_and_the_present_one_named(
     (problem,) = problems_of(write(text))
     assert (problem.file, problem.line, problem.path) == (str(write(text)), 11, path)
     assert problem.hint == f"Did you mean `{present}`, as it is called now?"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "given"),
+    [
+        ("reduce_on_plateau", None),
+        ("{choices: [one_cycle, reduce_on_plateau]}", "lr_schedule=reduce_on_plateau"),
+    ],
+)
+def test_no_schedule_follows_the_loss_of_images_that_a_certification_trains_on(
+    write, schedule, given
+):
+    text = changed("batch_size: 64", f"batch_size: 64\n  lr_schedule: {schedule}")
+    assert load_study(write(text)).workload.certify_on == "train"
+    overrides = ["workload.certify_on=train+validation"]
+    (problem,) = problems_of(write(text), overrides=overrides)
+    assert (problem.line, problem.path) == (11, "recipe.lr_schedule")
+    assert "must not follow the validation loss" in problem.must and given in (problem.given, None)
+    steady = changed("batch_size: 64", "batch_size: 64\n  lr_schedule: one_cycle")
+    study = load_study(write(steady), overrides=overrides)
+    assert study.workload.certify_on == "train+validation"

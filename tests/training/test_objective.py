@@ -67,6 +67,15 @@ def test_reason_to_stop_ends_the_trial() -> None:
     assert end.value.value.stop_reason == "too slow"
 
 
+def test_only_a_certified_run_trains_on_what_it_may_certify_on() -> None:
+    split = SplitConfig(train_samples=NUM_TRAIN, validation_samples=30)
+    workload = make_workload(split=split, certify_on="train+validation")
+    spec = make_spec(workload=workload, epochs=1.0)
+    certified = spec.model_copy(update={"evaluated_on": "test"})
+    runs = [finish(run_trial(each), on_report=lambda _: None).runs[0] for each in (spec, certified)]
+    assert [run.samples for run in runs] == [NUM_TRAIN, NUM_TRAIN + 30]
+
+
 def test_recipe_on_record_gives_the_same_run_again() -> None:
     record = run(model={"dropout": 0.2})
     again = make_spec().model_copy(update={"recipe": Recipe.model_validate(record.recipe)})

@@ -173,6 +173,7 @@ FIELDS = {"order": ORDERS, "lr_schedule": SCHEDULES}
             for name, kind in table.items()
         ),
         {"epochs": 7.0},
+        {"drop_last": True},
         {"init_loss_scale": 2.0},
         {"loss_scale_growth_steps": 3},
     ],

@@ -110,11 +110,26 @@ def test_identity_covers_everything_else() -> None:
         "split": SplitConfig(seed=1),
         "eval_every_samples": 100,
         "eval_batch_size": 10,
+        "certify_on": "train+validation",
     }
     assert set(changes) == set(Workload.model_fields) - {"name"}
     others = [workload.model_copy(update={name: value}) for name, value in changes.items()]
     identities = {w.identity(data_hash="d") for w in (workload, *others)}
     assert len(identities | {workload.identity(data_hash="other")}) == len(changes) + 2
+
+
+def test_identity_of_a_workload_that_certifies_on_train_is_as_before_there_was_another() -> None:
+    plain = Workload(dataset=Digits(), target=Target(value=0.9))
+    said = Workload(dataset=Digits(), target=Target(value=0.9), certify_on="train")
+    assert "certify_on" not in said.model_dump(mode="json")
+    # As computed by the version before the field.
+    assert plain.identity(data_hash="d") == said.identity(data_hash="d") == "f1386e401892fa31"
+
+
+def test_a_long_tail_is_certified_on_the_training_part_alone() -> None:
+    split = SplitConfig(train_samples=300, long_tail=0.1)
+    with pytest.raises(ValidationError, match="certify_on must be train with"):
+        make_workload(split=split, certify_on="train+validation")
 
 
 def test_built_in_workload_has_its_name_and_others_are_described() -> None:

@@ -7,7 +7,7 @@ gives the same parts on every machine; `split_hash` says which.
 import hashlib
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.shared_array import file_map
 
 Indices = NDArray[np.int64]
+TrainedOn = Literal["train", "train+validation"]
 # A larger part of a mapped set is not copied: its pages are shared by all processes of a node.
 MOST_COPIED_BYTES = 2**30
 # Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare.
@@ -99,8 +100,12 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
     )
 
 
-def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
+def make_splits(
+    data: PreparedData, split: SplitConfig, *, trained_on: TrainedOn = "train"
+) -> Splits:
     """Returns the parts of `data`, in the data's order: copies, or left in the file if large.
+
+    With `trained_on="train+validation"` the images of the validation part are in both parts.
 
     Raises: ConfigError as `split_sizes`, or a class is too small for its part of the long tail;
         DataError if a class has no training image, or a channel is the same in all of them.
@@ -108,6 +113,8 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
     num_test = None if data.test is None else len(data.test.labels)
     sizes = split_sizes(len(data.train.labels), num_test, split)
     train, validation, test = _choose(data, split, sizes)
+    if trained_on == "train+validation":
+        train = np.union1d(train, validation)
     counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
     if not counts.all():
         missing = int(counts.argmin())

@@ -59,6 +59,11 @@ TABLE_AT: Mapping[tuple[int | str, ...], str] = {
 }
 """The tables that plugins add to, by the field that names an entry."""
 
+_SEEN = (
+    "lr_schedule must not follow the validation loss with certify_on: train+validation, where"
+    " that is a loss of images trained on: use one of fixed steps, or certify_on: train"
+)
+
 Found = Mapping[str, list[Mistake]]
 """Mistakes by the section that they are in."""
 
@@ -74,7 +79,11 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
         search = tree.get("search") or {}
         space = SearchSpace.from_tree(tree["recipe"])
         has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
-        yield from combination_mistakes(space, ("recipe",), has_gpu=has_gpu)
+        workload = tree.get("workload")
+        certify_on = workload.get("certify_on") if isinstance(workload, Mapping) else None
+        yield from combination_mistakes(
+            space, ("recipe",), has_gpu=has_gpu, has_unseen=certify_on != "train+validation"
+        )
         for path, value in _values(tree["recipe"].get("batch_size"), ("recipe", "batch_size")):
             if value == "auto":  # It would hide the steps of a run.
                 must = (
@@ -281,10 +290,12 @@ def _searched(node: Any, path: TreePath) -> Iterator[Mistake]:
             yield from _searched(child, (*path, str(key)))
 
 
-def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -> Iterator[Mistake]:
+def combination_mistakes(
+    space: SearchSpace, path: TreePath, *, has_gpu: bool, has_unseen: bool = True
+) -> Iterator[Mistake]:
     """Yields each rule of `Recipe` that some corner of `space`, which lies at `path`, breaks.
 
-    Each field by itself must be right already.
+    Each field by itself must be right already. `has_unseen`: no run trains on the validation part.
     """
     broken: dict[tuple[TreePath, str], list[Params]] = {}
     components: dict[str, Any] = {}
@@ -299,7 +310,9 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
                 rule = _named_path(tree, detail["loc"]), fields.must_text(detail)
                 broken.setdefault(rule, []).append(params)
             continue
-        if not has_gpu and (reason := recipe.needs_cuda()) is not None:
+        reasons = [None if has_gpu else recipe.needs_cuda()]
+        reasons += [_SEEN] if recipe.lr_schedule.follows_loss and not has_unseen else []
+        for reason in filter(None, reasons):
             field = tuple(name for name in reason.split()[:1] if name in Recipe.model_fields)
             broken.setdefault((field, reason), []).append(params)
     for (names, must), cases in broken.items():

@@ -12,13 +12,14 @@ from tune_speed.components.models.networks.half import Half
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader, LoaderConfig, Resident
+from tune_speed.data.orders.base import Order, WholeSteps
 from tune_speed.data.orders.share import WHOLE, Share
 from tune_speed.data.split import Splits
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.compilation import compiled
 from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import micro_batch_of, open_order
+from tune_speed.training.step.step import micro_batch_of
 from tune_speed.training.workload import Workload
 
 StepSchedule = tuple[tuple[Shape, int], ...]
@@ -105,6 +106,13 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     _, *shape = splits.train.pixels.shape
     images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
     return open_loader(Resident(), images, recipe, splits, seed=0, device=device)
+
+
+def open_order(recipe: Recipe, images: Images, *, seed: int) -> Order:
+    """Returns the order in which the recipe goes through the images."""
+    size, step = micro_batch_of(recipe), recipe.samples_per_step
+    order = recipe.order.open(images.labels, batch_size=size, samples_per_step=step, seed=seed)
+    return WholeSteps(order, step, size, seed) if recipe.drop_last else order
 
 
 def open_loader(

@@ -10,7 +10,7 @@ import torch
 from tune_speed.core.errors import ConfigError, DeviceFailed, reason_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.data.cache import prepare
-from tune_speed.data.split import Splits, make_splits
+from tune_speed.data.split import Splits, TrainedOn, make_splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
     describe_devices,
@@ -48,9 +48,15 @@ Trial = Generator[TrialRecord, str | None, TrialRecord]
 
 
 @cache
-def load_splits(workload: Workload) -> Splits:
+def load_splits(workload: Workload, trained_on: TrainedOn = "train") -> Splits:
     """Returns the workload's splits, read once per process. Raises: DataError."""
-    return make_splits(prepare(workload.dataset), workload.split)
+    return make_splits(prepare(workload.dataset), workload.split, trained_on=trained_on)
+
+
+def splits_of(spec: TrialSpec) -> Splits:
+    """Returns the splits that the trial trains on and is judged by. Raises: DataError."""
+    is_certified = spec.evaluated_on == "test"
+    return load_splits(spec.workload, spec.workload.certify_on if is_certified else "train")
 
 
 def run_trial(
@@ -138,7 +144,7 @@ class _Trial:
         spec, device = self._spec, self._device
         clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
         with clock.span("setup_s"):
-            splits = load_splits(spec.workload)
+            splits = splits_of(spec)
         checkpoints = self._checkpoints = self._open_checkpoints()
         recipe: Recipe | None = None
         while True:

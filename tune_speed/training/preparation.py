@@ -21,10 +21,10 @@ from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader, eval_batches
 from tune_speed.data.orders.curriculum import Curriculum, UnscoredCurriculum
 from tune_speed.data.split import Splits
-from tune_speed.training.build import Job
+from tune_speed.training.build import Job, open_order
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
-from tune_speed.training.step.step import Group, Stepper, micro_batch_of, open_order
+from tune_speed.training.step.step import Group, Stepper, micro_batch_of
 
 SCORING_BATCH = 500
 """Images of a batch when samples are scored."""

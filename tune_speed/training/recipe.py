@@ -38,8 +38,15 @@ SINCE: tuple[tuple[str, object], ...] = (
     ("affine", 0.0),
     ("switch_steps_in_row", 1),
     ("which", "random"),
+    ("drop_last", False),
 )
 """Fields that runs of earlier versions lack, with the value that they ran with."""
+
+
+def steps_of_pass(num_train: int, samples_per_step: int, *, drop_last: bool) -> int:
+    """Returns the optimizer steps of a pass over the training part, at least 1."""
+    whole, rest = divmod(num_train, samples_per_step)
+    return max(1, whole if drop_last else whole + (rest > 0))
 
 
 class Recipe(Config):
@@ -59,6 +66,7 @@ class Recipe(Config):
             "epochs",
             "effective_batch_size",
             "order",
+            "drop_last",
             "init_loss_scale",
             "loss_scale_growth_steps",
         }
@@ -96,6 +104,8 @@ class Recipe(Config):
     """Optimizer steps without overflow after which the loss scale doubles, in `fp16` only."""
     order: Annotated[OrderConfig, Component(ORDERS)] = Shuffle()
     """In which order, and how often, samples are seen."""
+    drop_last: bool = False
+    """Leave out an epoch's last optimizer step where too few samples are left for a whole one."""
     augmentation: Augmentation = Augmentation()
     """Changes to training images."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -162,6 +172,8 @@ class Recipe(Config):
             # Torch's graphs overwrite gradients of the micro-batch before: an error in
             # pytorch 169545, and in 96693 wrong gradients.
             yield f"compile_mode must be {WITHOUT_GRAPHS[mode]} with accumulation, not {mode}"
+        if self.drop_last and any(factor > 1 for _, factor in self.speedups.batch_growth.growth()):
+            yield "drop_last must be false with speedups.batch_growth, whose steps grow"
         if getattr(self.optimizer, "staleness", 0):
             yield "the optimizer's staleness must be 0: a recipe's training is synchronous"
         eps = getattr(self.optimizer, "eps", None)
@@ -214,12 +226,14 @@ class Recipe(Config):
         """Returns the stages of the batch size: factor f and number of optimizer steps.
 
         A stage with the share s of the run's samples has
-        round(s · epochs · ⌈num_train / (f · effective_batch_size)⌉) steps, at least 1.
+        round(s · epochs · ⌈num_train / (f · effective_batch_size)⌉) steps, at least 1; ⌊…⌋ with
+        `drop_last`.
         """
         return tuple(
-            (factor, max(1, round(share * self.epochs * math.ceil(num_train / samples))))
+            (factor, max(1, round(share * self.epochs * steps)))
             for share, factor in self.speedups.batch_growth.growth()
             for samples in [factor * self.samples_per_step]
+            for steps in [steps_of_pass(num_train, samples, drop_last=self.drop_last)]
         )
 
     def step_schedule(

@@ -4,9 +4,9 @@ No search may touch a workload. Two runs may be compared only within one workloa
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tune_speed.components.metrics import target_metrics
 from tune_speed.core.config import Component, canonical_hash, did_you_mean
@@ -15,7 +15,7 @@ from tune_speed.core.targets import Target, Task
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, reading
 from tune_speed.data.datasets.digits import Digits
-from tune_speed.data.split import SplitConfig, SplitSizes, split_sizes
+from tune_speed.data.split import SplitConfig, SplitSizes, TrainedOn, split_sizes
 
 
 class Workload(Task):
@@ -32,6 +32,8 @@ class Workload(Task):
     part. A run is evaluated at the first step that reaches a point of the grid, and at its end."""
     eval_batch_size: Annotated[int, Field(gt=0)] = 1000
     """Samples of one evaluation batch."""
+    certify_on: TrainedOn = Field(default="train", exclude_if=lambda part: part == "train")
+    """What a certification trains on; it is judged on the test part, a search as ever."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$")] | None = Field(
         default=None, exclude_if=lambda name: name is None
     )
@@ -45,6 +47,12 @@ class Workload(Task):
             near = did_you_mean(target.metric, known)
             raise ValueError(f"metric must be one of {', '.join(known)}{near}")
         return target
+
+    @model_validator(mode="after")
+    def _classes_keep_their_shares(self) -> Self:
+        if self.split.long_tail is not None and self.certify_on != "train":
+            raise ValueError("certify_on must be train with split.long_tail, as only train has it")
+        return self
 
     @property
     def label(self) -> str:

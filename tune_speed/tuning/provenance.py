@@ -186,9 +186,9 @@ def _describe_model(spec: TrialSpec, device: "torch.device") -> dict[str, Any]:
     from tune_speed.data.cache import prepare
     from tune_speed.training.build import build_model
     from tune_speed.training.flops import num_parameters
-    from tune_speed.training.objective import load_splits
+    from tune_speed.training.objective import splits_of
 
-    recipe, splits = spec.recipe, load_splits(spec.workload)
+    recipe, splits = spec.recipe, splits_of(spec)
     model = build_model(recipe, splits, seed=0, device=device)
     return {
         "num_parameters": num_parameters(model),

@@ -47,6 +47,7 @@ ITEMS: dict[str, tuple[str, ...]] = {
     "dataset checksum": ("task.dataset_checksum",),
     "training function": ("task.function_hash",),
     "split seed": ("task.split_seed",),
+    "trained on": ("task.trained_on",),
     "target": ("task.target",),
     "metric": ("task.metric", "task.target_mode"),
     "crossing mode": ("task.mode",),
@@ -172,6 +173,7 @@ def make_certificate() -> Certificate:
             dataset_checksum="d" * 16,
             split_seed=0,
             split_part="test",
+            trained_on="train",
             target=0.9,
             metric="accuracy",
             mode="fixed_length",
@@ -363,6 +365,7 @@ def test_certificates_of_older_versions_are_read() -> None:
         "max_train_s": 1.0,
         "tta_views": 1,
     }
-    older = {k: v for k, v in whole.items() if k not in ("target_mode", "function_hash")}
+    since = ("target_mode", "function_hash", "trained_on")
+    older = {k: v for k, v in whole.items() if k not in since}
     task = Task.model_validate(older)
-    assert (task.target_mode, task.function_hash) == ("max", None)
+    assert (task.target_mode, task.function_hash, task.trained_on) == ("max", None, "train")

@@ -23,6 +23,7 @@ from tune_speed.tracking import Tracker, open_store
 STUDY = TINY_STUDY.replace("value: 0.8", "value: 0.3").replace("trials: 6", "trials: 3")
 STUDY = STUDY.replace("{low: 1, high: 10}", "{low: 4, high: 6}")
 STUDY = STUDY.replace("concurrent: 1", "concurrent: 2")  # So that their steps are isolated.
+STUDY = STUDY.replace("max_train_s: 30", "max_train_s: 30\n  certify_on: train+validation")
 STUDY += "certify: {top: 2, seeds: 2, final: 1, final_seeds: 2}\n"
 OPTIONS = ("--top", "2", "--seeds", "2", "--final", "1", "--final-seeds", "2")
 
@@ -63,6 +64,8 @@ def test_certificates_hold_all_that_a_row_must(certified: Any) -> None:
     assert len(certificates) == 2
     for certificate in certificates:
         assert certificate.task.split_part == "test"
+        assert certificate.task.trained_on == "train+validation"
+        assert certificate.result.samples == 400 * certificate.result.epochs
         assert certificate.system.is_exclusive and certificate.system.cotenants == ()
         assert certificate.provenance.has_fresh_seeds
         assert certificate.provenance.tuning_trials == 3

@@ -1,6 +1,7 @@
 """What a certification says of its finalists, from records made by hand."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_luck_is_the_certified_time_over_the_estimate() -> None:
     assert (row["estimate_s"], row["certified_s"]) == (1.6, 2.0)
     assert row["ratio"] == pytest.approx(1.25)
     assert (row["hits"], row["n"]) == (2, 3)
+
+
+def test_it_is_said_where_certified_runs_train_on_more_images() -> None:
+    result = certified(TARGET + 0.01)
+    assert "trained on" not in certification_text(result)
+    (finalist,) = result.finalists
+    workload = finalist.record.workload | {"certify_on": "train+validation"}
+    more = replace(finalist, record=finalist.record.model_copy(update={"workload": workload}))
+    text = certification_text(result._replace(finalists=(more,)))
+    assert "(median of the hits, trained on train+validation)" in text
 
 
 def test_a_finalist_that_never_hit_again_has_no_ratio_and_it_is_said() -> None:

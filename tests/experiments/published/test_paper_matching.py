@@ -100,6 +100,9 @@ def test_device_part_images_and_target_are_said():
     [row, *_] = paper_rows(there)
     assert "device 1080 Ti" in row.same
     assert "test part" in row.same
+    workload = there.workload | {"certify_on": "train+validation"}
+    [row, *_] = paper_rows(there.model_copy(update={"workload": workload}))
+    assert "50000 training images" in row.same
 
 
 def test_rates_are_compared_as_those_of_a_step():

@@ -1,7 +1,7 @@
 """Orders: which samples come in which round, and how often; and the usual one, shuffled."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -91,3 +91,31 @@ class SampleOrder(Order):
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Returns the indices of all images in the order of epoch number `epoch`, (N,)."""
         return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)
+
+
+@dataclass(frozen=True, eq=False)
+class WholeSteps(Order):
+    """Another order's rounds without their ragged last step, unless it is their only one."""
+
+    order: Order
+    samples_per_step: int
+    batch_size: int
+    seed: int
+
+    @property
+    def repeats(self) -> bool:
+        """As in the other order."""
+        return self.order.repeats
+
+    def num_in(self, epoch: int) -> int:
+        """Returns the samples of the whole steps of round number `epoch`."""
+        whole = self.order.num_in(epoch)
+        return whole - whole % self.samples_per_step or whole
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Returns the first indices of the other order's round number `epoch`, (num_in,)."""
+        return self.order.epoch(epoch)[: self.num_in(epoch)]
+
+    def with_scores(self, scores: NDArray[np.floating]) -> Order:
+        """Returns the whole steps of the order that follows the scores, (N,)."""
+        return replace(self, order=self.order.with_scores(scores))

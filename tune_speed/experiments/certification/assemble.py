@@ -123,6 +123,7 @@ class _Parts:
             dataset_checksum=facts.dataset_checksum,
             split_seed=task.split_seed,
             split_part="test",
+            trained_on=task.certify_on,
             target=task.target.value,
             metric=task.target.metric,
             target_mode=task.target.mode,

@@ -13,6 +13,7 @@ from pydantic import model_validator
 from tune_speed.core import records
 from tune_speed.core.renamed import RecordedRecipe
 from tune_speed.core.stats import RateInterval, TimeInterval
+from tune_speed.data.split import TrainedOn
 from tune_speed.runtime.hardware import SystemFacts
 from tune_speed.tuning.provenance import Code
 
@@ -45,6 +46,8 @@ class Task(records.Record):
     """Seed by which the data was divided; None for a training function."""
     split_part: Literal["validation", "test"]
     """The part on which the target had to hold."""
+    trained_on: TrainedOn | None
+    """The parts that were trained on; None for a training function."""
     target: float
     """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     metric: str
@@ -65,9 +68,12 @@ class Task(records.Record):
     @model_validator(mode="before")
     @classmethod
     def _of_older_versions(cls, fields: Any) -> Any:
-        # Certificates from before targets had a mode, and before training functions.
-        only = {"target_mode": "max", "function_hash": None}
-        return {**only, **fields} if isinstance(fields, dict) else fields
+        if not isinstance(fields, dict):
+            return fields
+        # Certificates from before targets had a mode, training functions, and `certify_on`.
+        trained_on = "train" if fields.get("function_hash") is None else None
+        only = {"target_mode": "max", "function_hash": None, "trained_on": trained_on}
+        return {**only, **fields}
 
 
 class CertifiedRun(records.Record):

@@ -164,8 +164,10 @@ def _circumstances(setting: published.Setting, record: TrialRecord) -> Iterator[
     part, ours = setting.evaluated_on, record.evaluated_on
     yield part == ours, f"{part} part" if part == ours else f"{part} part there, {ours} part here"
     split = record.workload.get("split") or {}
-    validation_frac = split.get("validation_frac", 0.1)
-    here = split.get("train_samples") or round(ALL_IMAGES * (1 - validation_frac))
+    held = round(ALL_IMAGES * split.get("validation_frac", 0.1))
+    here = split.get("train_samples") or ALL_IMAGES - held
+    if ours == "test" and record.workload.get("certify_on") == "train+validation":
+        here += split.get("validation_samples") or held
     images = setting.train_images
     alike = images == here
     yield alike, f"{images} training images" + ("" if alike else f" there, {here} here")

@@ -41,7 +41,7 @@ from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Component
 from tune_speed.core.records import TrialRecord
 from tune_speed.study.space import SearchSpace
-from tune_speed.training.recipe import Recipe
+from tune_speed.training.recipe import Recipe, steps_of_pass
 from tune_speed.tuning.policy.base import Cost
 from tune_speed.tuning.policy.curve import FloatArray
 
@@ -203,11 +203,13 @@ class CostModel:
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
-        epochs = float(params.get("epochs", self._fixed.get("epochs")))
-        samples = self.samples_per_step(params)
+        fields = {**self._fixed, **params}
+        epochs, drop_last = float(fields["epochs"]), fields.get("drop_last", False)
+        samples, num_train = self.samples_per_step(params), self._num_train
         return sum(
-            max(1, round(share * epochs * -(-self._num_train // (factor * samples))))
+            max(1, round(share * epochs * steps_of_pass(num_train, size, drop_last=drop_last)))
             for share, factor in self._growth(params)
+            for size in [factor * samples]
         )
 
     def _growth(self, params: Mapping[str, Any]) -> Growth:

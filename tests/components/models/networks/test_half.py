@@ -1,9 +1,13 @@
 """Networks in fp16, with or without normalisation layers in fp32."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tune_speed.components.models.networks.half import Half
 
@@ -50,6 +54,56 @@ def test_batch_statistics_are_those_of_fp32() -> None:
     features = functional.conv2d(images, *(p.float() for p in half.network[0].parameters()))
     mean = 0.1 * features.mean(dim=(0, 2, 3))
     assert torch.allclose(half.network[1].running_mean, mean, atol=1e-3)
+
+
+class Casts(TorchDispatchMode):
+    """Counts the copies into another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        self.number += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("norm", "number"), [("batch", 0), ("group", 4)])
+def test_values_go_through_a_batch_norm_and_back_without_a_cast(norm: str, number: int) -> None:
+    half = Half(network(norm), has_fp32_norms=True)
+    images = torch.rand(5, 3, 4, 4).half()
+    with Casts() as casts:
+        half(images).sum().backward()
+    assert casts.number == number
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_batch_norm_is_that_of_fp32_rounded(
+    memory_format: torch.memory_format, is_training: bool
+) -> None:
+    exact = network("batch")[1].train(is_training)
+    norm = Half(network("batch"), has_fp32_norms=True).network[1].train(is_training)
+    features = (300 * torch.randn(8, 4, 5, 5)).half().to(memory_format=memory_format)
+    weights = torch.randn_like(features)
+    ours = passed(norm, features, weights, lambda out: out)
+    theirs = passed(exact, features.float(), weights, lambda out: out.half())
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.float(), other.float(), rtol=1e-3, atol=1e-3)
+
+
+def passed(
+    norm: nn.Module, features: Tensor, weights: Tensor, cast: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """Returns outputs, gradients of features and of the norm's parameters, and its statistics."""
+    leaf = features.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    outputs = cast(norm(leaf))
+    outputs.backward(weights)
+    gradients = [p.grad for p in (leaf, *norm.parameters()) if p.grad is not None]
+    assert len(gradients) == 3
+    return [outputs.detach(), *gradients, *norm.buffers()]
 
 
 def test_without_them_all_is_fp16() -> None:

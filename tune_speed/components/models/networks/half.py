@@ -30,6 +30,8 @@ class Half(nn.Module):
             for module in self.network.modules():
                 if isinstance(module, NORMS):
                     module.float()
+                # Batch norms in fp32 take fp16 as it is, without a copy on either side.
+                if isinstance(module, NORMS) and not isinstance(module, _BatchNorm):
                     module.register_forward_pre_hook(_to_float)
                     module.register_forward_hook(_to_half)
 
