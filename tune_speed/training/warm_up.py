@@ -79,7 +79,7 @@ def record(job: Job, stepper: Stepper, loader: Loader) -> None:
     recipe, most = job.recipe, micro_batch_of(job.recipe)
     for shape in job.shapes:
         full = recipe.samples_per_step * shape.growth
-        for num_samples in {min(full, loader.num_samples), loader.num_samples % full} - {0}:
+        for num_samples in {min(full, loader.num_in(0)), loader.num_in(0) % full} - {0}:
             sizes = [min(most, num_samples - done) for done in range(0, num_samples, most)]
             with without_trace(stepper.model, device=job.device):
                 recipe.speedups.begin_step(stepper.model, shape)
