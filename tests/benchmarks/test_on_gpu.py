@@ -80,6 +80,7 @@ def test_part_that_fails_stops_no_other(
     assert states(report) == {"memory": "failed", "syncs": "not run", "accumulation": "held"}
     memory, syncs, accumulation = report["parts"]
     assert memory["reason"].startswith("exit code 1: ")
+    assert "Traceback" in memory["log"] and len(memory["log"]) <= 2000
     assert syncs["reason"] == "no rehearsal on a CPU" and report["is_rehearsal"]
     (row,) = accumulation["rows"]
     assert row["bar"] == "≤ 0" and row["held"] is True and row["n"] > 50
