@@ -62,7 +62,7 @@ def command(*words: object, env: Mapping[str, str] | None = None) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{words[0]} ended with {done.returncode}: {done.stderr[-400:]}")
+        raise RuntimeError(f"{words[0]} ended with {done.returncode}: {done.stderr[-1500:]}")
     return done.stdout
 
 
@@ -81,7 +81,7 @@ def tune_speed(*words: object, folder: Path, allowed: Sequence[int] = (0,)) -> s
         check=False,
     )
     if done.returncode not in allowed:
-        raise RuntimeError(f"tune-speed {words[0]}: {done.returncode}: {done.stderr[-400:]}")
+        raise RuntimeError(f"tune-speed {words[0]}: {done.returncode}: {done.stderr[-1500:]}")
     return done.stdout
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from gpu_bars import AIRBENCH, TIMM_TRAIN, airbench, short_trials, timm_script, together
 from gpu_part import CIFAR10, HERE, SEARCHING, Options, Part, Row, command, timed, tune_speed
 from torch import Tensor
 
@@ -391,22 +392,32 @@ def waits_in_steps(recipe: Recipe, device: torch.device) -> int:
 
 
 def concurrent(options: Options) -> list[Row]:
-    """What `concurrent: auto` chose, with and without MPS, by `bench_packing.py`."""
-    rows = packing_rows("time slicing", {})
+    """Trials an hour by how many run at a time, and what `concurrent: auto` chose."""
+    return packing_rows("time slicing", (1, 2, 3, 4), {})
+
+
+def with_mps(options: Options) -> list[Row]:
+    """The same under MPS."""
     if shutil.which("nvidia-cuda-mps-control") is None:
-        return [*rows, Row("MPS", "no nvidia-cuda-mps-control here: not run")]
+        return [Row("MPS", "no nvidia-cuda-mps-control here: not run")]
     with mps(options.folder) as env:
-        return [*rows, *packing_rows("MPS", env)]
+        return packing_rows("MPS", (1, 4), env)
 
 
-def packing_rows(name: str, env: Mapping[str, str]) -> list[Row]:
-    words = ["--gpu", "--rounds", 1, "--trials", 8, "--at-once", 1, 4]
+def packing_rows(name: str, at_once: Sequence[int], env: Mapping[str, str]) -> list[Row]:
+    words = ["--gpu", "--rounds", 1, "--trials", 8, "--at-once", *at_once]
     text = command(HERE / "bench_packing.py", *words, env=env)
+    print(text, flush=True)
     share = re.search(r"auto over the best fixed: ([\d.]+)", text)
     assert share is not None, text
+    rates = re.findall(r"^(\S+) *: (\d+) trials an hour, ([\d.]+)", text, re.MULTILINE)
     chosen = re.search(r"auto predicted (.*) and chose (\d+)", text)
     value = float(share[1])
     return [
+        *(
+            Row(f"{name}: trials/h, {way} at a time", f"{rate}; {gain} of one", n=8)
+            for way, rate, gain in rates
+        ),
         Row(f"{name}: auto over the best fixed, trials/h", value, "≥ 0.95", value >= 0.95),
         Row(f"{name}: auto chose", chosen[2] if chosen else "nothing was measured"),
     ]
@@ -488,8 +499,33 @@ PARTS = {
     "memory": Part("twenty trials in a process", memory, 50, 15, can_rehearse=True),
     "accumulation": Part("graph, compile, eager", accumulation, 60, 15, can_rehearse=True),
     "syncs": Part("waits for the GPU", syncs, 40, 10),
-    "concurrent": Part("concurrent: auto", concurrent, 120, 60, SEARCHING),
+    "concurrent": Part("concurrent: auto", concurrent, 240, 90, SEARCHING),
     "profile": Part("profile of a step", profile, 40, 15, can_rehearse=True),
     "certify": Part("certification", certify, 150, 60, SEARCHING, can_rehearse=True),
+    "timm_script": Part(
+        "timm's training script as it is",
+        timm_script,
+        150,
+        60,
+        ("timm", "torchvision", "pyarrow"),
+        CIFAR10,
+        (TIMM_TRAIN,),
+        can_rehearse=True,
+    ),
+    "airbench": Part(
+        "airbench94_muon as it is",
+        airbench,
+        320,
+        150,
+        ("torchvision", "pyarrow"),
+        CIFAR10,
+        (AIRBENCH,),
+        can_rehearse=True,
+    ),
+    "short_trials": Part(
+        "two-second trainings, four at 0.25", short_trials, 150, 40, SEARCHING, can_rehearse=True
+    ),
+    "together": Part("trainings in one step", together, 180, 40, ("timm",), can_rehearse=True),
+    "mps": Part("concurrent: auto under MPS", with_mps, 150, 40, SEARCHING),
 }
 """By name, in the order in which they run."""

@@ -2,11 +2,13 @@
 
     python tests/benchmarks/on_gpu.py --out on_gpu --data ../shared/data     # under 9 minutes
     python tests/benchmarks/on_gpu.py --only fractions,graphs                # parts by name
+    python tests/benchmarks/on_gpu.py --only airbench --data DIR --others DIR  # others' scripts
     python tests/benchmarks/on_gpu.py --device cpu --only memory,profile     # a rehearsal
 
 Each part of `gpu_parts.py` runs in a process of its own, in this order, so that one that fails
 stops no other. A row has a figure, its bar and whether that held; a part that could not run says
-what is missing. Parts that the time does not suffice for are named as well. Without a GPU nothing
+what is missing. The last characters that a part printed are kept, and shown where it failed or
+missed a bar. Parts that the time does not suffice for are named as well. Without a GPU nothing
 runs but what a rehearsal on `--device cpu` can: parts in miniature, to see that they work; their
 figures say nothing of a GPU.
 """

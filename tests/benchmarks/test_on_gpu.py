@@ -26,6 +26,11 @@ LETTERS = {
     "concurrent": "j",
     "profile": "k",
     "certify": "l",
+    "timm_script": "m",
+    "airbench": "n",
+    "short_trials": "o",
+    "together": "p",
+    "mps": "q",
 }
 
 
@@ -50,7 +55,7 @@ def states(report: dict[str, Any]) -> dict[str, str]:
 def test_parts_are_in_the_order_of_their_letters() -> None:
     assert list(PARTS) == list(LETTERS)
     assert list(LETTERS.values()) == sorted(LETTERS.values())
-    assert sum(part.least_s for part in PARTS.values()) <= 9 * 60
+    assert sum(part.least_s for part in PARTS.values() if not part.others) <= 9 * 60
 
 
 @pytest.mark.slow
