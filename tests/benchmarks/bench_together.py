@@ -367,6 +367,7 @@ class WorkerGroup:
         self._pipes = [here for here, _ in pipes]
         for _, there in pipes:
             context.Process(target=serve, args=(there, device), daemon=True).start()
+            there.close()  # So that a process that fails is not waited for.
 
     def close(self) -> None:
         """Ends them."""
