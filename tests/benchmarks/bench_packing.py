@@ -59,7 +59,7 @@ def search(concurrent: str, options: argparse.Namespace) -> Search:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "packing.yaml").write_text(STUDY)
-        command = [str(Path(sys.executable).parent / "tune-speed"), "search", "packing.yaml"]
+        command = [sys.executable, "-m", "tune_speed", "search", "packing.yaml"]
         command += ["--concurrent", concurrent, "--trials", str(options.trials)]
         command += ["--set", f"search.resources.{resources}"]
         command += ["--set", f"search.resources.gpu={fixed}"] if options.gpu else []

@@ -53,7 +53,8 @@ BARS = {False: (0.97, 0.02, 0.05), True: (0.95, 0.05, 0.10)}
 NUM_RECIPES = 14
 ALONE_S, MOST_RUNS = 4.0, 7
 """A recipe runs alone until its runs took so long together [s], at most so often."""
-BIN = Path(sys.executable).parent
+OURS = [sys.executable, "-m", "tune_speed"]
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 
 
 Recipes = list[tuple[dict[str, Any], dict[str, Any]]]
@@ -179,7 +180,7 @@ def run_shared(tree: Mapping[str, Any], folder: Path, address: str) -> tuple[Rec
     folder.mkdir()
     (folder / "shared_clock.yaml").write_text(yaml.safe_dump(dict(tree)))
     search = ["search", "shared_clock.yaml", "--address", address]
-    command = [str(BIN / "tune-speed"), *search]
+    command = [*OURS, *search]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the search ended with exit code {done.returncode}: {done.stderr}")
@@ -215,7 +216,7 @@ def cluster(cpus: int, *, gpu: bool) -> Iterator[str]:
         "false",
         "--disable-usage-stats",
     ]
-    start = [str(BIN / "ray"), "start", "--head", *options, *(["--num-gpus", "1"] if gpu else [])]
+    start = [*RAY, "start", "--head", *options, *(["--num-gpus", "1"] if gpu else [])]
     # Threads that wait for one another spin by default; with more threads than cores they would
     # only keep those from running that they wait for.
     os.environ["OMP_WAIT_POLICY"] = "passive"
@@ -224,7 +225,7 @@ def cluster(cpus: int, *, gpu: bool) -> Iterator[str]:
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        subprocess.run([str(BIN / "ray"), "stop", "--force"], check=False, capture_output=True)
+        subprocess.run([*RAY, "stop", "--force"], check=False, capture_output=True)
 
 
 def in_a_process(*arguments: Any) -> None:

@@ -1,7 +1,8 @@
 """Trials trained together in one process, their parameters stacked, against one process a trial.
 
     python tests/benchmarks/bench_together.py                         # CPU, about 5 minutes
-    python tests/benchmarks/bench_together.py --device cuda --processes 4
+    python tests/benchmarks/bench_together.py --device cuda --processes 1 \\
+        --cases resnet20-32-b32 resnet20-32-b128 --members 2 4 8
 
 M members have the same network and batch size, and learning rate, schedule, weights and order of
 the images of their own. Together, `torch.func.vmap` maps the network and its loss over stacked
@@ -18,7 +19,9 @@ Then the speed, as members times steps a second, medians of `--rounds` interleav
 - solo: one process, one thread, one member after the other;
 - solo, P processes at once, one thread each: what a search does today;
 - together: one process, M members, one thread, and on a CPU also P threads;
-- together, P processes at once with M / P members each.
+- together, P processes at once with M / P members each;
+- on a GPU, together with the whole step as a CUDA graph (the solo step is by single kernels: set
+  the result beside `bench_train_loop.py --ways graph` as well).
 
 The gain is the best of together over the best of solo. The bar for a place in the package: 1.3. In
 brackets stands the gain in members·steps a second of processor time, of one process and thread
@@ -27,12 +30,14 @@ host's work is spared.)
 """
 
 import argparse
+import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, count, pairwise
 from multiprocessing import connection, get_context
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +50,7 @@ from torch.nn import functional
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Sgd, set_rates
-from tune_speed.components.schedules import OneCycle
+from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
@@ -104,6 +109,8 @@ CASES = {
     "cnn-8": Case(SmallCnn(), 8, 64),
     "resnet20-8": Case(ResNet20(), 8, 64),
     "resnet20-32": Case(ResNet20(), 32, 64),
+    "resnet20-32-b32": Case(ResNet20(), 32, 32),
+    "resnet20-32-b128": Case(ResNet20(), 32, 128),
 }
 
 
@@ -207,14 +214,17 @@ class Together:
         self._steps = min(self._steps + 1, TOTAL_STEPS)
         batches = [next(each) for each in self._batches]
         images, labels = (torch.stack(parts) for parts in zip(*batches, strict=True))
+        return self._advance(images, labels, self._settings())
+
+    def _advance(self, images: Tensor, labels: Tensor, settings: Tensor) -> Tensor:
         losses = self._losses(self._parameters, self.buffers, images, labels)
-        self._update(torch.autograd.grad(losses.sum(), self._weights))
+        self._update(torch.autograd.grad(losses.sum(), self._weights), settings)
         return losses.detach()
 
     @torch.no_grad()
-    def _update(self, gradients: tuple[Tensor, ...]) -> None:
+    def _update(self, gradients: tuple[Tensor, ...], settings: Tensor) -> None:
         """SGD with Nesterov's momentum, as `optim.Sgd`; rates are vectors (M,)."""
-        rates, momenta, decays = self._settings()
+        rates, momenta, decays = settings
         for weight, velocity, gradient in zip(self._weights, self._momenta, gradients, strict=True):
             shape = (-1, *[1] * (weight.ndim - 1))
             rate, momentum = rates.view(shape), momenta.view(shape)
@@ -223,8 +233,8 @@ class Together:
             velocity.mul_(momentum).add_(gradient)
             weight.sub_(rate * (gradient + momentum * velocity))
 
-    def _settings(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns rates, momenta and decays of the step, each (M,)."""
+    def _settings(self) -> Tensor:
+        """Returns rates, momenta and decays of the step, (3, M)."""
         frac, rows = self._steps / TOTAL_STEPS, list[tuple[float, float, float]]()
         for recipe in self._recipes:
             assert isinstance(recipe.optimizer, Sgd)
@@ -232,8 +242,35 @@ class Together:
             momentum = recipe.optimizer.momentum if factors.momentum is None else factors.momentum
             rate = recipe.optimizer.lr * factors.lr
             rows.append((rate, momentum, recipe.optimizer.weight_decay))
-        rates, momenta, decays = torch.tensor(rows).to(self._device, non_blocking=True).T
-        return rates, momenta, decays
+        return torch.tensor(rows).to(self._device, non_blocking=True).T
+
+
+class Recorded(Together):
+    """The same, with its step as a CUDA graph after the first ones."""
+
+    _graph: torch.cuda.CUDAGraph | None = None
+
+    def _advance(self, images: Tensor, labels: Tensor, settings: Tensor) -> Tensor:
+        if self._graph is None:
+            return self._record(images, labels, settings)
+        for place, value in zip(self._inputs, (images, labels, settings), strict=True):
+            place.copy_(value)
+        self._graph.replay()
+        return self._output.clone()
+
+    def _record(self, *inputs: Tensor) -> Tensor:
+        """Takes a few steps by single kernels, as cuDNN tries its own, and records the next."""
+        self._inputs = tuple(each.clone() for each in inputs)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                losses = super()._advance(*self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._output = super()._advance(*self._inputs)
+        return losses
 
 
 def _mapped(network: nn.Module) -> Callable[..., Tensor]:
@@ -283,19 +320,19 @@ def check(case: Case, members: int, steps: int, device: torch.device) -> Check:
 
 
 def serve(pipe: connection.Connection, device_name: str) -> None:
-    """What a process does: spans of steps, as it is told (case, members or 0 for solo, steps)."""
+    """What a process does: spans of steps, as it is told by `WorkerGroup.span`."""
     device, sides = torch.device(device_name), dict[Any, Solo | Together]()
     set_up_process(device, cpu_threads=1)
     torch.backends.cudnn.benchmark = True  # As in a training.
     synchronize = synchronizer(device)
     while (told := pipe.recv()) is not None:
-        name, first, members, threads, steps = told
+        name, first, members, threads, is_recorded, steps = told
         torch.set_num_threads(threads)
-        key = name, members
+        key = name, members, is_recorded
         if key not in sides:
             numbers = list(range(first, first + members))
-            case = CASES[name]
-            sides[key] = Together(case, numbers, device) if members else Solo(case, 0, device)
+            case, kind = CASES[name], Recorded if is_recorded else Together
+            sides[key] = kind(case, numbers, device) if members else Solo(case, 0, device)
         began_s = time.process_time()
         for _ in range(steps):
             sides[key].step()
@@ -311,6 +348,7 @@ class Side(NamedTuple):
     members: int
     """Of each process; 0: solo."""
     threads: int = 1
+    is_recorded: bool = False
 
     @property
     def at_once(self) -> int:
@@ -329,6 +367,7 @@ class WorkerGroup:
         self._pipes = [here for here, _ in pipes]
         for _, there in pipes:
             context.Process(target=serve, args=(there, device), daemon=True).start()
+            there.close()  # So that a process that fails is not waited for.
 
     def close(self) -> None:
         """Ends them."""
@@ -340,21 +379,22 @@ class WorkerGroup:
         chosen = self._pipes[: side.processes]
         began = time.perf_counter()
         for number, pipe in enumerate(chosen):
-            pipe.send((case, number * side.members, side.members, side.threads, steps))
+            first = number * side.members
+            pipe.send((case, first, side.members, side.threads, side.is_recorded, steps))
         cpu_s = sum(pipe.recv() for pipe in chosen)
         return time.perf_counter() - began, cpu_s
 
 
 def sides_of(members: int, processes: int, device: str) -> list[Side]:
     """Returns all ways to train so many."""
-    sides = [
-        Side("solo", 1, 0),
-        Side(f"solo x{processes}", processes, 0),
-        Side("together", 1, members),
-    ]
-    if device == "cpu":
+    sides = [Side("solo", 1, 0), Side("together", 1, members)]
+    if processes > 1:
+        sides.append(Side(f"solo x{processes}", processes, 0))
+    if device != "cpu":
+        sides.append(Side("together, graph", 1, members, is_recorded=True))
+    elif processes > 1:
         sides.append(Side(f"together, {processes} threads", 1, members, processes))
-    if members >= 2 * processes:
+    if processes > 1 and members >= 2 * processes:
         sides.append(Side(f"together x{processes}", processes, members // processes))
     return sides
 
@@ -399,12 +439,13 @@ def row(case: str, members: int, rates: dict[Side, Rate]) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--cases", nargs="+", default=list(CASES)[:4], choices=CASES)
     parser.add_argument("--members", nargs="+", type=int, default=[2, 4, 8, 16])
     parser.add_argument("--processes", type=int, default=2, help="at once")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--check-steps", type=int, default=10)
     parser.add_argument("--tolerance", type=float, default=1e-3)
+    parser.add_argument("--json", type=Path, help="also write the rates there")
     return parser.parse_args()
 
 
@@ -421,13 +462,17 @@ def main() -> None:
         holds = found.first <= FIRST_STEP and found.most <= may
         cells = ", ".join(f"{field} {value:.1e}" for field, value in found._asdict().items())
         print(f"  {name:12} {cells}: {'holds' if holds else 'MISSED'}", flush=True)
-    crew = WorkerGroup(arguments.processes, str(device))
+    crew, found_rates = WorkerGroup(arguments.processes, str(device)), list[dict[str, Any]]()
     for name in arguments.cases:
         for members in arguments.members:
             sides = sides_of(members, arguments.processes, device.type)
             rates = compare(crew, name, sides, arguments.rounds)
             print(row(name, members, rates), flush=True)
+            per_s = {side.name: rate.per_s for side, rate in rates.items()}
+            found_rates.append({"case": name, "members": members, "per_s": per_s})
     crew.close()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found_rates, indent=2))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
     python tests/benchmarks/on_gpu.py --out on_gpu --data ../shared/data     # under 9 minutes
     python tests/benchmarks/on_gpu.py --only fractions,graphs                # parts by name
+    python tests/benchmarks/on_gpu.py --only airbench --data DIR --others DIR  # others' scripts
     python tests/benchmarks/on_gpu.py --device cpu --only memory,profile     # a rehearsal
 
 Each part of `gpu_parts.py` runs in a process of its own, in this order, so that one that fails
 stops no other. A row has a figure, its bar and whether that held; a part that could not run says
-what is missing. Parts that the time does not suffice for are named as well. Without a GPU nothing
+what is missing. The last characters that a part printed are kept, and shown where it failed or
+missed a bar. Parts that the time does not suffice for are named as well. Without a GPU nothing
 runs but what a rehearsal on `--device cpu` can: parts in miniature, to see that they work; their
 figures say nothing of a GPU.
 """
@@ -26,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_parts import PARTS, Options, Part
+from gpu_part import Options, Part
+from gpu_parts import PARTS
 
 from tune_speed.runtime.device import resolve_device
 from tune_speed.runtime.device_settings import device_settings
@@ -35,6 +38,8 @@ from tune_speed.training.trial import environment
 
 MINUTES = 9.0
 ENDING_S = 10.0
+LOG_CHARACTERS = 2000
+"""Kept of what a part printed."""
 REHEARSING = 5
 """Times as long may a part take on a CPU."""
 STATES = ("held", "missed", "failed", "not run")
@@ -45,6 +50,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10's Parquet files")
+    parser.add_argument("--others", type=Path, help="folder of others' scripts, as they are")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts together")
     parser.add_argument("--out", type=Path, default=Path("on_gpu"), help="path without a suffix")
     parser.add_argument("--part", help=argparse.SUPPRESS)
@@ -59,7 +65,7 @@ def main() -> None:
     gpu = torch.cuda.is_available()
     device = {"auto": "cuda" if gpu else "cpu"}.get(arguments.device, arguments.device)
     if arguments.part:
-        options = Options(device, arguments.data, Path.cwd())
+        options = Options(device, arguments.data, Path.cwd(), arguments.others)
         rows = [row._asdict() for row in PARTS[arguments.part].run(options)]
         arguments.out.write_text(json.dumps(rows))
         return
@@ -74,10 +80,17 @@ def main() -> None:
             {"reason": reason} if reason else run(name, arguments, device=device, limit_s=left_s)
         )
         results.append({"part": name, "title": part.title, **result, "state": state_of(result)})
-        print(f"{name}: {results[-1]['state']} {result.get('reason', '')}".rstrip(), flush=True)
+        print_part(results[-1])
     report = {**machine(device), "is_rehearsal": is_rehearsal, "parts": results}
     arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
     arguments.out.with_suffix(".md").write_text(markdown(report))
+
+
+def print_part(result: Mapping[str, Any]) -> None:
+    """Prints how a part ended; where it failed or missed a bar, the end of what it printed."""
+    print(f"{result['part']}: {result['state']} {result.get('reason', '')}".rstrip(), flush=True)
+    if result["state"] in ("failed", "missed"):
+        print("".join(f"    {line}\n" for line in result["log"].splitlines()), end="", flush=True)
 
 
 def missing(part: Part, arguments: argparse.Namespace, *, has_gpu: bool, is_rehearsal: bool) -> str:
@@ -87,10 +100,15 @@ def missing(part: Part, arguments: argparse.Namespace, *, has_gpu: bool, is_rehe
     modules = [name for name in part.modules if find_spec(name) is None]
     if modules:
         return f"not installed: {', '.join(modules)}"
-    files = [
-        file for file in part.data if not (arguments.data and (arguments.data / file).exists())
-    ]
-    return f"--data has no {', '.join(files)}" if files else ""
+    return lacking("--data", arguments.data, part.data) or lacking(
+        "--others", arguments.others, part.others
+    )
+
+
+def lacking(option: str, folder: Path | None, files: Sequence[str]) -> str:
+    """Returns which files are not in the folder of an option, in words; empty if none."""
+    absent = [file for file in files if not (folder and (folder / file).exists())]
+    return f"{option} has no {', '.join(absent)}" if absent else ""
 
 
 def run(name: str, arguments: argparse.Namespace, *, device: str, limit_s: float) -> dict[str, Any]:
@@ -100,7 +118,9 @@ def run(name: str, arguments: argparse.Namespace, *, device: str, limit_s: float
         rows, log = Path(folder) / "rows.json", Path(folder) / "log"
         command = [sys.executable, __file__, "--part", name, "--out", str(rows)]
         command += ["--device", device]
-        command += ["--data", str(arguments.data.absolute())] if arguments.data else []
+        for option in ("data", "others"):
+            if path := getattr(arguments, option):
+                command += [f"--{option}", str(path.absolute())]
         with log.open("wb") as output:
             # A session of its own: what a part leaves behind ends with it.
             process = subprocess.Popen(
@@ -109,11 +129,11 @@ def run(name: str, arguments: argparse.Namespace, *, device: str, limit_s: float
             slower = 1 if device == "cuda" else REHEARSING
             limit_s = min(limit_s, slower * PARTS[name].limit_s)
             code, why = wait(process, limit_s), f"it took longer than {limit_s:.0f} s"
-        found: dict[str, Any] = {"seconds": round(time.monotonic() - began_s, 1)}
+        text = log.read_text(errors="replace").strip()[-LOG_CHARACTERS:]
+        found: dict[str, Any] = {"seconds": round(time.monotonic() - began_s, 1), "log": text}
         if code != 0 or not rows.exists():
-            lines = log.read_text(errors="replace").strip().splitlines()
-            why = why if code is None else f"exit code {code}"
-            return {**found, "reason": f"{why}: {' / '.join(lines[-3:])[-500:]}", "failed": True}
+            why, last = why if code is None else f"exit code {code}", text.splitlines()[-3:]
+            return {**found, "reason": f"{why}: {' / '.join(last)[-500:]}", "failed": True}
         return {**found, "rows": json.loads(rows.read_text())}
 
 
