@@ -1,5 +1,6 @@
 """Recorded steps by themselves: what they leave as it was, how many are recorded and refused."""
 
+import gc
 import math
 from typing import Any
 
@@ -90,6 +91,22 @@ def test_recording_leaves_all_as_it_was(recordings: list[Any], optimizer: Optimi
     assert not any(tensor.any() for tensor in tensors)
     torch.manual_seed(7)
     assert torch.equal(after, torch.rand(3))
+
+
+def test_no_node_of_autograd_outlives_what_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight's node belongs to the stream that it was made on, and may not wait for a capture."""
+    kept = list[int]()
+
+    def record(call: Any, device: torch.device, pool: Any) -> recorded.Recorded:
+        gc.collect()
+        tensors = [each for each in gc.get_objects() if isinstance(each, Tensor)]
+        kept.append(sum(each.grad_fn is not None for each in tensors))
+        return recorded.Recorded(lambda: None, call(), pool)
+
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
+    monkeypatch.setattr(recorded.RecordedStep, "_refuse_nonsense", lambda *_: None)
+    stepper_of(make_model()).record(Group(8, [batch(8)]), SHAPE)
+    assert kept == [0]
 
 
 def test_recording_in_the_middle_keeps_momentum_and_loss_scale(recordings: list[Any]) -> None:

@@ -165,7 +165,9 @@ class RecordedStep:
             _make_rates_tensors(self._optimizer, self._device)
         # The first call makes the scale, which must not be recorded.
         self._scaler.scale(torch.zeros((), device=self._device))
-        before = [(tensor, tensor.to("cpu", copy=True)) for tensor in self._tensors()]
+        # Detached: a copy would keep the weights' nodes of autograd, which are of this stream, and
+        # no stream may wait for one that is captured.
+        before = [(each, each.detach().to("cpu", copy=True)) for each in self._tensors()]
 
         trained: list[nn.Parameter] = []
 

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.speedups.base import Averager, Shape
-from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batch
-from tune_speed.data.orders.base import Order
 from tune_speed.runtime.device import pacer
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
@@ -49,16 +47,6 @@ def micro_batch_of(recipe: Recipe) -> int:
     """Returns the samples of one micro-batch; what is `auto` is resolved by then."""
     assert isinstance(recipe.batch_size, int), "auto is resolved before training"
     return recipe.batch_size
-
-
-def open_order(recipe: Recipe, images: Images, *, seed: int) -> Order:
-    """Returns the order in which the recipe goes through the images."""
-    return recipe.order.open(
-        images.labels,
-        batch_size=micro_batch_of(recipe),
-        samples_per_step=recipe.samples_per_step,
-        seed=seed,
-    )
 
 
 def accumulation_of(recipe: Recipe) -> int:
