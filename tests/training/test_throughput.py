@@ -59,7 +59,7 @@ def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) ->
         {"matmul_precision": "high"},
         {"channels_last": False},
         {"compile": True},
-        {"deterministic": False},
+        {"deterministic": True},
         {"clip_norm": 1.0},
         {"clip_value": 1.0},
         {"devices": 2},

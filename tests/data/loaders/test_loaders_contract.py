@@ -90,6 +90,27 @@ def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(
     assert loader.num_samples == NUM_IMAGES
 
 
+def test_planned_batches_become_those_of_the_epoch_when_they_are_unpacked(
+    config: LoaderConfig, open_loader: OpenLoader
+) -> None:
+    made, planned = open_loader(config).epoch(0), open_loader(config).planned(0)
+    for (images, labels), batch in zip(made, planned, strict=True):
+        images_again, labels_again = batch
+        assert torch.equal(images, images_again) and torch.equal(labels, labels_again)
+
+
+def test_dummy_is_made_as_planned_batches_are_from_images_that_differ(
+    config: LoaderConfig, open_loader: OpenLoader
+) -> None:
+    loader = open_loader(config)
+    batch, dummy = next(loader.planned(0)), loader.dummy(16)
+    assert dummy.make == batch.make
+    assert [each.shape for each in dummy.tensors] == [each.shape for each in batch.tensors]
+    assert [each.dtype for each in dummy.tensors] == [each.dtype for each in batch.tensors]
+    images, labels = dummy
+    assert len(images.flatten(1).unique(dim=0)) == 16 and not labels.any()
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_images_are_float32_normalised_and_in_the_layout_asked_for(
     entry: LoaderConfig, open_loader: OpenLoader, images: Images, channels_last: bool

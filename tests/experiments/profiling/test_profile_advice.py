@@ -27,14 +27,20 @@ FIRES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {**GPU, **PAGEABLE, "host_to_device_ms": 9.0},
         {"loader.pin_memory": "true"},
     ),
-    "recorded_steps": ({**GPU, "launch_frac": 0.95}, {"cuda_graph": "true"}),
+    "recorded_steps": (
+        {**GPU, "launch_frac": 0.95, "recipe": {"cuda_graph": False}},
+        {"cuda_graph": "true"},
+    ),
     "faster_arithmetic": (FASTER, {"precision": "bf16"}),
     "convolutions_in_channels_last": (
         {"recipe": {"channels_last": False}},
         {"channels_last": "true"},
     ),
     "compiled_network": ({**GPU, "peak_frac": 0.1}, {"compile": "true"}),
-    "free_choice_of_kernels": ({**GPU, "backward_ms": 90.0}, {"deterministic": "false"}),
+    "free_choice_of_kernels": (
+        {**GPU, "backward_ms": 90.0, "recipe": {"deterministic": True}},
+        {"deterministic": "false"},
+    ),
     "fused_update": (
         {"optimizer_ms": 40.0, "recipe": {"optimizer_kernels": "foreach"}},
         {"optimizer_kernels": "fused"},
@@ -60,8 +66,8 @@ SILENT: dict[str, list[dict[str, Any]]] = {
     "larger_batch_for_data": [{"data_wait_ms": 45.0}, {**GPU, **FULL, "data_wait_ms": 45.0}],
     "page_locked_copies": [{**GPU, **TWO, "host_to_device_ms": 9.0}, {**GPU, **PAGEABLE}],
     "recorded_steps": [
-        {**GPU, "launch_frac": 0.5},
-        {"launch_frac": 0.95},
+        {**GPU, "launch_frac": 0.5, "recipe": {"cuda_graph": False}},
+        {"launch_frac": 0.95, "recipe": {"cuda_graph": False}},
         {**GPU, "launch_frac": 0.95, "recipe": {"cuda_graph": True}},
     ],
     "faster_arithmetic": [
@@ -74,7 +80,11 @@ SILENT: dict[str, list[dict[str, Any]]] = {
         {"peak_frac": 0.1},
         {**GPU, "peak_frac": 0.1, "recipe": {"compile": True}},
     ],
-    "free_choice_of_kernels": [{"backward_ms": 90.0}, GPU],
+    "free_choice_of_kernels": [
+        {"backward_ms": 90.0, "recipe": {"deterministic": True}},
+        {**GPU, "recipe": {"deterministic": True}},
+        {**GPU, "backward_ms": 90.0},
+    ],
     "fused_update": [{"optimizer_ms": 40.0}, {"recipe": {"optimizer_kernels": "foreach"}}],
     "fewer_updates": [{}],
     "fewer_averagings": [{"recipe": {"devices": 2}, "sync_ms": 4.0}],

@@ -93,6 +93,23 @@ def test_recording_leaves_all_as_it_was(recordings: list[Any], optimizer: Optimi
     assert torch.equal(after, torch.rand(3))
 
 
+def test_rehearsals_move_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At full rate, the same images some times over ended in no numbers on a GPU."""
+
+    def record(call: Any, device: torch.device, pool: Any) -> recorded.Recorded:
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        results = call()
+        assert all(map(torch.equal, before, model.parameters()))
+        return recorded.Recorded(lambda: None, results, pool)
+
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
+    monkeypatch.setattr(recorded.RecordedStep, "_refuse_nonsense", lambda *_: None)
+    model = make_model()
+    stepper = stepper_of(model)
+    stepper.record(Group(8, [batch(8)]), SHAPE)
+    assert stepper.optimizer.param_groups[0]["lr"] == LR, "and the rate is back"
+
+
 def test_no_node_of_autograd_outlives_what_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight's node belongs to the stream that it was made on, and may not wait for a capture."""
     kept = list[int]()

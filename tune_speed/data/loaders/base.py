@@ -65,7 +65,7 @@ class Loader(ABC):
 
     @abstractmethod
     def dummy(self, size: int) -> Planned:
-        """Returns a batch of so many images that are all alike, made as those of `planned`."""
+        """Returns a batch of so many images, made as those of `planned`; none is drawn for it."""
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Returns the batches of epoch number `epoch`, from 0; the last may be smaller.

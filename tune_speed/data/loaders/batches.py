@@ -85,8 +85,10 @@ class Batches:
             yield table[:, start : start + self.order.batch_size]
 
     def dummy_plan(self, size: int) -> Tensor:
-        """Returns a plan of so many times the first image."""
-        return torch.zeros((len(BatchPlan._fields), size), dtype=torch.int64, device=self.device)
+        """Returns a plan of the first images, of one class and not moved."""
+        plan = torch.zeros((len(BatchPlan._fields), size), dtype=torch.int64, device=self.device)
+        plan[0] = torch.arange(size, device=self.device) % self.num_samples
+        return plan
 
     def make(self, pixels: Tensor, table: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
         """Returns a plan's images, float32 (B, C, H, W), normalised and augmented, and labels.

@@ -27,7 +27,7 @@ class ResidentLoader(Loader):
             yield Planned(self._make, table)
 
     def dummy(self, size: int) -> Planned:
-        """Returns a batch of the first image."""
+        """Returns a batch of the first images."""
         return Planned(self._make, self._batches.dummy_plan(size))
 
     def _make(self, table: Tensor) -> tuple[Tensor, Tensor]:

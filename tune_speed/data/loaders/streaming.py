@@ -1,6 +1,7 @@
 """The loader that streams batches from host memory to the device."""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -95,9 +96,10 @@ class StreamingLoader(Loader):
             self._source.stop()
 
     def dummy(self, size: int) -> Planned:
-        """Returns a batch of black images."""
+        """Returns a batch of images of a pattern, no two alike."""
         shape, device = (size, *self._staging.image_shape), self._batches.device
-        pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
+        # 251 is no factor of an image's size.
+        pixels = (torch.arange(math.prod(shape), device=device) % 251).to(torch.uint8).view(shape)
         return Planned(self._make, pixels, self._batches.dummy_plan(size))
 
     def _make(self, pixels: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:

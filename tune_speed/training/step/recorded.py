@@ -163,11 +163,16 @@ class RecordedStep:
         ]
         if self.with_update:
             _make_rates_tensors(self._optimizer, self._device)
+        rates = [group["lr"] for group in self._optimizer.param_groups if self.with_update]
         # The first call makes the scale, which must not be recorded.
         self._scaler.scale(torch.zeros((), device=self._device))
         # Detached: a copy would keep the weights' nodes of autograd, which are of this stream, and
         # no stream may wait for one that is captured.
-        before = [(each, each.detach().to("cpu", copy=True)) for each in self._tensors()]
+        changed = [*rates, *self._tensors()]
+        before = [(each, each.detach().to("cpu", copy=True)) for each in changed]
+        # Some steps on the same images at full rate can end in no numbers.
+        for rate in rates:
+            rate.zero_()
 
         trained: list[nn.Parameter] = []
 
