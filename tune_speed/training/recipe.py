@@ -41,6 +41,11 @@ SINCE: tuple[tuple[str, object], ...] = (
     ("drop_last", False),
 )
 """Fields that runs of earlier versions lack, with the value that they ran with."""
+FORMERLY: tuple[tuple[str, object, object], ...] = (
+    ("cuda_graph", "auto", False),
+    ("deterministic", False, True),
+)
+"""Defaults, and what they were: either way a run learns the same, and goes on."""
 
 
 def steps_of_pass(num_train: int, samples_per_step: int, *, drop_last: bool) -> int:
@@ -284,6 +289,7 @@ class Recipe(Config):
         def kept(tree: Any) -> Any:
             if not isinstance(tree, dict):
                 return tree
+            tree = tree | {k: was for k, now, was in FORMERLY if k in tree and tree[k] == now}
             items = tree.items()
             return {key: kept(value) for key, value in items if (key, value) not in SINCE}
 
