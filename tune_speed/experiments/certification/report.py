@@ -18,8 +18,8 @@ NEAR = 0.05
 
 def certification_text(result: CertifyResult) -> str:
     """Returns estimate and certified time of each finalist, who was dropped, and what to try."""
-    trained_on = {each.record.workload.get("certify_on") for each in result.finalists} - {None}
-    more = f", trained on {', '.join(trained_on)}" if trained_on else ""
+    trained_on = [each.record.workload.get("certify_on") for each in result.finalists]
+    more = f", trained on {trained_on[0]}" if any(trained_on) else ""
     head = f"the winner's luck, estimate → certified (median of the hits{more}):"
     lines = [head, *_luck_lines(result)]
     lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
