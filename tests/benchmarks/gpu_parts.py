@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.build import build_forward, build_model, open_loader, set_seed
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.step import Stepper
+from tune_speed.training.step.step import Group, Stepper
 from tune_speed.training.trial import Allotment, TrialSpec
 from tune_speed.training.workload import Workload
 
@@ -329,24 +328,21 @@ def accumulation(options: Options) -> list[Row]:
 
 
 def gradients(options: Options, **fields: Any) -> list[Tensor]:
-    """Returns the second step's gradient of each weight, added up over four micro-batches."""
+    """Returns each weight's gradient, added up over four micro-batches: what a plain step moves."""
     device = resolve_device(options.device)
-    recipe = recipe_of(options, accumulation_steps=4, matmul_precision="highest", **fields)
-    splits, shape = random_splits(8 * micro_batch(recipe)), Shape(32, 32)
+    # At a large rate a weight's rounding is nothing beside its step.
+    optimizer = {"sgd": {"lr": 1024.0, "momentum": 0.0, "nesterov": False}}
+    tree = {"accumulation_steps": 4, "matmul_precision": "highest", "optimizer": optimizer}
+    recipe = recipe_of(options, **tree, **fields)
+    splits, shape = random_splits(4 * micro_batch(recipe)), Shape(32, 32)
     set_seed(recipe, seed=0)
     model = build_model(recipe, splits, seed=0, device=device).train()
     stepper = Stepper(model, build_forward(model, recipe), recipe, device=device)
     loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
-    batches = iter(loader.epoch(0))
-    for _ in range(2):
-        stepper.gradient.begin()
-        for images, labels in islice(batches, 4):
-            divisor = float(recipe.samples_per_step)
-            stepper.gradient.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
-        found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        model.zero_grad()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    stepper.learn(Group(recipe.samples_per_step, loader.planned(0)), shape, frac=1.0)
     loader.close()
-    return found
+    return [(a - b.detach()) / 1024 for a, b in zip(before, model.parameters(), strict=True)]
 
 
 def micro_batch(recipe: Recipe) -> int:
