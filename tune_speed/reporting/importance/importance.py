@@ -23,7 +23,7 @@ Question = Literal["reaching", "steps", "step_time"]
 LEARNING_ONLY = frozenset(
     {
         *("epochs", "init_loss_scale", "label_smoothing", "loss_scale_growth_steps"),
-        *("lr_schedule", "order"),
+        *("drop_last", "lr_schedule", "order"),
     }
 )
 OPTIMIZERS_LEARNING_ONLY = frozenset(

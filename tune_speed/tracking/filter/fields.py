@@ -13,7 +13,16 @@ from tune_speed.tracking.columns import COLUMNS
 RECIPE_FIELDS = (
     *("model", "optimizer", "lr_schedule", "epochs", "batch_size", "accumulation_steps"),
     *("effective_batch_size", "devices", "precision", "init_loss_scale", "loss_scale_growth_steps"),
-    *("order", "augmentation", "label_smoothing", "clip_norm", "clip_value", "speedups", "loader"),
+    *(
+        "order",
+        "drop_last",
+        "augmentation",
+        "label_smoothing",
+        "clip_norm",
+        "clip_value",
+        "speedups",
+        "loader",
+    ),
     *("channels_last", "compile", "compile_mode", "cuda_graph", "optimizer_kernels"),
     *("deterministic", "matmul_precision"),
 )
