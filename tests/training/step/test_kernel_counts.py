@@ -80,7 +80,9 @@ def test_making_a_batch_is_ten_kernels() -> None:
     assert count(lambda: tuple(batch)) <= 10
 
 
-@pytest.mark.parametrize(("precision", "most"), [("fp32", 90), ("bf16", 109), ("half_fp32_norms", 92)])
+@pytest.mark.parametrize(
+    ("precision", "most"), [("fp32", 90), ("bf16", 109), ("half_fp32_norms", 92)]
+)
 def test_forward_and_backward_are_few_kernels(precision: str, most: int) -> None:
     stepper, loader = opened(precision=precision)
     images, labels = next(loader.epoch(0))

@@ -29,14 +29,13 @@ HERE = Machine("H200", "2.15.0")
 WORKLOAD = Workload(
     dataset=Digits(), target=Target(value=0.9), split=SplitConfig(train_samples=100)
 )
-SPACE = SearchSpace.from_tree(
-    {
-        "model": "resnet20",
-        "optimizer": {"sgd": {"lr": {"low": 0.1, "high": 1.0}}},
-        "epochs": {"low": 1, "high": 4},
-        "batch_size": 50,
-    }
-)
+TREE: dict[str, Any] = {
+    "model": "resnet20",
+    "optimizer": {"sgd": {"lr": {"low": 0.1, "high": 1.0}}},
+    "epochs": {"low": 1, "high": 4},
+    "batch_size": 50,
+}
+SPACE = SearchSpace.from_tree(TREE)
 PARAMS: dict[str, Any] = {"optimizer.sgd.lr": 0.5, "epochs": 3}
 
 
@@ -203,6 +202,21 @@ def test_parameters_out_of_this_space_are_left_out() -> None:
 def test_other_fixed_field_is_another_recipe() -> None:
     clipped = SearchSpace.from_tree({**SPACE.tree, "clip_norm": 1.0})
     assert reasons(carried(record(0.5), space=clipped)) == ["a recipe whose fixed fields differ"]
+
+
+def test_what_was_measured_before_training_is_the_same_recipe() -> None:
+    """A record has what `auto` was settled as: in the recipe, or further down."""
+    fields = {
+        "compile": "auto",
+        "cuda_graph": "auto",
+        "loader": {"dataloader": {"workers": "auto"}},
+    }
+    auto = SearchSpace.from_tree({**TREE, **fields})
+    settled = {"compile": True, "cuda_graph": True, "loader": {"dataloader": {"workers": 3}}}
+    theirs = record(0.95, space=SearchSpace.from_tree({**TREE, **settled}))
+    assert len(carried(theirs, space=auto).trials) == 1
+    other = record(0.95, space=SearchSpace.from_tree({**TREE, **settled, "clip_norm": 1.0}))
+    assert not carried(other, space=auto).trials
 
 
 def test_micro_batch_halved_for_want_of_memory_is_the_same_recipe() -> None:

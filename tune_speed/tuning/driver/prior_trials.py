@@ -140,7 +140,8 @@ def _unusable(
         theirs = Recipe.model_validate(record.recipe)
     except (ConfigError, ValidationError):
         return "parameters that do not fit this space"
-    if _task_of(ours) != _task_of(theirs):
+    task = _task_of(theirs)
+    if _settled_as(_task_of(ours), task) != task:
         return "a recipe whose fixed fields differ"
     return None
 
@@ -159,9 +160,20 @@ def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
 
 
 def _task_of(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe's fields that halving a micro-batch for lack of memory leaves alone."""
-    fields = recipe.model_dump(mode="json", exclude={"batch_size", "accumulation_steps"})
+    """Returns the recipe's fields that halving a micro-batch for lack of memory leaves alone.
+
+    `deterministic` had another default, and changes nothing that is learned.
+    """
+    left_out = {"batch_size", "accumulation_steps", "deterministic"}
+    fields = recipe.model_dump(mode="json", exclude=left_out)
     return {**fields, "effective_batch_size": recipe.samples_per_step}
+
+
+def _settled_as(ours: Any, theirs: Any) -> Any:
+    """Returns a tree in which what is `auto` is as a measurement settled it in another one."""
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        return theirs if ours == "auto" else ours
+    return {name: _settled_as(value, theirs.get(name)) for name, value in ours.items()}
 
 
 def _judged(
