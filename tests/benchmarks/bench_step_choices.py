@@ -28,7 +28,7 @@ from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.autotune.step_options import CHOICES, provisional, quickest, step_times
 from tune_speed.training.build import open_dummy
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import RECORDERS
+from tune_speed.training.step.recorded import RECORDERS
 
 MODELS = {
     "resnet20": "resnet20",
