@@ -218,6 +218,9 @@ def _idle_s(
 def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
     fields = ("batch_size", "accumulation_steps", *CHOICES)
     found = {name: str(getattr(ran, name)) for name in fields if getattr(given, name) == "auto"}
+    # By default it is `auto`, and on a CPU nothing is recorded.
+    if not ran.cuda_graph:
+        found.pop("cuda_graph", None)
     if given.effective_batch_size is not None:
         found["batch_size"] = str(ran.batch_size)
     ours, loader = given.loader, ran.loader
