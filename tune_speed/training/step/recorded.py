@@ -63,15 +63,13 @@ def record_graph(call: Call, device: torch.device, pool: Any) -> Recorded:
 RECORDERS: dict[str, Callable[[Call, torch.device, Any], Recorded]] = {"cuda": record_graph}
 """What records a call on each type of device; on the others nothing is recorded."""
 
-Inputs = list[tuple[Tensor, ...]]
-
 
 class Recording(NamedTuple):
     """A recorded step, and what it reads."""
 
     recorded: Recorded
     """Its results are the sum of losses and the gradients."""
-    inputs: Inputs
+    inputs: list[list[Tensor]]
     """What its micro-batches are made from."""
     trained: list[nn.Parameter]
     """The parameters whose gradients there are."""
@@ -158,12 +156,8 @@ class RecordedStep:
         Raises: RuntimeError if the recorded gradients are all zero, or no numbers.
         """
         # A batch may be valid until the next one only.
-        static = [
-            (make, tuple(map(torch.clone, tensors))) for make, tensors in map(made_from, batches)
-        ]
-        if self.with_update:
-            _make_rates_tensors(self._optimizer, self._device)
-        rates = [group["lr"] for group in self._optimizer.param_groups if self.with_update]
+        static = [(make, [t.clone() for t in inputs]) for make, inputs in map(made_from, batches)]
+        rates = _tensor_rates(self._optimizer, self._device) if self.with_update else []
         # The first call makes the scale, which must not be recorded.
         self._scaler.scale(torch.zeros((), device=self._device))
         # Detached: a copy would keep the weights' nodes of autograd, which are of this stream, and
@@ -173,7 +167,6 @@ class RecordedStep:
         # Some steps on the same images at full rate can end in no numbers.
         for rate in rates:
             rate.zero_()
-
         trained: list[nn.Parameter] = []
 
         def once() -> list[Tensor]:
@@ -227,10 +220,11 @@ class RecordedStep:
         )
 
 
-def _make_rates_tensors(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Lets a graph read each group's rate from memory, where `set_rates` puts the next one."""
+def _tensor_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> list[Tensor]:
+    """Returns each group's rate in memory, where a graph reads it and `set_rates` puts the next."""
     for group in optimizer.param_groups:
         if not isinstance(group["lr"], Tensor):
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
         if "capturable" in group and device.type == "cuda":
             group["capturable"] = True
+    return [group["lr"] for group in optimizer.param_groups]

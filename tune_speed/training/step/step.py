@@ -145,11 +145,7 @@ def add_gradients(
 
 
 def update(
-    optimizer: torch.optim.Optimizer,
-    recipe: Recipe,
-    scaler: torch.amp.GradScaler,
-    *,
-    scale: float,
+    optimizer: torch.optim.Optimizer, recipe: Recipe, scaler: torch.amp.GradScaler, *, scale: float
 ) -> None:
     """Moves the weights by their gradients, once the scales are taken off and they are clipped."""
     _unscale(optimizer, scale)
@@ -215,7 +211,11 @@ class Stepper:
             recipe, forward=forward, scaler=self.scaler, device=device
         )
         is_recorded = is_recorded and recipe.cuda_graph is True and device.type in RECORDERS
-        self.recorder = self._open_recorder() if is_recorded else None
+        own = self.model, self.optimizer, self.scaler
+        has_update = recipe.records_update
+        self.recorder = (
+            RecordedStep(*own, device=device, with_update=has_update) if is_recorded else None
+        )
         self.averager: Averager | None = None
         self._keep_pace = pacer(device)
 
@@ -237,15 +237,6 @@ class Stepper:
         for parameters in stepper.optimizer.param_groups:
             parameters["lr"] = 0.0
         return stepper
-
-    def _open_recorder(self) -> RecordedStep:
-        return RecordedStep(
-            self.model,
-            self.optimizer,
-            self.scaler,
-            device=self.device,
-            with_update=self.recipe.records_update,
-        )
 
     def record(self, group: Group, shape: Shape) -> None:
         """Records steps like that of a group, unless they are launched; leaves no other trace."""
