@@ -17,7 +17,7 @@ The sampler `gain` is our own; each of Optuna's can take its place by name.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -137,8 +137,27 @@ class TimeToTarget:
             match = next((p for p in self._points if p.items() <= chosen), None)
             self._points = [point for point in self._points if point is not match]
 
-    def ask(self) -> Proposal | None:
-        """Returns the next configuration; None where no untried one could win."""
+    def observe(self, proposals: Iterable[Proposal], *, running: Container[str]) -> None:
+        """Takes note of trials that somebody else began; all that are not `running` are gone."""
+        history = self._history
+        for trial_id in [each for each in history.running if each not in running]:
+            self.withdraw(trial_id)
+        for proposal in proposals:
+            known = history.running.get(proposal.trial_id)
+            if known is None or known.proposal.params != proposal.params:
+                history.begin(proposal)
+
+    def num_reports(self, trial_id: str) -> int:
+        """Returns how many reports of a running trial were taken in."""
+        return len(self._history.running[trial_id].clock)
+
+    def ask(self, number: int | None = None) -> Proposal | None:
+        """Returns the next configuration; None where no untried one could win.
+
+        It runs as trial `number`, where somebody else numbers them.
+        """
+        if number is not None:
+            self._history.num_proposed = number
         for other in self._optuna.others():
             self._history.add_prior(other)
         self._learn()

@@ -1,0 +1,120 @@
+"""The search's policy where nobody says beforehand what a run costs, nor writes a study file."""
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status
+from tune_speed.core.targets import Target
+from tune_speed.study.parameter import Parameter
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.integrations.learned_cost import LearnedCost
+from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.curve import Curve, Mode
+from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.time_to_target import TimeToTarget
+
+PredictedCost = Callable[[Mapping[str, Any]], float | None]
+"""From a configuration to the seconds that a run of it takes; None: not known."""
+DIRECTIONS = {"maximize": "max", "minimize": "min", "max": "max", "min": "min"}
+
+
+class Goal(NamedTuple):
+    """What is searched for, and how."""
+
+    target: Target
+    mode: Mode
+    max_train_s: float
+    num_trials: int | None
+    """Trials in all, of which the last tell the favourites apart; None: it is not known."""
+    cost_s: PredictedCost | None
+    seed: int
+    parts: Parts
+
+    @classmethod
+    def of(
+        cls,
+        target: float,
+        *,
+        metric: str,
+        direction: str,
+        mode: Mode,
+        max_train_s: float,
+        num_trials: int | None,
+        cost_s: PredictedCost | None,
+        repeats: bool,
+        seed: int | None,
+    ) -> "Goal":
+        """Returns the goal of a sampler's or searcher's arguments.
+
+        Raises: ConfigError if target, metric and direction do not go together.
+        """
+        if direction not in DIRECTIONS:
+            raise ConfigError(f"direction must be maximize or minimize, but got {direction!r}.")
+        if mode not in ("fixed_length", "anytime"):
+            raise ConfigError(f"mode must be fixed_length or anytime, but got {mode!r}.")
+        fields = {"metric": metric, "value": target, "mode": DIRECTIONS[direction]}
+        try:
+            wanted = Target.model_validate(fields)
+        except ValueError as error:
+            raise ConfigError(f"The target cannot be met as it is: {error}") from None
+        return cls(
+            target=wanted,
+            mode=mode,
+            max_train_s=max_train_s,
+            num_trials=num_trials,
+            cost_s=cost_s,
+            seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
+            parts=Parts(repeats=repeats),
+        )
+
+
+class LearningPolicy:
+    """The policy over one space, and what runs taught of their costs."""
+
+    def __init__(self, goal: Goal, parameters: tuple[Parameter, ...]) -> None:
+        """Begins without trials."""
+        self.goal, self.parameters = goal, parameters
+        self._cost, self._num_ended = LearnedCost(parameters), 0
+        self.policy = TimeToTarget(
+            space=SearchSpace(tree={}, parameters=parameters),
+            target=SearchTarget(goal.target.goal, goal.mode, goal.max_train_s),
+            cost_of=self._cost_of,
+            seed=goal.seed,
+            parts=goal.parts,
+        )
+
+    def ended(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Learns from a trial that ended."""
+        if outcome.status in (Status.REACHED, Status.MISSED):
+            self._cost.learn(proposal.params, outcome.curve.end_s)
+        self.policy.restore(finished=[(proposal, outcome)], unfinished=())
+        self._num_ended += 1
+        num_trials = self.goal.num_trials
+        self.policy.spent = self._num_ended / num_trials if num_trials else 0.0
+
+    def outcome(self, curve: Curve, *, is_stopped: bool) -> Outcome:
+        """Returns how a run ended whose metric went like this, as the policy takes it."""
+        if is_stopped:
+            return Outcome(Status.CAPPED, curve.end_s, curve)
+        if not len(curve.metric) or math.isnan(curve.metric[-1]):
+            return Outcome(Status.DIVERGED, curve.end_s, curve)
+        met_s = self._met_s(curve)
+        status = Status.MISSED if met_s is None else Status.REACHED
+        return Outcome(status, curve.end_s if met_s is None else met_s, curve)
+
+    def _met_s(self, curve: Curve) -> float | None:
+        """Returns when the target held [s]; the last value needs no second one that confirms it."""
+        holds = curve.metric >= self.goal.target.goal
+        if self.goal.mode == "fixed_length":
+            return curve.end_s if holds[-1] else None
+        confirmed = np.flatnonzero(holds & np.append(holds[1:], True))
+        return float(curve.train_s[confirmed[0]]) if len(confirmed) else None
+
+    def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
+        given_s = self.goal.cost_s(params) if self.goal.cost_s else None
+        return self._cost(params) if given_s is None else Cost(given_s)

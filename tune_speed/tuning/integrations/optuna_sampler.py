@@ -1,0 +1,234 @@
+"""The search's policy as a sampler and a pruner of Optuna, for anybody's `study.optimize`."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from optuna.distributions import BaseDistribution
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.tuning.integrations.learning_policy import Goal, PredictedCost
+from tune_speed.tuning.integrations.observed_study import TRAIN_S, ObservedStudy, space_of
+from tune_speed.tuning.policy.base import trial_number
+from tune_speed.tuning.policy.curve import Mode
+
+STOP_REASON = "stop_reason"
+"""User attribute of a pruned trial: why, in words."""
+
+
+class Recommendation(NamedTuple):
+    """The configuration that meets the target in the least expected time."""
+
+    params: dict[str, Any]
+    """What it is."""
+    number: int
+    """Of the trial that was its fastest run to meet the target."""
+    runs: int
+    """How often it was run to the end."""
+    hits: int
+    """How many of these met the target."""
+    chance: float | None
+    """Probability that another run meets the target; None: there is no model yet."""
+    chance_interval: tuple[float, float] | None
+    """Of the chance, 95 %."""
+    expected_s: float
+    """Expected time to target [s] where a miss is run again."""
+
+
+class TimeToTargetSampler(BaseSampler):
+    """Proposes what is likely to meet a target soonest.
+
+    The metric is what trials report (`trial.report(metric, step)`), or the value that they return
+    where they report nothing. The training clock is the user attribute `train_s`, which
+    `with timed(trial):` keeps; where there is none, a trial's wall time. The study's own direction
+    and values are not looked at otherwise: `recommended` says what is best. A trial that breaks a
+    constraint (`trial.set_constraint`) counts as one that cannot be run.
+
+    A promising configuration is proposed again, as its runs differ: seed a run by `trial.number`.
+    All that the sampler knows is in the study: several processes may share its storage, and a study
+    that is loaded again goes on as it would have.
+    """
+
+    def __init__(
+        self,
+        target: float,
+        *,
+        metric: str = "accuracy",
+        direction: str = "maximize",
+        mode: Mode = "fixed_length",
+        max_train_s: float = float("inf"),
+        num_trials: int | None = None,
+        cost_s: PredictedCost | None = None,
+        repeats: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        """Makes a sampler for one target.
+
+        Args:
+            target: worst value of the metric that is good enough.
+            metric: its name; `accuracy` and other shares lie in [0, 1].
+            direction: of the metric, `maximize` or `minimize`.
+            mode: `fixed_length` if the metric must hold at a run's end, whose length is part of the
+                configuration; `anytime` if a run ends as soon as it holds.
+            max_train_s: longest run on the training clock [s].
+            num_trials: trials in all, of which the last 15 % run the favourites again; None: any.
+            cost_s: seconds that a run of a configuration takes, where that is known beforehand;
+                otherwise it is learned from the runs.
+            repeats: whether configurations are run again.
+            seed: of the proposals; None: another one each time.
+
+        Raises: ConfigError if target, metric and direction do not go together.
+        """
+        self._goal = Goal.of(
+            target,
+            metric=metric,
+            direction=direction,
+            mode=mode,
+            max_train_s=max_train_s,
+            num_trials=num_trials,
+            cost_s=cost_s,
+            repeats=repeats,
+            seed=seed,
+        )
+        self._observed: dict[str, ObservedStudy] = {}
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_goal": self._goal}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._goal, self._observed, self._lock = state["_goal"], {}, threading.RLock()
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Returns all that trials of the study asked for, with the latest ranges."""
+        self._raise_error_if_multi_objective(study)
+        found: dict[str, BaseDistribution] = {}
+        for other in study.get_trials(deepcopy=False):
+            found.update(other.distributions if other.number != trial.number else {})
+        return {name: each for name, each in found.items() if not each.single()}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Returns the policy's proposal, or random values where it has none left to try."""
+        self._raise_error_if_multi_objective(study)
+        if not search_space:
+            return {}
+        with self._lock:
+            params = self._updated(study, trial, search_space).ask(trial.number)
+        return params or {
+            name: self.sample_independent(study, trial, name, each)
+            for name, each in search_space.items()
+        }
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Returns a random value: of the first trial, and of what none asked for before."""
+        self._raise_error_if_multi_objective(study)
+        # The trial's own seed, so that processes that share a study draw different ones.
+        seed = crc32(f"{self._goal.seed} {trial.number} {param_name}".encode())
+        return RandomSampler(seed=seed).sample_independent(
+            study, trial, param_name, param_distribution
+        )
+
+    def stop_reason(self, study: Study, trial: FrozenTrial) -> str | None:
+        """Returns why a running trial cannot win, or None; what `TimeToTargetPruner` asks."""
+        space = self.infer_relative_search_space(study, trial)
+        own = {n: d for n, d in trial.distributions.items() if not d.single()}
+        with self._lock:
+            return self._updated(study, trial, {**space, **own}).stop_reason(trial)
+
+    def recommended(self, study: Study) -> Recommendation | None:
+        """Returns the configuration of the least expected time to target; None: none met it."""
+        trials = study.get_trials(deepcopy=False)
+        space: dict[str, BaseDistribution] = {}
+        for trial in trials:
+            space.update({n: d for n, d in trial.distributions.items() if not d.single()})
+        with self._lock:
+            found = self._observed_of(study, space, trials).recommended()
+        if not found:
+            return None
+        best = found[0]
+        low, high, number = best.chance_low, best.chance_high, trial_number(best.trial_id)
+        return Recommendation(
+            params=trials[number].params,
+            number=number,
+            runs=best.runs,
+            hits=best.hits,
+            chance=best.chance,
+            chance_interval=None if low is None or high is None else (low, high),
+            expected_s=best.expected_s,
+        )
+
+    def _updated(
+        self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution]
+    ) -> ObservedStudy:
+        trials = study.get_trials(deepcopy=False)
+        if trial.state == TrialState.RUNNING:  # Storages may be behind what the trial knows.
+            trials = [trial if other.number == trial.number else other for other in trials]
+        return self._observed_of(study, space, trials)
+
+    def _observed_of(
+        self, study: Study, space: Mapping[str, BaseDistribution], trials: list[FrozenTrial]
+    ) -> ObservedStudy:
+        parameters, known = space_of(space, trials), self._observed.get(study.study_name)
+        if known is None or known.parameters != parameters:
+            known = self._observed[study.study_name] = ObservedStudy(self._goal, parameters)
+        known.update(trials)
+        return known
+
+
+class TimeToTargetPruner(BasePruner):
+    """Prunes a trial that can no longer win; goes with a `TimeToTargetSampler`.
+
+    Why is in the trial's user attribute `stop_reason`.
+    """
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Returns whether to prune. Raises: ConfigError if the study has another sampler."""
+        sampler = study.sampler
+        if not isinstance(sampler, TimeToTargetSampler):
+            raise ConfigError(
+                "TimeToTargetPruner must go with a TimeToTargetSampler, but the study has a"
+                f" {type(sampler).__name__}. Make the study with both, or with another pruner."
+            )
+        reason = sampler.stop_reason(study, trial)
+        if reason is not None:
+            study._storage.set_trial_user_attr(trial._trial_id, STOP_REASON, reason)
+        return reason is not None
+
+
+@contextmanager
+def timed(trial: Trial) -> Iterator[None]:
+    """Adds what its block takes to the training clock: once before each report.
+
+    Work on a GPU is waited for. Evaluations belong outside.
+    """
+    readings: list[float] = list(trial.user_attrs.get(TRAIN_S, []))
+    _wait_for_gpu()
+    started_s = time.perf_counter()
+    yield
+    _wait_for_gpu()
+    readings.append((readings[-1] if readings else 0.0) + time.perf_counter() - started_s)
+    trial.set_user_attr(TRAIN_S, readings)
+
+
+def _wait_for_gpu() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.synchronize()
