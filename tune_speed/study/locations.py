@@ -34,6 +34,12 @@ def _locations(tree: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
     for key, value in tree.items():
         if key == WEIGHTS:
             yield (*path, key), value
+        elif key == "warm_start" and isinstance(value, list):
+            files = [
+                (i, each.get("file")) for i, each in enumerate(value) if isinstance(each, Mapping)
+            ]
+            local = [(i, file) for i, file in files if "://" not in str(file)]
+            yield from (((*path, key, i, "file"), file) for i, file in local)
         elif key == "dataset" and isinstance(value, Mapping):
             kind = DATASETS.get(str(value.get("name")))
             fields = kind.location_fields if kind is not None else frozenset()

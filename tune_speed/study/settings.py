@@ -67,6 +67,25 @@ class ResourceConfig(Config):
         return {name: amount for name, amount in request.items() if amount}
 
 
+class PriorFile(Config):
+    """Finished trials from elsewhere."""
+
+    file: Annotated[str, Field(min_length=1)]
+    """A table (`.csv`, `.jsonl`, `.parquet`) with a row a run and a column a parameter, as MLflow,
+    W&B and `tune-speed list trials` export them, or an Optuna storage: a journal file or a URL.
+    Only ends of runs are learned, not their times; what is not searched is taken to be alike."""
+    columns: dict[str, str] = Field(default={})
+    """Names of columns, by what they are: a searched parameter, the target metric, `train_s` or
+    `status`. What goes by its own name need not be said."""
+    study: str | None = None
+    """Which study of an Optuna storage; null: its only one."""
+
+    @property
+    def name(self) -> str:
+        """What the ledger calls it."""
+        return self.file if self.study is None else f"{self.file} {self.study}"
+
+
 class SearchConfig(Config):
     """How the space is searched."""
 
@@ -83,12 +102,12 @@ class SearchConfig(Config):
     """Configurations to try first, in this order: mappings from the dotted name of a searched
     parameter to its value. What a mapping leaves out is the policy's choice. Those that are added
     before `--resume` are tried next."""
-    warm_start: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
-    """Studies in MLflow whose finished trials the policy learns from before its first proposal.
-    They must have the same data, split and evaluation grid, and parameters that this space has;
-    target, crossing mode, time limit and device may differ. Curves carry over: how far a trial
-    stayed from this study's target is computed again. Times carry over only from the same device
-    and torch version. No prior trial becomes the leader: its configuration is run again."""
+    warm_start: list[Annotated[str, Field(min_length=1)] | PriorFile] = Field(default=[])
+    """Studies in MLflow, or files of other tools' trials, from whose finished trials the policy
+    learns before its first proposal. They must have the same data, split and evaluation grid, and
+    parameters that this space has; target, crossing mode, time limit and device may differ. Curves
+    carry over: how far a trial stayed from this study's target is computed again. Times carry over
+    only from the same device and torch version. No prior trial becomes the leader: its configuration is run again."""
     storage: Annotated[str, Field(min_length=1)] | None = None
     """Where the sampler stores its trials, so that several searches of the same space and workload
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or

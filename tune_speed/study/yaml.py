@@ -94,6 +94,9 @@ class Source:
 def _replaced(tree: Any, path: TreePath, value: Any) -> Any:
     if not path:
         return value
+    if isinstance(tree, list) and isinstance(path[0], int):
+        new = _replaced(tree[path[0]], path[1:], value)
+        return [*tree[: path[0]], new, *tree[path[0] + 1 :]]
     mapping = tree if isinstance(tree, Mapping) else {}
     return {**mapping, path[0]: _replaced(mapping.get(path[0]), path[1:], value)}
 

@@ -38,9 +38,10 @@ from tune_speed.tuning.best_model import log_best_model
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.ray.token import agree_on_token
-from tune_speed.tuning.warm_start import describe, read_new
+from tune_speed.tuning.warm_start import describe, name_of, read_new
 
-if TYPE_CHECKING:  # Ray takes a second to import.
+if TYPE_CHECKING:  # Ray takes a second to import, Optuna half of one.
+    from tune_speed.tuning.driver.optuna_journal import OptunaJournal
     from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
@@ -123,6 +124,7 @@ def search(
         admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
         on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
         with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
+            from tune_speed.tuning.driver.optuna_journal import OptunaJournal
             from tune_speed.tuning.ray.concurrency import packed
 
             refuse_misfits()
@@ -147,7 +149,8 @@ def search(
                 is_only=True,
             )
             tracker.reconcile(ledger.records)
-            was_stopped, observers = True, list[Observer]([tracker])
+            journal = OptunaJournal(study, folder, ledger.records)
+            was_stopped, observers = True, list[Observer]([tracker, journal])
             try:
                 controller = SearchController(
                     study=study,
@@ -163,10 +166,11 @@ def search(
                 if ledger.unproposed:
                     names = ", ".join(sorted(ledger.unproposed))
                     notes.append(f"the ledger lacks the proposals of {names}: taken from records")
-                was_stopped = _run(controller, view, notes, nodes, tracker)
+                was_stopped = _run(controller, view, notes, nodes, tracker, journal)
                 favourites = controller.favourites
                 tracker.recommend(favourites)
             finally:
+                journal.close()
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
         best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}
@@ -243,14 +247,19 @@ def _services(
 
 
 def _run(
-    controller: SearchController, view: View, notes: Sequence[str], nodes: "Nodes", tracker: Tracker
+    controller: SearchController,
+    view: View,
+    notes: Sequence[str],
+    nodes: "Nodes",
+    tracker: Tracker,
+    journal: "OptunaJournal",
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.tuning.ray import tuner
     from tune_speed.tuning.ray.health import ended_with_ray
 
     def tick() -> None:
-        for line in (*nodes.messages(), *tracker.news()):
+        for line in (*nodes.messages(), *tracker.news(), *journal.news()):
             view.note(line)
         tracker.recommend(controller.favourites)
         view.tick()
@@ -341,7 +350,7 @@ def tags_of(
         "searched": ", ".join(parameter.name for parameter in study.space.parameters),
         "policy": search.policy,
         **({"sampler": search.sampler} if has_sampler else {}),
-        **({"warm_start": ", ".join(search.warm_start)} if search.warm_start else {}),
+        **({"warm_start": ", ".join(map(name_of, search.warm_start))} if search.warm_start else {}),
         "protocol_version": str(PROTOCOL_VERSION),
     }
 

@@ -7,6 +7,7 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.text import counted
 from tune_speed.study.file import StudyFile
+from tune_speed.study.settings import PriorFile
 from tune_speed.tracking.reader.queries import find_trials, study_names
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.training.workload import Workload
@@ -26,15 +27,28 @@ def read_new(
 
     Raises: ConfigError if such a study is not there; ServiceError.
     """
-    names = [name for name in study.search.warm_start if name not in ledger.prior_trials]
-    if not names:
-        return {}
-    refuse_unknown_studies(study, names, uri=uri)
-    there = machine()
-    return {
-        name: read_earlier(study, name, uri=uri, data_hash=data_hash, machine=there)
-        for name in names
-    }
+    new = [each for each in study.search.warm_start if name_of(each) not in ledger.prior_trials]
+    names = [each for each in new if isinstance(each, str)]
+    found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}
+    if names:
+        refuse_unknown_studies(study, names, uri=uri)
+        there = machine()
+        for name in names:
+            found[name] = read_earlier(study, name, uri=uri, data_hash=data_hash, machine=there)
+    return found
+
+
+def _imported(study: StudyFile, file: PriorFile) -> CarriedOver:
+    # Optuna takes half a second to import.
+    from tune_speed.tuning.driver.imported_trials import import_trials
+
+    assert isinstance(study.workload, Workload), "no warm start for a training function"
+    return import_trials(file, space=study.space, workload=study.workload)
+
+
+def name_of(prior: str | PriorFile) -> str:
+    """Returns what the ledger calls an entry of `search.warm_start`."""
+    return prior if isinstance(prior, str) else prior.name
 
 
 def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) -> None:

@@ -49,6 +49,8 @@ class Trial:
     """Rungs that it has passed."""
     again: bool = False
     """Whether its configuration was proposed before."""
+    is_foreign: bool = False
+    """Whether its clock was another one."""
     outcome: Outcome | None = None
     row: tuple[float | None, FloatArray] | None = None
     """Its row of the table, and the end of the axis for which that was computed."""
@@ -212,7 +214,7 @@ class History:
         self._num_prior += 1
         name = f"e{self._num_prior}"
         trial = self._trial(-self._num_prior, Proposal(name, prior.params))
-        trial.outcome = prior.outcome
+        trial.outcome, trial.is_foreign = prior.outcome, not prior.same_times
         self._add(trial)
 
     def _trial(self, number: int, proposal: Proposal) -> Trial:
@@ -345,6 +347,13 @@ class History:
         end = float(ends[position, 0])
         return end if math.isfinite(end) else self.start_y
 
+    def _cost_here_s(self, trial: Trial) -> float:
+        """Returns what a finished trial took [s], or is likely to take on this clock; or NaN."""
+        if not trial.is_foreign:
+            return trial.likely_s
+        cost = self._cost_of(trial.proposal.params)
+        return math.nan if cost is None else cost.likely_s
+
     def evidence(self, *, graded: bool, memory: bool) -> Evidence:
         """Returns the finished trials as the model is conditioned on them."""
         trials, num_places = self.finished, len(self.table().places)
@@ -358,7 +367,7 @@ class History:
         units = np.array([t.units for t in trials])
         return Evidence(
             units=units.reshape(len(trials), len(self.encoder.parameters)),
-            costs=np.array([t.likely_s for t in trials]),
+            costs=np.array([self._cost_here_s(trial) for trial in trials]),
             distances=distances,
             variances=np.where(is_void, 0.0, scales**2),
             ranks=np.array(list(map(_rank, outcomes, distances.max(axis=1)))),

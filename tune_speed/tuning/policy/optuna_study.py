@@ -68,7 +68,7 @@ class OptunaStudy:
         self._study = optuna.create_study(
             direction="minimize",
             sampler=make_sampler(sampler, space=space, seed=seed),
-            storage=_open_storage(storage),
+            storage=open_storage(storage),
             study_name=study_name or None,
             load_if_exists=True,
         )
@@ -186,7 +186,7 @@ class OptunaStudy:
         return {"gap": self._gap(outcome, y), "memory": memory}
 
 
-def _open_storage(storage: str | None) -> BaseStorage | str | None:
+def open_storage(storage: str | None) -> BaseStorage | str | None:
     """Returns a storage for Optuna. Raises: ConfigError if the file is no journal."""
     if storage is None or "://" in storage:
         return storage

@@ -1,0 +1,272 @@
+"""The study as Optuna's: written as trials run, read by Optuna alone, made again when lost."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from browsing import DESKTOP, chromium
+from making import make_evaluation, make_record, make_run
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from tune_speed.core.records import Clocks, Evaluation, Status, TrialRecord
+from tune_speed.study.file import StudyFile, load_study
+from tune_speed.tuning.driver.optuna_journal import JOURNAL, OptunaJournal
+
+STUDY = """
+study: opened
+workload: digits
+recipe:
+  model: resnet20
+  optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
+  batch_size: {choices: [32, 64]}
+  epochs: 2
+"""
+Records = dict[str, TrialRecord]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyFile:
+    file = tmp_path / "opened.yaml"
+    file.write_text(STUDY)
+    return load_study(file)
+
+
+def record_of(number: int, status: Status = Status.REACHED, **run: Any) -> TrialRecord:
+    params = {"optimizer.sgd.lr": 0.01 * (number + 1), "batch_size": 32 if number % 2 else 64}
+    runs = (make_run(status, **run),)
+    return make_record(f"t{number:04d}", status, params=params, runs=runs)
+
+
+def opened(folder: Path) -> optuna.Study:
+    storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    return optuna.load_study(study_name="opened", storage=storage)
+
+
+@contextmanager
+def journal_of(study: StudyFile, folder: Path, records: Records) -> Iterator[OptunaJournal]:
+    journal = OptunaJournal(study, folder, records)
+    yield journal
+    journal.close()
+    assert journal.news() == []
+
+
+def wait_for(met: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not met():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def run_trial(journal: OptunaJournal, records: Records, record: TrialRecord) -> None:
+    journal.trial_started(trial_id=record.trial_id, params=record.params, recipe={})
+    for evaluation in record.runs[-1].evaluations:
+        journal.trial_evaluated(trial_id=record.trial_id, evaluation=evaluation)
+    records[record.trial_id] = record
+    journal.trial_finished(record=record)
+
+
+ENDS: dict[Status, tuple[TrialState, list[float] | None]] = {
+    Status.REACHED: (TrialState.COMPLETE, [2.0]),
+    Status.MISSED: (TrialState.COMPLETE, [2.0]),
+    Status.CAPPED: (TrialState.PRUNED, None),
+    Status.OOM: (TrialState.FAIL, None),
+    Status.DIVERGED: (TrialState.FAIL, None),
+    Status.FAILED: (TrialState.FAIL, None),
+}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_each_end_of_a_trial_is_one_of_optunas(
+    study: StudyFile, tmp_path: Path, is_lost: bool
+) -> None:
+    """Written as it happened, or from the records afterwards: the same."""
+    records: Records = {}
+    with journal_of(study, tmp_path, records) as journal:
+        for number, status in enumerate(ENDS):
+            run_trial(journal, records, record_of(number, status, time_s=2.0, accuracy=0.96))
+    if is_lost:
+        (tmp_path / JOURNAL).unlink()
+        with journal_of(study, tmp_path, records):
+            pass
+    trials = opened(tmp_path).trials
+    assert [(trial.state, trial.values) for trial in trials] == list(ENDS.values())
+    assert [trial.user_attrs["status"] for trial in trials] == list(ENDS)
+    assert [trial.params for trial in trials] == [record.params for record in records.values()]
+    assert trials[0].intermediate_values == {10: 0.96}
+    assert trials[1].constraints == {"target": pytest.approx(0.01)}  # The target is 0.97.
+    assert trials[0].user_attrs["stop_reason"] == "ended as reached"
+
+
+def test_the_best_trial_is_the_fastest_that_met_the_target(
+    study: StudyFile, tmp_path: Path
+) -> None:
+    records: Records = {}
+    with journal_of(study, tmp_path, records) as journal:
+        run_trial(journal, records, record_of(0, time_s=3.0, accuracy=0.98))
+        run_trial(journal, records, record_of(1, Status.MISSED, time_s=1.0, accuracy=0.9))
+        run_trial(journal, records, record_of(2, time_s=2.0, accuracy=0.97))
+    found = opened(tmp_path)
+    assert found.best_trial.user_attrs["trial_id"] == "t0002"
+    assert found.metric_names == ["time to target [s]"]
+    assert found.user_attrs["target"] == "accuracy ≥ 0.97"
+
+
+def test_a_running_trial_is_seen_with_its_curve(study: StudyFile, tmp_path: Path) -> None:
+    with journal_of(study, tmp_path, {}) as journal:
+        params = record_of(0).params
+        journal.trial_started(trial_id="t0000", params=params, recipe={})
+        for step in (0, 10, 20):  # The untrained model is no step of the run.
+            evaluation = make_evaluation(step=step, accuracy=step / 100)
+            journal.trial_evaluated(trial_id="t0000", evaluation=evaluation)
+        wait_for(lambda: _seen(tmp_path) == {10: 0.1, 20: 0.2})
+        assert opened(tmp_path).trials[0].state == TrialState.RUNNING
+        journal.trial_interrupted(trial_id="t0000", reason="the search was stopped")
+    (trial,) = opened(tmp_path).trials
+    assert trial.state == TrialState.FAIL
+    assert trial.user_attrs["stop_reason"] == "the search was stopped"
+
+
+def _seen(folder: Path) -> dict[int, float]:
+    if not (folder / JOURNAL).exists():
+        return {}
+    trials = opened(folder).trials
+    return trials[0].intermediate_values if trials else {}
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200] + b'{"half')
+
+
+def _emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _foreign(path: Path) -> None:
+    path.write_text("not a journal\n")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _cut, _emptied, _foreign])
+def test_a_journal_that_was_lost_or_damaged_is_made_again_from_the_records(
+    study: StudyFile, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    records: Records = {}
+    with journal_of(study, tmp_path, records) as journal:
+        for number in range(3):
+            run_trial(journal, records, record_of(number))
+    before = [trial.params for trial in opened(tmp_path).trials]
+    damage(tmp_path / JOURNAL)
+    with journal_of(study, tmp_path, records) as journal:
+        run_trial(journal, records, record_of(3))
+    trials = opened(tmp_path).trials
+    assert [trial.params for trial in trials[:3]] == before
+    assert len(trials) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["opened.yaml", JOURNAL]
+
+
+def test_a_journal_that_is_whole_is_gone_on_with(study: StudyFile, tmp_path: Path) -> None:
+    records: Records = {}
+    with journal_of(study, tmp_path, records) as journal:
+        run_trial(journal, records, record_of(0))
+        journal.trial_started(trial_id="t0001", params=record_of(1).params, recipe={})
+    length = (tmp_path / JOURNAL).stat().st_size
+    first = (tmp_path / JOURNAL).read_bytes()
+    with journal_of(study, tmp_path, records) as journal:
+        run_trial(journal, records, record_of(1))
+    assert (tmp_path / JOURNAL).read_bytes()[:length] == first
+    # The trial that a killed driver left running has failed; it runs again as another.
+    states = [trial.state for trial in opened(tmp_path).trials]
+    assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_times_that_were_re_clocked_are_written_again(study: StudyFile, tmp_path: Path) -> None:
+    records: Records = {}
+    with journal_of(study, tmp_path, records) as journal:
+        run_trial(journal, records, record_of(0, time_s=2.0))
+        run = record_of(0, time_s=2.0).runs[-1]
+        new = run.model_copy(update={"time_to_target_s": 1.5, "clocks": Clocks(train_s=1.5)})
+        records["t0000"] = records["t0000"].model_copy(update={"runs": (new,)})
+    assert [trial.values for trial in opened(tmp_path).trials] == [[1.5]]
+
+
+def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
+    study: StudyFile, tmp_path: Path
+) -> None:
+    journal = OptunaJournal(study, tmp_path / "missing", {})
+    run_trial(journal, {}, record_of(0))
+    journal.close()
+    (news,) = journal.news()
+    assert "--resume writes again" in news
+    assert "FileNotFoundError" in news
+
+
+def test_a_long_curve_is_thinned_out_to_its_last_value(study: StudyFile, tmp_path: Path) -> None:
+    evaluations: tuple[Evaluation, ...] = tuple(
+        make_evaluation(step=step, accuracy=step / 2000) for step in range(1, 1001)
+    )
+    run = make_run(Status.MISSED).model_copy(update={"evaluations": evaluations})
+    record = make_record(status=Status.MISSED, params=record_of(0).params, runs=(run,))
+    with journal_of(study, tmp_path, {"t0000": record}):
+        pass
+    (trial,) = opened(tmp_path).trials
+    assert len(trial.intermediate_values) <= 201
+    assert trial.last_step == 1000
+
+
+@pytest.mark.slow
+def test_optunas_dashboard_shows_a_search(tmp_path: Path) -> None:
+    """A real search, the real dashboard on its journal, and a real browser."""
+    from playwright.sync_api import expect, sync_playwright
+
+    program = "from tune_speed.cli.main import main; main()"
+    words = ["search", "digits_quickstart", "--set", "search.trials=6"]
+    environment = {**os.environ, "TUNE_SPEED_STUDIES": str(tmp_path)}
+    easy = ["--set", "workload.target.value=0.3"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, *easy],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    journal = tmp_path / "digits_quickstart" / JOURNAL
+    assert done.returncode == 0, done.stderr
+    dashboard = Path(sys.executable).with_name("optuna-dashboard")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    at = f"http://127.0.0.1:{port}"
+    with subprocess.Popen([dashboard, str(journal), "--port", port]) as server:
+        try:
+            wait_for(lambda: _answers(f"{at}/api/studies"))
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(
+                    executable_path=chromium(playwright.chromium.executable_path),
+                    args=["--no-sandbox"],
+                )
+                page = browser.new_page(viewport=DESKTOP)
+                page.goto(f"{at}/dashboard/studies/0/trials")
+                expect(page.get_by_text("Trial 0").first).to_be_visible()
+                page.goto(f"{at}/dashboard/studies/0")
+                expect(page.get_by_text("Best Trial").first).to_be_visible()
+                browser.close()
+        finally:
+            server.terminate()
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=1) as answer:
+            return b"digits_quickstart" in answer.read()
+    except OSError:
+        return False

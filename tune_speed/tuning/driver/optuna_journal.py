@@ -1,0 +1,258 @@
+"""The search as an Optuna study that others can open: a journal file in the study's folder.
+
+    optuna-dashboard tune_speed_studies/NAME/optuna.log
+
+| of a trial                              | is                                                     |
+|-----------------------------------------|--------------------------------------------------------|
+| value                                   | time to target [s]; of a miss, what its training took  |
+| intermediate values                     | the target metric, by optimizer steps                  |
+| constraint `target`                     | how far its last metric was off, in the metric's units |
+| state                                   | PRUNED if it was stopped, FAIL if it has no time       |
+| user attributes                         | status and its reason, seed, clock, memory, …          |
+
+So `study.best_trial` is the fastest run that met the target, and importances, contours and time
+lines are there. The ledger is the record: a journal that lacks trials or cannot be read is written
+again from it. A thread writes, as each entry takes milliseconds.
+"""
+
+import os
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.study.file import StudyFile
+from tune_speed.tuning.policy.samplers import distributions, hush_optuna
+
+JOURNAL = "optuna.log"
+STATES = {
+    Status.REACHED: TrialState.COMPLETE,
+    Status.MISSED: TrialState.COMPLETE,
+    Status.CAPPED: TrialState.PRUNED,
+}
+MOST_VALUES = 200
+"""Intermediate values of a trial; of more, evenly spread ones and the last."""
+PATIENCE_S = 10.0
+"""How long the end of a search waits for the journal [s]."""
+
+
+class OptunaJournal:
+    """Writes a study's trials as they start, are evaluated and end; an observer of the search."""
+
+    def __init__(self, study: StudyFile, folder: Path, records: Mapping[str, TrialRecord]) -> None:
+        """Begins with the ledger's records, which change as trials end."""
+        self._study, self._path, self._records = study, folder / JOURNAL, records
+        self._news: list[str] = []
+        self._values: dict[str, float] = {}
+        """Times [s] as they were written."""
+        self._storage: JournalStorage | None = None
+        self._ids: dict[str, int] = {}
+        """Optuna's ids of trials that run."""
+        self._entries = queue.SimpleQueue[Callable[[], None] | None]()
+        self._thread = threading.Thread(target=self._work, name="optuna-journal", daemon=True)
+        known = tuple(records.values())  # Before the thread reads them, a trial may end.
+        self._entries.put(lambda: self._open(known))
+        self._thread.start()
+
+    def trial_started(
+        self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
+    ) -> None:
+        """Enters a trial that runs."""
+        self._entries.put(lambda: self._start(trial_id, dict(params)))
+
+    def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
+        """Enters a value of the metric."""
+        metric = self._study.workload.metric_of(evaluation)
+        if evaluation.step and metric == metric:
+            self._entries.put(lambda: self._evaluate(trial_id, evaluation.step, metric))
+
+    def trial_finished(self, *, record: TrialRecord) -> None:
+        """Enters how a trial ended."""
+        self._entries.put(lambda: self._finish(record))
+
+    def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
+        """Enters that a trial has no outcome; it is run again as another trial of Optuna's."""
+        self._entries.put(lambda: self._fail(trial_id, reason))
+
+    def news(self) -> list[str]:
+        """Returns what went wrong since the last call: it ends the journal, not the search."""
+        news, self._news = self._news, []
+        return news
+
+    def close(self) -> None:
+        """Writes what is left; all anew if the clocks of trials have changed since."""
+        times_s = {trial_id: _value(record) for trial_id, record in self._records.items()}
+        self._entries.put(lambda: self._settle(times_s))
+        self._entries.put(None)
+        self._thread.join(PATIENCE_S)
+
+    def _work(self) -> None:
+        hush_optuna()
+        try:
+            while (entry := self._entries.get()) is not None:
+                entry()
+        except Exception:
+            self._news = [
+                f"no further trial is written to {self._path}, which --resume writes again from"
+                f" the ledger:\n{traceback.format_exc()}"
+            ]
+
+    def _settle(self, times_s: Mapping[str, float]) -> None:
+        if times_s != self._values:
+            self._write_all(self._records.values())
+
+    def _open(self, records: Iterable[TrialRecord]) -> None:
+        times_s = {record.trial_id: _value(record) for record in records}
+        try:
+            # Optuna passes over a line without an end, and then appends to it.
+            is_whole = self._path.exists() and self._path.read_bytes().endswith(b"\n")
+            storage = _storage_at(self._path) if is_whole else None
+            trials = storage.get_all_trials(_study_id(storage)) if storage else []
+        except Exception:  # Whatever Optuna says of a damaged file: it is written anew.
+            storage, trials = None, []
+        ended = [trial.user_attrs for trial in trials if "status" in trial.user_attrs]
+        self._values = {each["trial_id"]: each["value_s"] for each in ended}
+        if storage is None or self._values != times_s:
+            self._write_all(records)
+            return
+        self._storage = storage
+        for trial in trials:  # Of a driver that was killed.
+            if not trial.state.is_finished():
+                storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+
+    def _write_all(self, records: Iterable[TrialRecord]) -> None:
+        """Writes a new journal with these trials in the place of the one that there is."""
+        new = self._path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        storage = _storage_at(new)
+        study_id = storage.create_new_study([StudyDirection.MINIMIZE], self._study.name)
+        target = self._study.workload.target
+        storage.set_study_user_attr(study_id, "target", target.words)
+        storage.set_study_user_attr(study_id, "workload", self._study.workload.label)
+        storage.set_study_system_attr(study_id, "study:metric_names", ["time to target [s]"])
+        self._values = {}
+        for record in sorted(records, key=lambda record: int(record.trial_id[1:])):
+            storage.create_new_trial(study_id, self._frozen(record))
+            self._values[record.trial_id] = _value(record)
+        os.replace(new, self._path)
+        self._storage = _storage_at(self._path)
+
+    def _frozen(self, record: TrialRecord) -> FrozenTrial:
+        state = STATES.get(record.status, TrialState.FAIL)
+        trial = create_trial(
+            state=state,
+            params=self._study.space.read(record.params),
+            distributions=self._distributions(record.params),
+            value=_value(record) if state == TrialState.COMPLETE else None,
+            constraints=self._constraints(record),
+            intermediate_values=dict(self._curve(record)),
+            user_attrs=_attributes(record),
+        )
+        if record.started_at and record.finished_at:
+            trial.datetime_start = _local(record.started_at)
+            trial.datetime_complete = _local(record.finished_at)
+        return trial
+
+    def _distributions(self, params: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+        return distributions(self._study.space, params)
+
+    def _curve(self, record: TrialRecord) -> Sequence[tuple[int, float]]:
+        metric_of = self._study.workload.metric_of
+        curve = [(e.step, metric_of(e)) for e in record.runs[-1].evaluations if e.step]
+        known = [(step, metric) for step, metric in curve if metric == metric]
+        every = -(-len(known) // MOST_VALUES)
+        return known[:-1:every] + known[-1:] if known else []
+
+    def _constraints(self, record: TrialRecord) -> dict[str, float] | None:
+        curve, target = self._curve(record), self._study.workload.target
+        if record.status not in STATES or not curve:
+            return None
+        off = target.value - curve[-1][1] if target.mode == "max" else curve[-1][1] - target.value
+        # A pass on the way counts for nothing, nor does one that nothing confirmed.
+        is_met = record.status == Status.REACHED
+        return {"target": min(off, 0.0) if is_met else max(off, 1e-9)}
+
+    def _start(self, trial_id: str, params: dict[str, Any]) -> None:
+        assert self._storage is not None
+        trial = create_trial(
+            state=TrialState.RUNNING,
+            params=self._study.space.read(params),
+            distributions=self._distributions(params),
+            user_attrs={"trial_id": trial_id},
+        )
+        study_id = _study_id(self._storage)
+        self._ids[trial_id] = self._storage.create_new_trial(study_id, trial)
+
+    def _evaluate(self, trial_id: str, step: int, metric: float) -> None:
+        # What is reported after a trial was stopped belongs to no running one.
+        if trial_id in self._ids and self._storage is not None:
+            self._storage.set_trial_intermediate_value(self._ids[trial_id], step, metric)
+
+    def _finish(self, record: TrialRecord) -> None:
+        assert self._storage is not None
+        running = self._ids.pop(record.trial_id, None)
+        self._values[record.trial_id] = _value(record)
+        if running is None:
+            self._storage.create_new_trial(_study_id(self._storage), self._frozen(record))
+            return
+        for name, value in _attributes(record).items():
+            self._storage.set_trial_user_attr(running, name, value)
+        for name, value in self._frozen(record).system_attrs.items():
+            self._storage.set_trial_system_attr(running, name, value)
+        state = STATES.get(record.status, TrialState.FAIL)
+        values = [_value(record)] if state == TrialState.COMPLETE else None
+        self._storage.set_trial_state_values(running, state, values)
+
+    def _fail(self, trial_id: str, reason: str) -> None:
+        running = self._ids.pop(trial_id, None)
+        if running is not None and self._storage is not None:
+            self._storage.set_trial_user_attr(running, "stop_reason", reason)
+            self._storage.set_trial_state_values(running, TrialState.FAIL)
+
+
+def _local(moment: str) -> datetime:
+    """Returns a record's time as Optuna has it: of this machine's zone, which is not said."""
+    return datetime.fromisoformat(moment).astimezone().replace(tzinfo=None)
+
+
+def _storage_at(path: Path) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(str(path)))
+
+
+def _study_id(storage: JournalStorage) -> int:
+    (study,) = storage.get_all_studies()
+    return study._study_id
+
+
+def _value(record: TrialRecord) -> float:
+    run = record.runs[-1]
+    return run.clocks.train_s if run.time_to_target_s is None else run.time_to_target_s
+
+
+def _attributes(record: TrialRecord) -> dict[str, Any]:
+    run = record.runs[-1]
+    attributes = {
+        "trial_id": record.trial_id,
+        "status": record.status.value,
+        "stop_reason": run.stop_reason,
+        "proposal_reason": record.proposal_reason,
+        "seed": run.seed,
+        "train_s": run.clocks.train_s,
+        "value_s": _value(record),
+        "time_to_target_s": run.time_to_target_s,
+        "steps": run.steps,
+        "timing": run.timing.value,
+        "peak_memory_gib": run.peak_memory_gib,
+        "device": record.device,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
