@@ -107,7 +107,8 @@ class SearchConfig(Config):
     learns before its first proposal. They must have the same data, split and evaluation grid, and
     parameters that this space has; target, crossing mode, time limit and device may differ. Curves
     carry over: how far a trial stayed from this study's target is computed again. Times carry over
-    only from the same device and torch version. No prior trial becomes the leader: its configuration is run again."""
+    only from the same device and torch version. No prior trial becomes the leader: its
+    configuration is run again."""
     storage: Annotated[str, Field(min_length=1)] | None = None
     """Where the sampler stores its trials, so that several searches of the same space and workload
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or
