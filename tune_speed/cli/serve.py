@@ -1,0 +1,34 @@
+"""The command that shows a store in a browser while it changes: `serve`."""
+
+from typing import Annotated
+
+import typer
+
+from tune_speed.cli.common import INTERRUPTED, note, say
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(help="Listen here; other than loopback, viewers need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Listen here; 0: any.")] = 8420,
+) -> None:
+    """Show all studies in a browser while they are searched. Ctrl-C ends it (exit code 130).
+
+    Reads MLflow alone and changes nothing. The token is $TUNE_SPEED_TOKEN, or made anew.
+
+    Example: tune-speed serve
+    """
+    from tune_speed.cli.report import recipe_text
+    from tune_speed.reporting.server import run
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    def announce(address: str) -> None:
+        say(f"open it in a browser: {address}")
+        note("Ctrl-C ends it")
+
+    try:
+        run.serve(tracking_uri(), host=host, port=port, recipe_yaml=recipe_text, announce=announce)
+    except KeyboardInterrupt:
+        note("stopped serving; searches are not touched")
+        raise typer.Exit(INTERRUPTED) from None
