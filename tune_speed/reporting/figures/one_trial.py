@@ -1,7 +1,6 @@
 """One trial's metric over training time: its run, or those with other seeds, and the target."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from tune_speed.core.comparability import goodness
 from tune_speed.core.targets import Target
@@ -31,14 +30,14 @@ def draw_curves(curves: Sequence[Curve], target: Target, palette: Palette) -> Sk
     line, words = draw_metric_axis(canvas, panel, [metric for _, metric in points], target)
     for curve in known:
         times = [time_s / unit.length_s for time_s, _ in curve]
-        marker = "o" if len(curve) <= MOST_POINTS else ""
-        look: dict[str, Any] = {
-            "color": palette["s1"],
-            "linewidth": 1.6,
-            "marker": marker,
-            "markersize": 3.5,
-        }
-        panel.plot(times, [metric for _, metric in curve], **look)
+        panel.plot(
+            times,
+            [metric for _, metric in curve],
+            color=palette["s1"],
+            linewidth=1.6,
+            marker="o" if len(curve) <= MOST_POINTS else "",
+            markersize=3.5,
+        )
     scale(panel.xaxis, [])
     panel.set_xlabel(unit.label("training time"))
     canvas.legend([(line, words)])

@@ -123,7 +123,8 @@ class Results:
         self.view, self.stamp = view, stamp
         self.parts = view.parts
         """Made once: figures know importances again by the part's trials."""
-        self.layout = _digest([part.key for part in self.parts], view.is_running)
+        # What a page without parts says depends on whether there will be some.
+        self.layout = _digest([part.key for part in self.parts] or view.is_running)
         self._recipe_yaml, self._with_curves = recipe_yaml, with_curves
 
     @cached_property

@@ -1,6 +1,7 @@
 """One trial as its page shows it: how it ended, its curve, its recipe, and what happened when."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tune_speed.core.comparability import target_of
@@ -66,7 +67,7 @@ def _of_ended(
         "facts": trial_facts(trial),
         "run_id": trial.run_id,
         "url": trial.url,
-        "recipe": recipe_yaml(ViewedTrial(**{**vars(trial), "record": record})),
+        "recipe": recipe_yaml(replace(trial, record=record)),
         "log": _log(record),
         "evaluations": _evaluations(run.evaluations),
         "traceback": run.traceback,
@@ -119,7 +120,11 @@ def _log(record: TrialRecord) -> list[tuple[str, str]]:
 def _evaluations(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
     """Returns a row an evaluation, metrics that none has left out."""
     own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
-    names = [n for n in dict.fromkeys((*FIELDS, *own)) if any(e.value(n) for e in evaluations)]
+    names = [
+        name
+        for name in dict.fromkeys((*FIELDS, *own))
+        if any(evaluation.value(name) is not None for evaluation in evaluations)
+    ]
     shown = evaluations[-MOST_EVALUATIONS:]
     rows = [[*map(significant, (e.step, e.epoch, e.train_s, *map(e.value, names)))] for e in shown]
     head = ["step", "epoch", "train_s", *names]

@@ -8,7 +8,6 @@ from typing import Any
 
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.core.records import Status
-from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.page.boards import board_table, in_order
 from tune_speed.reporting.page.site import render_part
@@ -27,7 +26,6 @@ def read_store(uri: str) -> Moment:
     stamp = sha256(repr(studies).encode()).hexdigest()[:16]
     running = sum(study.is_running for study in studies)
     facts: dict[str, Any] = {
-        "title": f"{counted(len(studies), 'stud')}".replace("studs", "studies"),
         "state": "running" if running else "ended",
         "stamp": stamp,
         "layout": "overview",

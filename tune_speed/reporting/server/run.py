@@ -1,6 +1,7 @@
 """A server for the live page, until Ctrl-C."""
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -17,8 +18,8 @@ from tune_speed.tracking.reader.studies import list_studies
 from tune_speed.tracking.store.store import open_store
 
 TOKEN_VARIABLE = "TUNE_SPEED_TOKEN"
-# Longest wait for answers that are being sent when it ends.
-GRACE_S = 1
+# For answers that are being sent when it ends.
+GRACE_S = 0.1
 
 
 def serve(
@@ -39,17 +40,23 @@ def serve(
     """
     with listen(host, port) as listener:
         list_studies(uri)
-        is_private = is_loopback(listener)
-        token = os.environ.get(TOKEN_VARIABLE) or (
-            None if is_private else secrets.token_urlsafe(24)
-        )
-        ending, own_port = asyncio.Event(), listener.getsockname()[1]
-        pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending).app()
-        app = Guard(pages, token=token, is_loopback=is_private, port=own_port)
+        token = os.environ.get(TOKEN_VARIABLE)
+        if not token:
+            token = None if is_loopback(listener) else secrets.token_urlsafe(24)
         # Importing MLflow takes two seconds, which the first viewer would wait.
         open_store(uri, create=False)
         announce(address_of(listener, token=token))
-        Server(app, ending).run(sockets=[listener])
+        server_of(listener, uri, token=token, recipe_yaml=recipe_yaml).run(sockets=[listener])
+
+
+def server_of(
+    listener: socket.socket, uri: str, *, token: str | None, recipe_yaml: RecipeYaml
+) -> "Server":
+    """Returns a server of a store's live pages, for one run on `listener`."""
+    ending = asyncio.Event()
+    pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending).app()
+    is_private, port = is_loopback(listener), listener.getsockname()[1]
+    return Server(Guard(pages, token=token, is_loopback=is_private, port=port), ending)
 
 
 class Server(uvicorn.Server):
@@ -66,12 +73,17 @@ class Server(uvicorn.Server):
             access_log=False,
             log_level="error",
             server_header=False,
-            timeout_graceful_shutdown=GRACE_S,
         )
         super().__init__(config)
         self._ending = ending
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends streams, which would be waited for otherwise."""
+        """Ends streams, and drops who still waits for a figure: both would be waited for."""
         self._ending.set()
+        # What is cut off is no fault.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await asyncio.sleep(GRACE_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        self.force_exit = True
         await super().shutdown(sockets)

@@ -1,20 +1,27 @@
 // A page that follows: the server says that something changed, and the parts that did are fetched.
 (() => {
   const live = document.getElementById("live");
-  const link = document.getElementById("link");
   const LANES = 3;
   const LEAST_MS = 500;
   const AGAIN_MS = 3000;
+  const GONE = "What follows may be old: the server does not answer. This page goes on when it does.";
   let state = JSON.parse(document.getElementById("state").content.textContent);
   let source = null;
+  let lost = "";
   const near = new Set();
   const asked = new Set();
   const later = new Map();
   const places = () => [...live.querySelectorAll("[data-part]")];
   const path = (rest) => `${live.dataset.base}/${rest}`;
 
-  function say(text) {
-    if (link.textContent !== text) link.textContent = text;
+  // Why what is shown may be old: the server is gone, or the store does not answer it.
+  function tell(text) {
+    lost = text;
+    const shown = lost || state.trouble;
+    for (const slot of live.querySelectorAll("[data-slot=trouble]")) {
+      if (slot.textContent !== shown) slot.textContent = shown;
+      slot.hidden = !shown;
+    }
   }
 
   // Only what can be seen soon is fetched; what is empty has no place to be seen at.
@@ -34,7 +41,7 @@
   }
   function fetchNext() {
     if (document.hidden) return;
-    for (const place of places().filter(isDue).slice(0, LANES - asked.size)) fetchPart(place);
+    for (const place of places().filter(isDue).slice(0, Math.max(0, LANES - asked.size))) fetchPart(place);
   }
   async function fetchPart(place) {
     const name = place.dataset.part;
@@ -46,9 +53,9 @@
         waitMs = Math.max(LEAST_MS, 1000 * Number(answer.headers.get("again-s")));
         const text = await answer.text();
         if (place.isConnected && !isBusy(place)) fill(place, text, answer.headers);
-      } else if (answer.status !== 404) say(await answer.text());
+      } else if (answer.status !== 404) tell(await answer.text());
     } catch {
-      say("The server does not answer; asking again.");
+      tell(GONE);
     }
     asked.delete(name);
     later.set(name, performance.now() + waitMs);
@@ -67,7 +74,11 @@
     place.innerHTML = text;
     enliven(place);
     if (before) handle(place, before);
-    if (location.hash.startsWith("#trial-") && isNew && place.querySelector("table.all")) page.showTarget();
+    if (isNew && location.hash.startsWith("#trial-") && place.querySelector("table.all")) {
+      // A browser looks for the target of a link only when it follows it.
+      location.replace(location.hash);
+      page.showTarget();
+    }
   }
   function enliven(part) {
     page.enliven(part);
@@ -115,22 +126,21 @@
 
   // What the server said: a few texts at once, and stamps that say what is stale.
   function show() {
-    for (const [name, text] of [...Object.entries(state.texts), ["trouble", state.trouble]]) {
+    for (const [name, text] of Object.entries(state.texts)) {
       for (const slot of live.querySelectorAll(`[data-slot="${name}"]`)) {
         if (slot.textContent !== text) slot.textContent = text;
-        if (name === "trouble") slot.hidden = !text;
       }
     }
+    tell(lost);
     live.dataset.state = state.state;
     const bar = live.querySelector("progress");
     if (bar) [bar.max, bar.value] = [state.planned || state.finished || 1, state.finished];
-    if (live.dataset.layout !== undefined || state.layout === "overview") {
-      if (state.title && live.querySelector("progress")) document.title = state.title;
+    if (live.dataset.layout !== undefined) {
+      if (state.title) document.title = state.title;
+      if (state.layout && live.dataset.layout !== state.layout) fetchLayout();
     }
-    if (needsLayout()) fetchLayout();
     fetchNext();
   }
-  const needsLayout = () => live.dataset.layout !== undefined && state.layout && live.dataset.layout !== state.layout;
   async function fetchLayout() {
     if (asked.has("layout")) return;
     asked.add("layout");
@@ -141,11 +151,12 @@
         live.innerHTML = await answer.text();
         live.dataset.layout = wanted;
         near.clear();
+        watcher.disconnect();
         enliven(live);
         follow();
       }
     } catch {
-      say("The server does not answer; asking again.");
+      tell(GONE);
     }
     asked.delete("layout");
     setTimeout(show, LEAST_MS);
@@ -157,11 +168,11 @@
     source = new EventSource(path("events"));
     source.onmessage = (event) => {
       state = JSON.parse(event.data);
-      say("Followed as it happens.");
+      lost = "";
       show();
     };
     source.onerror = () => {
-      say("The server does not answer; asking again.");
+      tell(GONE);
       if (source?.readyState !== EventSource.CLOSED) return;
       // Refused, which a browser takes for good.
       hush();
