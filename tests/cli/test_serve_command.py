@@ -113,7 +113,7 @@ def test_other_machines_need_the_token_that_is_printed(tmp_path: Path) -> None:
 def test_a_token_of_ones_own_is_needed_on_loopback_too(tmp_path: Path) -> None:
     store_of(ordinary(), folder=tmp_path)
     process = subprocess.Popen(
-        [TUNE_SPEED, "serve", "--port", "0"],
+        [TUNE_SPEED, "serve", "--port", "0", "--json"],
         cwd=tmp_path,
         env={**environment(tmp_path), "TUNE_SPEED_TOKEN": "mine"},
         stdout=subprocess.PIPE,
@@ -121,7 +121,9 @@ def test_a_token_of_ones_own_is_needed_on_loopback_too(tmp_path: Path) -> None:
         text=True,
     )
     try:
-        address = first_line(process).split()[-1]
+        assert process.stdout is not None and first_line(process) == "{\n"
+        address = process.stdout.readline().strip()
+        assert address.startswith('"url": "http://127.0.0.1:') and address.endswith('/?token=mine"')
         port = int(address.partition("/?token=mine")[0].rpartition(":")[2])
         assert asked(port, "/").code == 401
         assert asked(port, "/", Authorization="Bearer mine").code == 200

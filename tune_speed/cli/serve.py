@@ -1,10 +1,11 @@
 """The command that shows a store in a browser while it changes: `serve`."""
 
+import sys
 from typing import Annotated
 
 import typer
 
-from tune_speed.cli.common import INTERRUPTED, note, say
+from tune_speed.cli.common import INTERRUPTED, JsonOption, note, say, say_json
 
 
 def serve(
@@ -12,6 +13,7 @@ def serve(
         str, typer.Option(help="Listen here; other than loopback, viewers need a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Listen here; 0: any.")] = 8420,
+    as_json: JsonOption = False,
 ) -> None:
     """Show all studies in a browser while they are searched. Ctrl-C ends it (exit code 130).
 
@@ -24,7 +26,12 @@ def serve(
     from tune_speed.tracking.store.uri import tracking_uri
 
     def announce(address: str) -> None:
-        say(f"open it in a browser: {address}")
+        if as_json:
+            say_json({"url": address})
+        else:
+            say(f"open it in a browser: {address}")
+        # Nothing more is printed there, and a pipe would wait for more.
+        sys.stdout.flush()
         note("Ctrl-C ends it")
 
     try:
