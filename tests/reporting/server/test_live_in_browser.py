@@ -1,8 +1,10 @@
 """The live page in a real browser: it follows a search, asks its own server alone, and fits."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +237,26 @@ def test_lines_that_were_chosen_and_an_enlarged_figure_are_left_alone(
         )
 
 
+@contextmanager
+def refusing(port: int) -> Iterator[None]:
+    """Answers everything with 503 meanwhile."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Refusal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
 def test_a_page_whose_server_went_away_says_so_and_goes_on_when_it_is_back(
     look: Callable[..., Visit], search: Search, tmp_path: Path
 ) -> None:
@@ -242,7 +264,11 @@ def test_a_page_whose_server_went_away_says_so_and_goes_on_when_it_is_back(
         page = opened(look, address, "2 of 20").page
     page.locator(".trouble", has_text="the server does not answer").wait_for(timeout=20_000)
     search.finish("t0002", time_s=0.25)
-    with serving(uri_in(tmp_path), port=int(address.rpartition(":")[2])):
+    port = int(address.rpartition(":")[2])
+    with refusing(port):
+        # A browser takes a refusal for good: the page asks again itself.
+        page.wait_for_timeout(4000)
+    with serving(uri_in(tmp_path), port=port):
         wait_for_slot(page, "finished", "3 of 20")
         page.locator(".trouble").wait_for(state="hidden")
         page.locator(".answer .big", has_text="0.250 s").wait_for(timeout=20_000)

@@ -25,6 +25,7 @@ from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import open_store, schema
+from tune_speed.tracking.reader import study_snapshot
 
 Pages = Callable[[str], Client]
 EVIL = '"><img src=x onerror=alert(1)>'
@@ -276,8 +277,10 @@ def test_a_running_trial_has_a_page_that_follows_its_evaluations(
 
 
 def test_times_that_are_told_anew_when_a_search_ends_are_seen(
-    tmp_path: Path, eager: None, pages_of: Pages
+    tmp_path: Path, eager: None, pages_of: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Else what ended in the last seconds is read again in any case.
+    monkeypatch.setattr(study_snapshot, "END_MARGIN_MS", 0)
     uri = store_of([], folder=tmp_path)
     search, client = Search(uri), pages_of(uri)
     search.finish("t0000", time_s=0.75)
