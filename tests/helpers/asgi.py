@@ -1,9 +1,12 @@
 """Requests to an ASGI application in this process, without a network."""
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
+
+Result = TypeVar("Result")
 
 
 class Answer(NamedTuple):
@@ -14,15 +17,29 @@ class Answer(NamedTuple):
     text: str
 
 
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Returns what is awaited, in a thread: a browser's tests leave a loop running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 class Client:
     """Asks one application, in one event loop."""
 
     def __init__(self, app: Any) -> None:
-        self.app, self.runner = app, asyncio.Runner()
+        self.app = app
+        self._runner, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._thread.submit(self._runner.run, work).result()
 
     def get(self, target: str, **headers: str) -> Answer:
         """Returns the answer to GET `target`, a path as a browser sends it."""
-        return self.runner.run(ask(self.app, target, headers=headers))
+        return self.run(ask(self.app, target, headers=headers))
 
     def together(self, targets: list[str]) -> list[Answer]:
         """Returns the answers to requests that are made at the same time."""
@@ -30,7 +47,7 @@ class Client:
         async def gathered() -> list[Answer]:
             return await asyncio.gather(*(ask(self.app, target) for target in targets))
 
-        return self.runner.run(gathered())
+        return self.run(gathered())
 
 
 async def ask(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from asgi import run
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.reporting.server import channel as module
@@ -56,7 +57,7 @@ def test_viewers_at_the_same_time_share_one_reading_and_one_drawing() -> None:
         made = await asyncio.gather(*(channel.part("part") for _ in range(20)))
         return [each.html for each in made if each is not None]
 
-    assert asyncio.run(look()) == ["<p>a</p>"] * 20
+    assert run(look()) == ["<p>a</p>"] * 20
     assert (source.reads, source.made) == (1, 1)
 
 
@@ -72,7 +73,7 @@ def test_a_part_is_made_again_only_when_its_stamp_is_another() -> None:
             assert found is not None and found.html == f"<p>{stamp}</p>"
             assert source.made == made
 
-    asyncio.run(look())
+    run(look())
 
 
 def test_while_a_search_runs_drawing_takes_a_small_share_of_the_time(
@@ -90,11 +91,11 @@ def test_while_a_search_runs_drawing_takes_a_small_share_of_the_time(
             await asyncio.sleep(0.02)
         return source.made * source.takes_s / 3.0
 
-    assert 0 < asyncio.run(look()) < 2 * 0.05
+    assert 0 < run(look()) < 2 * 0.05
 
 
 def test_no_such_part_is_none() -> None:
-    assert asyncio.run(opened(Source()).part("other")) is None
+    assert run(opened(Source()).part("other")) is None
 
 
 @pytest.mark.parametrize("error", [ConfigError("none of that name"), ServiceError("away")])
@@ -109,7 +110,7 @@ def test_what_was_never_read_raises_and_is_tried_again(error: Exception) -> None
         source.error = None
         return await channel.now()
 
-    assert asyncio.run(look()).facts["stamp"] == "a"
+    assert run(look()).facts["stamp"] == "a"
 
 
 def test_a_store_that_goes_away_is_told_and_the_last_picture_stays() -> None:
@@ -125,7 +126,7 @@ def test_a_store_that_goes_away_is_told_and_the_last_picture_stays() -> None:
             troubles.append(moment.facts["trouble"])
         return troubles
 
-    first, away, last = asyncio.run(look())
+    first, away, last = run(look())
     assert (first, last) == ("", "") and "the store is away" in away
 
 
@@ -140,7 +141,7 @@ def heard(channel: Channel, until: Callable[[list[Moment | None]], bool]) -> lis
                 ending.set()
         return told
 
-    return asyncio.run(asyncio.wait_for(listen(), 10))
+    return run(asyncio.wait_for(listen(), 10))
 
 
 def test_a_viewer_is_told_the_present_at_once_then_what_changes() -> None:
@@ -176,4 +177,4 @@ def test_streams_end_at_once_when_the_server_does(monkeypatch: pytest.MonkeyPatc
         assert channel.viewers == 0
         return time.monotonic() - began_s
 
-    assert asyncio.run(end()) < 0.5
+    assert run(end()) < 0.5

@@ -1,10 +1,9 @@
 """Who may read the live page: tested on requests, without a network."""
 
-import asyncio
 from http.cookies import SimpleCookie
 
 import pytest
-from asgi import Answer, ask
+from asgi import Answer, ask, run
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -24,7 +23,7 @@ def guarded(*, token: str | None = None, is_loopback: bool = True) -> Guard:
 
 
 def get(app: Guard, target: str = "/", **headers: str) -> Answer:
-    return asyncio.run(ask(app, target, headers=headers))
+    return run(ask(app, target, headers=headers))
 
 
 @pytest.mark.parametrize(

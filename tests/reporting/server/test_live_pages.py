@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi import Answer, Client, ask
+from asgi import Answer, Client, ask, run
 from making import make_evaluation
 from page_views import certified, ordinary, trained, varied
 from serving import Search, wait_for
@@ -43,7 +43,7 @@ def pages_of() -> Iterator[Pages]:
 
     yield pages_of
     for client in clients:
-        client.runner.close()
+        client.close()
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_a_study_that_is_not_there_is_told_with_those_that_are(client: Client) -
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_can_be_sent(client: Client, method: str) -> None:
-    assert client.runner.run(ask(client.app, "/studies/study", method=method)).code == 405
+    assert client.run(ask(client.app, "/studies/study", method=method)).code == 405
 
 
 def test_a_store_is_read_and_left_as_it_is(uri: str, tmp_path: Path, pages_of: Pages) -> None:
@@ -314,7 +314,7 @@ def test_a_stream_tells_the_present_then_what_comes_and_again_after_a_break(
                 ending.set()
 
         app = LivePages(uri, recipe_yaml=recipe_text, ending=ending).app()
-        asyncio.run(asyncio.wait_for(ask(app, "/studies/study/events", heard=hear), 20))
+        run(asyncio.wait_for(ask(app, "/studies/study/events", heard=hear), 20))
         return said
 
     said = heard(2)
