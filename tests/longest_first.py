@@ -39,6 +39,7 @@ LONGEST = (
     "training/test_finished_model.py",
     "cli/test_train_command.py",
     "docker/test_compose_runs.py",
+    "reporting/server/test_live_in_browser.py",
     "reporting/watch/test_watch.py",
     "tracking/store/test_server_login.py",
     "training/autotune/test_batch_size.py",

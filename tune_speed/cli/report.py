@@ -37,7 +37,7 @@ def report(
 
     started = time.monotonic()
     view = read_study(tracking_uri(), study, finalists=finalists)
-    text = study_page(view, recipe_yaml=_recipe_yaml)
+    text = study_page(view, recipe_yaml=recipe_text)
     write_whole(html, text)
     pictures = [] if png is None else _draw(view, png)
     took_s = time.monotonic() - started
@@ -78,7 +78,8 @@ def write_whole(path: Path, text: str) -> None:
         raise unwritable(path, error, hint="Name another one with --html.") from error
 
 
-def _recipe_yaml(trial: "ViewedTrial") -> str:
+def recipe_text(trial: "ViewedTrial") -> str:
+    """Returns how to run a trial again: a recipe file, or what its function was called with."""
     from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
 
     try:

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+"""What a study's name must match: it is that of a folder, and a part of addresses."""
+
 
 def studies_folder() -> Path:
     """Returns where studies store their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""

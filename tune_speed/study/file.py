@@ -16,6 +16,7 @@ from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
+from tune_speed.core.folders import STUDY_NAME
 from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
@@ -24,7 +25,7 @@ from tune_speed.study.fields import config_mistakes, name_mistakes
 from tune_speed.study.locations import with_locations
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
-from tune_speed.study.schema import STUDY_NAME, StudySchema
+from tune_speed.study.schema import StudySchema
 from tune_speed.study.short_forms import with_choices, with_whole_task
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml

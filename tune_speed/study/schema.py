@@ -7,13 +7,12 @@ from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.folders import STUDY_NAME
 from tune_speed.study import settings
 from tune_speed.study.mistake import shown
 from tune_speed.study.replication import ReplicationConfig, Scale
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
-
-STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 def check_study_name(name: str) -> None:

@@ -12,10 +12,11 @@ import pydantic
 from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
+from tune_speed.core.folders import STUDY_NAME
 from tune_speed.study import fields
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf
-from tune_speed.study.schema import STUDY_NAME, StudySchema
+from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import SearchConfig
 from tune_speed.study.space import Params, SearchSpace, point_mistakes
 from tune_speed.study.yaml import Source, TreePath

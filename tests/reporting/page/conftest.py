@@ -1,11 +1,11 @@
-"""A browser, and pages for it that were made once."""
+"""Pages for a browser that were made once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from browsing import DESKTOP, Visit, chromium
+from browsing import Visit
 from command import run
 from page_views import certified, ordinary, page_of, varied
 
@@ -13,34 +13,7 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Tracker, open_store
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
-
-
-@pytest.fixture(scope="session")
-def browser() -> "Iterator[Browser]":
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = chromium(playwright.chromium.executable_path)
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser: "Browser") -> Iterator[Callable[..., Visit]]:
-    contexts: list[BrowserContext] = []
-
-    def make(**options: Any) -> Visit:
-        contexts.append(browser.new_context(**{"viewport": DESKTOP, **options}))
-        contexts[-1].set_default_timeout(10_000)
-        contexts[-1].set_offline(True)
-        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
-        return Visit(contexts[-1])
-
-    yield make
-    for context in contexts:
-        context.close()
+    from playwright.sync_api import Page
 
 
 def deliver(uri: str, records: list[TrialRecord], *, parent_kind: str) -> None:

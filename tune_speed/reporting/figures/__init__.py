@@ -5,13 +5,15 @@ import matplotlib, which takes a second.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup
 
+from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
 from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
@@ -20,6 +22,7 @@ from tune_speed.reporting.figures.curves import CURVES
 from tune_speed.reporting.figures.facts import shortened
 from tune_speed.reporting.figures.front import FRONT
 from tune_speed.reporting.figures.importance_bars import IMPORTANCE
+from tune_speed.reporting.figures.one_trial import Curve, draw_curves
 from tune_speed.reporting.figures.parallel import PARALLEL
 from tune_speed.reporting.figures.slices import SLICES
 from tune_speed.reporting.figures.step_time import STEP_TIME
@@ -49,7 +52,16 @@ FIGURES: dict[str, FigureKind] = {
 }
 """Every figure by its name, in the order of a page."""
 
-__all__ = ["DARK", "FIGURES", "LIGHT", "Drawn", "FigureKind", "draw_png", "draw_svg"]
+__all__ = [
+    "DARK",
+    "FIGURES",
+    "LIGHT",
+    "Drawn",
+    "FigureKind",
+    "draw_png",
+    "draw_svg",
+    "draw_trial_svg",
+]
 
 
 class Drawn(NamedTuple):
@@ -75,7 +87,7 @@ def draw_svg(
     of the elements about the trials, to which points link; see `as_svg`.
     """
     kind = FIGURES[name]
-    with _sketched(kind, part, SENTINELS) as sketch:
+    with _sketched(partial(_of_part, kind, part), SENTINELS) as sketch:
         if sketch is None:
             return None
         svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt, anchors=anchors)
@@ -90,7 +102,7 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
     Raises: StorageError if the file cannot be written.
     """
     kind = FIGURES[name]
-    with _sketched(kind, part, LIGHT) as sketch:
+    with _sketched(partial(_of_part, kind, part), LIGHT) as sketch:
         if sketch is None:
             return False
         sketch.canvas.grow(HEADING)
@@ -103,8 +115,23 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
     return True
 
 
+def draw_trial_svg(curves: Sequence[Curve], target: Target, *, id_prefix: str) -> Drawn | None:
+    """Returns the curves of one trial's runs as `draw_svg` does; None without any."""
+    with _sketched(partial(draw_curves, curves, target), SENTINELS) as sketch:
+        if sketch is None:
+            return None
+        svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt)
+    return Drawn("curve", "Learning curve", sketch.alt, sketch.alt, Markup(svg), is_wide=False)
+
+
+def _of_part(kind: FigureKind, part: StudyPart, palette: Palette) -> Sketch | None:
+    return kind.draw(part, palette) if part.trials or part.certified else None
+
+
 @contextmanager
-def _sketched(kind: FigureKind, part: StudyPart, palette: Palette) -> Iterator[Sketch | None]:
+def _sketched(
+    draw: Callable[[Palette], Sketch | None], palette: Palette
+) -> Iterator[Sketch | None]:
     """Yields the figure in the house's settings of matplotlib, whatever a matplotlibrc says."""
     import matplotlib
 
@@ -115,4 +142,4 @@ def _sketched(kind: FigureKind, part: StudyPart, palette: Palette) -> Iterator[S
         )
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(style(palette))
-        yield kind.draw(part, palette) if part.trials or part.certified else None
+        yield draw(palette)

@@ -76,16 +76,20 @@ def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
     return found
 
 
-# The latest trials with their importances: two figures need them, and forests take seconds.
+# The latest trials with their importances: four figures need them, and forests take seconds.
 _LATEST: list[tuple[tuple[ViewedTrial, ...], tuple[Importance, ...]]] = []
+# Of a live page: that many studies, or parts of one, are looked at in turns.
+MOST_LATEST = 4
 
 
 def importances_of(part: StudyPart) -> tuple[Importance, ...]:
     """Returns the parameters' importance for each question, from the part's estimates."""
-    if not _LATEST or _LATEST[0][0] is not part.trials:
-        answers = importance([trial.record for trial in part.trials]) if part.trials else ()
-        _LATEST[:] = [(part.trials, answers)]
-    return _LATEST[0][1]
+    for trials, known in _LATEST:
+        if trials is part.trials:
+            return known
+    answers = importance([trial.record for trial in part.trials]) if part.trials else ()
+    _LATEST[:] = [(part.trials, answers), *_LATEST[: MOST_LATEST - 1]]
+    return answers
 
 
 def names_by_weight(part: StudyPart) -> list[str]:

@@ -1,7 +1,10 @@
-"""Templates, style and script put together into one file that loads nothing."""
+"""Templates, style and script put together into one file that loads nothing.
+
+A live page is made of the same; its script alone may ask again, and only where it came from.
+"""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
@@ -30,26 +33,35 @@ _COLOURS = {
 LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 SCRIPTS = ("where.js", "page.js", "parallel.js")
+LIVE_SCRIPTS = (*SCRIPTS, "live.js")
 
 
-def render(template: str, context: Mapping[str, Any]) -> str:
-    """Returns the page of `template`, filled with `context`, in which all names are escaped."""
-    style, script = _style(), "".join(map(_text, SCRIPTS))
-    assert "</" not in style + script, "would end its element"
+def render(template: str, context: Mapping[str, Any], *, is_live: bool = False) -> str:
+    """Returns the page of `template`, filled with `context`, in which all names are escaped.
+
+    `is_live`: a server shows it, whom its script asks for what has changed.
+    """
+    style, script = _style(), _script(LIVE_SCRIPTS if is_live else SCRIPTS)
     # The content security policy: one script may run, and nothing may be fetched.
     digest = b64encode(sha256(script.encode()).digest()).decode()
+    asking = " connect-src 'self';" if is_live else ""
     shared = {
         "style": Markup(style),
         "script": Markup(script),
         # Inline styles must be allowed: a hash does not cover the `style` attributes of figures.
         "policy": (
-            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';{asking}"
             " img-src data:; base-uri 'none'; form-action 'none'"
         ),
         "version": metadata.version("tune_speed"),
         "clock": CLOCK_STATEMENT,
     }
     return _environment().get_template(template).render({**context, **shared})
+
+
+def render_part(template: str, name: str, *facts: Any) -> str:
+    """Returns what the macro `name` of `template` makes of `facts`: a part of a page."""
+    return str(getattr(_environment().get_template(template).module, name)(*facts)).strip()
 
 
 @cache
@@ -80,15 +92,24 @@ def _text(name: str) -> str:
 
 
 @cache
+def _script(names: Sequence[str]) -> str:
+    script = "".join(map(_text, names))
+    assert "</" not in script, "would end its element"
+    return script
+
+
+@cache
 def _style() -> str:
     light = _block("light", {**theme.LIGHT, **LIGHT})
     dark = _block("dark", {**theme.DARK, **DARK})
     is_dark = "screen and (prefers-color-scheme: dark)"
     # What is printed is light, whatever the screen shows.
-    return f""":root {{{light}}}
+    style = f""":root {{{light}}}
 @media {is_dark} {{:root:not([data-theme=light]) {{{dark}}}}}
 @media screen {{:root[data-theme=dark] {{{dark}}}}}
 {_text("style.css")}"""
+    assert "</" not in style, "would end its element"
+    return style
 
 
 def _block(scheme: str, colours: Mapping[str, str]) -> str:

@@ -30,49 +30,64 @@ def study_page(view: StudyView, *, recipe_yaml: RecipeYaml) -> str:
     parts = view.parts
     anchors = trial_anchors(parts)
     sections = [
-        _section(view, part, anchors=anchors, recipe_yaml=recipe_yaml, number=number)
+        {
+            **section_of(view, part, anchors=anchors, number=number),
+            **_figures(part, anchors=anchors, number=number),
+            "table": trial_table(part, anchors=anchors),
+        }
         for number, part in enumerate(parts, start=1)
     ]
+    for section in sections:
+        section["recipe"] = recipe_of(section, recipe_yaml)
     again = f"tune-speed report {shlex.quote(view.study)} --html report.html"
     context = {"view": view, "sections": sections, "anchors": anchors, "again": again}
     return render("study.html.j2", context)
 
 
-def _section(
-    view: StudyView,
-    part: StudyPart,
-    *,
-    anchors: Mapping[str, str],
-    recipe_yaml: RecipeYaml,
-    number: int,
+def section_of(
+    view: StudyView, part: StudyPart, *, anchors: Mapping[str, str], number: int
 ) -> dict[str, Any]:
+    """Returns what the templates read of a part of a study but what takes long to make.
+
+    That is its recipe, its figures and its table of trials.
+    """
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner
     records = [trial.record for trial in (*part.trials, *part.certified)]
+    return {
+        "id": f"part-{number}",
+        "key": part.key,
+        "target": part.target.words,
+        "answer": answer,
+        "num_trials": len(part.trials),
+        "totals": totals_of(records),
+        "counts": counts_of_ends(trial.record for trial in part.trials),
+        "commands": () if winner is None else _commands(view, answer, winner),
+        "environment": (records[-1] if winner is None else winner.record).environment,
+        "certified": _table(boards, "certified", anchors),
+        "estimates": _table(boards, "estimate", anchors),
+        "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
+        f" --top {len(part.trials)} --format csv",
+        "endings": [e for e in endings_of(part) if e.status != "reached"],
+    }
+
+
+def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None:
+    """Returns the recipe of a section's winner, None without one."""
+    winner = section["answer"].winner
+    return None if winner is None else recipe_yaml(winner)
+
+
+def _figures(part: StudyPart, *, anchors: Mapping[str, str], number: int) -> dict[str, Any]:
     drawn = [
         draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
     ]
     figures = [figure for figure in drawn if figure is not None]
     first = [figure.name for figure in figures if not figure.is_wide][:FIRST_FIGURES]
     return {
-        "id": f"part-{number}",
-        "key": part.key,
-        "target": part.target.words,
-        "answer": answer,
-        "totals": totals_of(records),
-        "counts": counts_of_ends(trial.record for trial in part.trials),
-        "recipe": None if winner is None else recipe_yaml(winner),
-        "commands": () if winner is None else _commands(view, answer, winner),
-        "environment": (records[-1] if winner is None else winner.record).environment,
-        "certified": _table(boards, "certified", anchors),
-        "estimates": _table(boards, "estimate", anchors),
         "first_figures": [figure for figure in figures if figure.name in first],
         "figures": [figure for figure in figures if figure.name not in first],
-        "table": trial_table(part, anchors=anchors),
-        "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
-        f" --top {len(part.trials)} --format csv",
-        "endings": [e for e in endings_of(part) if e.status != "reached"],
     }
 
 
@@ -83,7 +98,8 @@ def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> di
         return None
     ranked = tuple(row for row in board.rows if row.rank is not None)
     shown = board.rows if kind == "certified" else ranked[:ROWS]
-    return board_table(board.model_copy(update={"rows": shown}), links=anchors)
+    links = {run_id: f"#{anchor}" for run_id, anchor in anchors.items()}
+    return board_table(board.model_copy(update={"rows": shown}), links=links)
 
 
 def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:

@@ -89,7 +89,7 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
             anchors[trial.run_id],
             trial,
             _cells(trial.record, list(names)),
-            _facts(trial),
+            trial_facts(trial),
             trial is part.leader,
         )
         for trial in shown
@@ -141,7 +141,8 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
     )
 
 
-def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
+def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
+    """Returns what is said of a trial besides its figures: names and texts."""
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
     rows = (

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tune_speed.core.comparability import (
@@ -11,6 +12,7 @@ from tune_speed.core.comparability import (
     goodness,
     target_of,
 )
+from tune_speed.core.records import TrialRecord
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial, part_key
 from tune_speed.tracking import schema
@@ -69,12 +71,8 @@ class StudyReader:
         ]
         trials = tuple(trial for trial in viewed if trial.record.kind != CERTIFIED)
         certified = tuple(trial for trial in viewed if trial.record.kind == CERTIFIED)
-        pairs = [(trial.run_id, trial.record) for trial in (*trials, *certified)]
         tags = {search.run_id: search.tags for search in picture.searches}
-        said = [{schema.PREFIX + name: v for name, v in each.items()} for each in tags.values()]
-        keys = {board_key(record) for _, record in pairs}
-        found = favourites_on(keys, [schema.unpack_favourites(each) for each in said])
-        return StudyView(
+        view = StudyView(
             study=self.study,
             uri=strip_secrets(self._uri),
             url=picture.url,
@@ -85,10 +83,23 @@ class StudyReader:
             certified=certified,
             running=tuple(_running(t, tags.get(t.search_run_id, {})) for t in picture.running),
             interrupted=len(picture.interrupted),
-            boards=tuple(make_boards(pairs, with_misses=True, favourites=found))
-            if with_boards
-            else (),
         )
+        return boarded(view) if with_boards else view
+
+    def with_curve(self, run_id: str) -> TrialRecord:
+        """Returns the record of a finished trial that was read, with its curve if that is there.
+
+        Raises: ServiceError or StorageError; KeyError if no such trial was read.
+        """
+        (found,) = self._picture.with_curves([self._picture.finished[run_id]])
+        return found.record
+
+    def history(self, run_id: str, metric: str) -> list[tuple[float, float]]:
+        """Returns a run's training clock [s] and metric at each evaluation that MLflow has.
+
+        Raises: ServiceError or StorageError.
+        """
+        return self._picture.history(run_id, "train_s", schema.metric_key(metric))
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:
         # Curves take a query each: only those that figures can draw are read.
@@ -100,6 +111,15 @@ class StudyReader:
         chosen = best + [trial for trial in trials if trial.record.kind == CERTIFIED]
         found = {each.run_id: each for each in self._picture.with_curves(chosen)}
         return [found.get(trial.run_id, trial) for trial in trials]
+
+
+def boarded(view: StudyView) -> StudyView:
+    """Returns the view with its boards."""
+    pairs = [(trial.run_id, trial.record) for trial in (*view.trials, *view.certified)]
+    said = [{schema.PREFIX + k: v for k, v in s.tags.items()} for s in view.searches]
+    keys = {board_key(record) for _, record in pairs}
+    found = favourites_on(keys, [schema.unpack_favourites(each) for each in said])
+    return replace(view, boards=tuple(make_boards(pairs, with_misses=True, favourites=found)))
 
 
 def _best_first(trial: TrackedTrial) -> tuple[float, float]:

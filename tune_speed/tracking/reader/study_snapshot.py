@@ -136,6 +136,16 @@ class StudyPicture:
         with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
             return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
 
+    def history(self, run_id: str, x: str, y: str) -> list[tuple[float, float]]:
+        """Returns the values of two metrics of a run at the steps where it has both, in order.
+
+        Raises: ServiceError or StorageError if the store does not answer.
+        """
+        with errors_of(self.uri):
+            found = [self._client.get_metric_history(run_id, name) for name in (x, y)]
+        xs, ys = ({point.step: point.value for point in points} for points in found)
+        return [(xs[step], ys[step]) for step in sorted(xs.keys() & ys.keys())]
+
     def _newly_over(self, alive: Sequence[Any]) -> tuple[list[_Ended], list[Any]]:
         """Returns the trials that ended since the last refresh, and maybe earlier ones."""
         ended, killed = self._over(max(0, self._latest_end_ms - END_MARGIN_MS))

@@ -1,6 +1,8 @@
 "use strict";
-(() => {
+// Gives the page its buttons, tables and links; `enliven` does it for a part that came later.
+const page = (() => {
   const root = document.documentElement;
+  const all = (part, selector) => [...(part.matches?.(selector) ? [part] : []), ...part.querySelectorAll(selector)];
   const said = document.getElementById("said");
   root.classList.add("js");
 
@@ -39,7 +41,7 @@
       return copyBySelection(text);
     }
   }
-  for (const button of document.querySelectorAll("button.copy")) {
+  function enlivenCopy(button) {
     const shown = button.firstChild;
     button.addEventListener("click", async () => {
       const isDone = await copyText(document.getElementById(button.dataset.copy).textContent);
@@ -78,7 +80,7 @@
     const isBrush = dialog.classList.contains("parallel") && event.target.closest("svg");
     if (!isBrush || event.target.closest("a")) dialog.close();
   });
-  for (const figure of document.querySelectorAll("figure.card")) {
+  function enlivenFigure(figure) {
     const isBrushed = figure.classList.contains("parallel");
     figure.addEventListener("click", (event) => {
       if (event.target.closest(isBrushed ? "button.enlarge" : ".picture, button.enlarge") && !event.target.closest("a")) enlarge(figure);
@@ -96,7 +98,7 @@
     const missing = bodies.filter(([key]) => key === "");
     table.append(...[...known, ...missing].map(([, body]) => body));
   }
-  for (const table of document.querySelectorAll("table.sortable")) {
+  function enlivenHeaders(table) {
     const headers = [...table.tHead.rows[0].cells];
     headers.forEach((header, index) => {
       header.querySelector("button").addEventListener("click", () => {
@@ -109,13 +111,8 @@
   }
 
   // Filtering, by what `--where` takes: a text that is no filter is told, and hides nothing.
-  const FACTS = new Map();
+  const FACTS = new WeakMap();
   const PLACES = new WeakMap();
-  for (const form of document.querySelectorAll("form.controls")) {
-    const table = document.getElementById(form.dataset.table);
-    FACTS.set(form, JSON.parse(form.querySelector("template").content.textContent));
-    [...table.tBodies].forEach((body, place) => PLACES.set(body, place));
-  }
   function applyFilter(form) {
     const { text, status } = form.elements;
     let holds = () => true;
@@ -136,14 +133,17 @@
     form.querySelector(".problem").textContent = problem;
     form.querySelector(".count").textContent = shown === bodies.length ? all : `${shown} of ${all}`;
   }
-  for (const form of document.querySelectorAll("form.controls")) {
+  function enlivenFilter(form) {
+    const table = document.getElementById(form.dataset.table);
+    FACTS.set(form, JSON.parse(form.querySelector("template").content.textContent));
+    [...table.tBodies].forEach((body, place) => PLACES.set(body, place));
     form.addEventListener("input", () => applyFilter(form));
     form.addEventListener("submit", (event) => event.preventDefault());
     applyFilter(form);
   }
 
   // A row is one line; its link folds out the rest, which `details` holds for readers without script.
-  for (const table of document.querySelectorAll("table.all")) {
+  function enlivenRows(table) {
     table.addEventListener("toggle", ({ target }) => {
       const body = target.closest("tbody");
       body.classList.toggle("open", target.open);
@@ -173,6 +173,18 @@
     body.querySelector("details").open = true;
     body.scrollIntoView({ block: "center" });
   }
+  const KINDS = {
+    "button.copy": enlivenCopy,
+    "figure.card": enlivenFigure,
+    "table.sortable": enlivenHeaders,
+    "form.controls": enlivenFilter,
+    "table.all": enlivenRows,
+  };
+  function enliven(part) {
+    for (const [selector, give] of Object.entries(KINDS)) all(part, selector).forEach(give);
+  }
+  enliven(document);
   addEventListener("hashchange", showTarget);
   showTarget();
+  return { enliven, showTarget };
 })();

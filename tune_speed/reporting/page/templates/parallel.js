@@ -1,5 +1,5 @@
 // Brushing: what is dragged along an axis keeps the lines that cross it there.
-for (const svg of document.querySelectorAll(".parallel svg")) {
+function enlivenLines(svg) {
   const paths = [...svg.querySelectorAll("a > path, .mark > path")];
   // Each line has a corner on each axis, from left to right.
   const corners = paths.map((path) => {
@@ -72,3 +72,4 @@ for (const svg of document.querySelectorAll(".parallel svg")) {
   svg.addEventListener("dragstart", (event) => event.preventDefault());
   svg.addEventListener("dblclick", clear);
 }
+document.querySelectorAll(".parallel svg").forEach(enlivenLines);

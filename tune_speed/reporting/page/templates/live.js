@@ -1,0 +1,198 @@
+// A page that follows: the server says that something changed, and the parts that did are fetched.
+(() => {
+  const live = document.getElementById("live");
+  const LANES = 3;
+  const LEAST_MS = 500;
+  const AGAIN_MS = 3000;
+  const GONE = "What follows may be old: the server does not answer. This page goes on when it does.";
+  let state = JSON.parse(document.getElementById("state").content.textContent);
+  let source = null;
+  let lost = "";
+  const near = new Set();
+  const asked = new Set();
+  const later = new Map();
+  const places = () => [...live.querySelectorAll("[data-part]")];
+  const path = (rest) => `${live.dataset.base}/${rest}`;
+
+  // Why what is shown may be old: the server is gone, or the store does not answer it.
+  function tell(text) {
+    lost = text;
+    const shown = lost || state.trouble;
+    for (const slot of live.querySelectorAll("[data-slot=trouble]")) {
+      if (slot.textContent !== shown) slot.textContent = shown;
+      slot.hidden = !shown;
+    }
+  }
+
+  // Only what can be seen soon is fetched; what is empty has no place to be seen at.
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) near[isIntersecting ? "add" : "delete"](target);
+    fetchNext();
+  }, { rootMargin: "60% 0px" });
+  const follow = () => places().forEach((place) => watcher.observe(place));
+
+  // What somebody works with is left as it is: lines that were chosen, a figure that is enlarged.
+  const isBusy = (place) => place.querySelector(".brush") || [...place.querySelectorAll(".picture")].some((each) => !each.firstElementChild);
+  const isStale = (place) => place.dataset.stamp !== state[place.dataset.follows];
+  function isDue(place) {
+    const name = place.dataset.part;
+    if (!state.stamp || !isStale(place) || asked.has(name) || isBusy(place)) return false;
+    return (near.has(place) || !place.firstElementChild) && !(later.get(name) > performance.now());
+  }
+  function fetchNext() {
+    if (document.hidden) return;
+    for (const place of places().filter(isDue).slice(0, Math.max(0, LANES - asked.size))) fetchPart(place);
+  }
+  async function fetchPart(place) {
+    const name = place.dataset.part;
+    let waitMs = AGAIN_MS;
+    asked.add(name);
+    try {
+      const answer = await fetch(path(`parts/${name}`), { cache: "no-store" });
+      if (answer.ok) {
+        waitMs = Math.max(LEAST_MS, 1000 * Number(answer.headers.get("again-s")));
+        const text = await answer.text();
+        if (place.isConnected && !isBusy(place)) fill(place, text, answer.headers);
+      } else if (answer.status !== 404) tell(await answer.text());
+    } catch {
+      tell(GONE);
+    }
+    asked.delete(name);
+    later.set(name, performance.now() + waitMs);
+    setTimeout(fetchNext, waitMs + 10);
+    fetchNext();
+  }
+  function fill(place, text, headers) {
+    place.dataset.follows = headers.get("follows");
+    const isNew = !place.firstElementChild || place.classList.contains("hole");
+    const isSame = place.dataset.stamp === headers.get("stamp");
+    place.dataset.stamp = headers.get("stamp");
+    place.removeAttribute("aria-busy");
+    if (isSame && !isNew) return;
+    const before = isNew ? null : handled(place);
+    place.className = "place";
+    place.innerHTML = text;
+    enliven(place);
+    if (before) handle(place, before);
+    if (isNew && location.hash.startsWith("#trial-") && place.querySelector("table.all")) {
+      // A browser looks for the target of a link only when it follows it.
+      location.replace(location.hash);
+      page.showTarget();
+    }
+  }
+  function enliven(part) {
+    page.enliven(part);
+    part.querySelectorAll(".parallel svg").forEach(enlivenLines);
+  }
+
+  // What a viewer has done to a part: it is done again to the part that takes its place.
+  const ROW = "tbody[id]";
+  function handled(place) {
+    const active = place.contains(document.activeElement) ? document.activeElement : null;
+    const sorted = place.querySelector("[aria-sort]");
+    return {
+      open: [...place.querySelectorAll("details[open]")].map((each) => each.closest(ROW)?.id),
+      values: [...place.querySelectorAll("form [name]")].map((each) => [each.name, each.value]),
+      sort: sorted && [sorted.dataset.name, sorted.getAttribute("aria-sort")],
+      scrolls: [...place.querySelectorAll(".scroll, pre")].map((each) => [each.scrollTop, each.scrollLeft]),
+      focus: active && [active.name, active.id, active.closest(ROW)?.id, active.localName],
+      caret: active?.name === "text" ? [active.selectionStart, active.selectionEnd] : null,
+    };
+  }
+  function handle(place, before) {
+    for (const [name, value] of before.values) {
+      const field = place.querySelector(`form [name="${name}"]`);
+      if (field) field.value = value;
+    }
+    for (const form of place.querySelectorAll("form")) form.dispatchEvent(new Event("input"));
+    for (const id of before.open.filter(Boolean)) {
+      const details = document.getElementById(id)?.querySelector("details");
+      if (details) details.open = true;
+    }
+    const header = before.sort && place.querySelector(`[data-name="${CSS.escape(before.sort[0])}"]`);
+    for (let press = 0; header && press < 2 && header.getAttribute("aria-sort") !== before.sort[1]; press += 1) {
+      header.querySelector("button").click();
+    }
+    [...place.querySelectorAll(".scroll, pre")].forEach((each, i) => {
+      if (before.scrolls[i]) [each.scrollTop, each.scrollLeft] = before.scrolls[i];
+    });
+    if (!before.focus) return;
+    const [name, id, row, kind] = before.focus;
+    const field = name && place.querySelector(`[name="${name}"]`);
+    const again = field || (id && document.getElementById(id)) || (row && document.getElementById(row)?.querySelector(kind));
+    again?.focus({ preventScroll: true });
+    if (field && before.caret) field.setSelectionRange(...before.caret);
+  }
+
+  // What the server said: a few texts at once, and stamps that say what is stale.
+  function show() {
+    for (const [name, text] of Object.entries(state.texts)) {
+      for (const slot of live.querySelectorAll(`[data-slot="${name}"]`)) {
+        if (slot.textContent !== text) slot.textContent = text;
+      }
+    }
+    tell(lost);
+    live.dataset.state = state.state;
+    const bar = live.querySelector("progress");
+    if (bar) [bar.max, bar.value] = [state.planned || state.finished || 1, state.finished];
+    if (live.dataset.layout !== undefined) {
+      if (state.title) document.title = state.title;
+      if (state.layout && live.dataset.layout !== state.layout) fetchLayout();
+    }
+    fetchNext();
+  }
+  async function fetchLayout() {
+    if (asked.has("layout")) return;
+    asked.add("layout");
+    const wanted = state.layout;
+    try {
+      const answer = await fetch(path("parts/layout"), { cache: "no-store" });
+      if (answer.ok) {
+        live.innerHTML = await answer.text();
+        live.dataset.layout = wanted;
+        near.clear();
+        watcher.disconnect();
+        enliven(live);
+        follow();
+      }
+    } catch {
+      tell(GONE);
+    }
+    asked.delete("layout");
+    setTimeout(show, LEAST_MS);
+  }
+
+  // A page that nobody looks at follows nothing: browsers have few connections to a server.
+  function listen() {
+    if (document.hidden || source) return;
+    source = new EventSource(path("events"));
+    source.onmessage = (event) => {
+      state = JSON.parse(event.data);
+      lost = "";
+      show();
+    };
+    source.onerror = () => {
+      tell(GONE);
+      if (source?.readyState !== EventSource.CLOSED) return;
+      // Refused, which a browser takes for good.
+      hush();
+      setTimeout(listen, AGAIN_MS);
+    };
+  }
+  function hush() {
+    source?.close();
+    source = null;
+  }
+  document.addEventListener("visibilitychange", () => (document.hidden ? hush() : listen()));
+  addEventListener("pagehide", hush);
+  addEventListener("pageshow", listen);
+  // A point of a figure leads to a row of a table that may not be there yet.
+  addEventListener("hashchange", () => {
+    const table = location.hash.startsWith("#trial-") && live.querySelector('.hole[data-part$="-trials"]');
+    if (table) table.scrollIntoView();
+  });
+
+  follow();
+  show();
+  listen();
+})();

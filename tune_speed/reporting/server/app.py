@@ -1,0 +1,190 @@
+"""The addresses of the live page: pages, streams of what changes, and parts that did."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tune_speed.core.errors import ConfigError, ServiceError, StorageError
+from tune_speed.core.folders import STUDY_NAME
+from tune_speed.reporting.page.site import render
+from tune_speed.reporting.page.study_page import RecipeYaml
+from tune_speed.reporting.server.background import in_thread
+from tune_speed.reporting.server.channel import Channel
+from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address
+from tune_speed.reporting.server.overview import read_store
+
+# Studies whose trials stay in memory.
+MOST_STUDIES = 12
+# Longest wait of a page for its study: then it is painted without, and the rest comes later.
+PATIENCE_S = 0.4
+# Of a browser, before it asks again for a stream that broke off.
+RETRY_MS = 2000
+BLANK = {
+    "title": "",
+    "state": "",
+    "stamp": "",
+    "pulse": "",
+    "layout": "",
+    "trouble": "",
+    "texts": {},
+}
+"""What a page knows of a study that is still being read."""
+
+Result = TypeVar("Result")
+
+
+class LivePages:
+    """Answers requests about one store. For one event loop."""
+
+    def __init__(self, uri: str, *, recipe_yaml: RecipeYaml, ending: asyncio.Event) -> None:
+        """Streams end when `ending` is set; `recipe_yaml` gives recipes of trials as YAML."""
+        self._uri, self._recipe_yaml, self._ending = uri, recipe_yaml, ending
+        self._heavy = asyncio.Lock()
+        self._store = Channel(partial(read_store, uri), heavy=self._heavy)
+        self._studies: dict[str, asyncio.Task[Channel]] = {}
+
+    def app(self) -> Starlette:
+        """Returns the application."""
+        routes = [
+            Route("/", partial(self._overview, "studies", "Studies")),
+            Route("/boards", partial(self._overview, "boards", "Leaderboards")),
+            Route("/events", self._store_events),
+            Route("/parts/{name}", self._store_part),
+            Route("/studies/{study}", self._study),
+            Route("/studies/{study}/events", self._study_events),
+            Route("/studies/{study}/parts/{name}", self._study_part),
+            Route("/studies/{study}/trials/{run_id}", self._trial),
+        ]
+        wrong = {HTTPException: _problem, ConfigError: _problem}
+        away = {ServiceError: _problem, StorageError: _problem}
+        return Starlette(routes=routes, exception_handlers={**wrong, **away})
+
+    async def _overview(self, name: str, title: str, request: Request) -> Response:
+        moment = await self._store.now()
+        made = await _soon(self._store.part(name))
+        return _page(
+            "live_overview.html.j2", moment.facts, base="", name=name, title=title, made=made
+        )
+
+    async def _study(self, request: Request) -> Response:
+        channel, study = await self._channel(request), request.path_params["study"]
+        moment = await _soon(channel.now())
+        layout = await channel.part("layout") if moment else None
+        return _page(
+            "live_study.html.j2",
+            moment.facts if moment else BLANK,
+            base=study_address(study),
+            study=study,
+            made=layout,
+        )
+
+    async def _trial(self, request: Request) -> Response:
+        channel, study = await self._channel(request), request.path_params["study"]
+        run_id = _matching(request.path_params["run_id"], RUN_ID)
+        moment = await channel.now()
+        name = f"trial-{run_id}"
+        part = moment.part_of(name)
+        if part is None:
+            raise HTTPException(404, f"{study} has no trial whose run in MLflow is {run_id}.")
+        return _page(
+            "live_trial.html.j2",
+            moment.facts,
+            base=study_address(study),
+            study=study,
+            name=name,
+            part=part,
+            made=await _soon(channel.part(name)),
+        )
+
+    async def _store_events(self, request: Request) -> Response:
+        await self._store.now()
+        return self._events(self._store)
+
+    async def _study_events(self, request: Request) -> Response:
+        channel = await self._channel(request)
+        await channel.now()
+        return self._events(channel)
+
+    async def _store_part(self, request: Request) -> Response:
+        return await _part(self._store, request.path_params["name"])
+
+    async def _study_part(self, request: Request) -> Response:
+        return await _part(await self._channel(request), request.path_params["name"])
+
+    def _events(self, channel: Channel) -> Response:
+        async def stream() -> AsyncIterator[str]:
+            yield f"retry: {RETRY_MS}\n\n"
+            async for moment in channel.moments(self._ending):
+                yield f"data: {json.dumps(moment.facts)}\n\n" if moment else ":\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def _channel(self, request: Request) -> Channel:
+        """Returns what is read of a study. Raises: ConfigError or HTTPException without one."""
+        study = _matching(request.path_params["study"], STUDY_NAME)
+        found = self._studies.pop(study, None)
+        if found is None or (found.done() and found.exception() is not None):
+            found = asyncio.ensure_future(self._opened(study))
+        # Those that were asked for last are last.
+        self._studies[study] = found
+        self._forget()
+        return await asyncio.shield(found)
+
+    async def _opened(self, study: str) -> Channel:
+        open_it = partial(LiveStudy, self._uri, study, recipe_yaml=self._recipe_yaml)
+        return Channel((await in_thread(open_it)).read, heavy=self._heavy)
+
+    def _forget(self) -> None:
+        unseen = [
+            name
+            for name, task in self._studies.items()
+            if task.done() and not (task.exception() is None and task.result().viewers)
+        ]
+        for name in unseen[: max(0, len(self._studies) - MOST_STUDIES)]:
+            del self._studies[name]
+
+
+async def _soon(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Returns what is awaited, None where that takes longer than a page should; it goes on."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
+    return task.result() if done else None
+
+
+async def _part(channel: Channel, name: str) -> Response:
+    made = await channel.part(name)
+    if made is None:
+        raise HTTPException(404, "This page has no such part.")
+    headers = {"stamp": made.stamp, "follows": made.follows, "again-s": f"{made.again_s:.1f}"}
+    return HTMLResponse(made.html, headers=headers)
+
+
+def _page(template: str, facts: Mapping[str, Any], **context: Any) -> Response:
+    context = {"facts": facts, "state": json.dumps(facts), **context}
+    return HTMLResponse(render(template, context, is_live=True))
+
+
+def _matching(text: str, pattern: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise HTTPException(404, "There is no such page.")
+    return text
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    """Returns why there is no page: in words for people, as text where a script asked."""
+    if isinstance(error, HTTPException):
+        code, text = error.status_code, error.detail
+    else:
+        code, text = (404 if isinstance(error, ConfigError) else 503), str(error)
+    if "/parts/" in request.url.path or request.url.path.endswith("/events"):
+        return PlainTextResponse(text, code)
+    return HTMLResponse(render("problem.html.j2", {"text": text, "code": code}), code)

@@ -1,0 +1,89 @@
+"""A server for the live page, until Ctrl-C."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from tune_speed.reporting.page.study_page import RecipeYaml
+from tune_speed.reporting.server.address import address_of, is_loopback, listen
+from tune_speed.reporting.server.app import LivePages
+from tune_speed.reporting.server.guard import Guard
+from tune_speed.tracking.reader.studies import list_studies
+from tune_speed.tracking.store.store import open_store
+
+TOKEN_VARIABLE = "TUNE_SPEED_TOKEN"
+# For answers that are being sent when it ends.
+GRACE_S = 0.1
+
+
+def serve(
+    uri: str,
+    *,
+    host: str,
+    port: int,
+    recipe_yaml: RecipeYaml,
+    announce: Callable[[str], None],
+) -> None:
+    """Serves the live pages of a store until Ctrl-C; `announce` gets the address to open.
+
+    Where other machines reach it, viewers need a token: $TUNE_SPEED_TOKEN, or a new one. On
+    loopback they need one if that variable is set.
+
+    Raises: ConfigError if the host or the port is not to be had; ServiceError or StorageError if
+        the store does not answer or does not exist; KeyboardInterrupt on Ctrl-C.
+    """
+    with listen(host, port) as listener:
+        list_studies(uri)
+        token = os.environ.get(TOKEN_VARIABLE)
+        if not token:
+            token = None if is_loopback(listener) else secrets.token_urlsafe(24)
+        # Importing MLflow takes two seconds, which the first viewer would wait.
+        open_store(uri, create=False)
+        announce(address_of(listener, token=token))
+        server_of(listener, uri, token=token, recipe_yaml=recipe_yaml).run(sockets=[listener])
+
+
+def server_of(
+    listener: socket.socket, uri: str, *, token: str | None, recipe_yaml: RecipeYaml
+) -> "Server":
+    """Returns a server of a store's live pages, for one run on `listener`."""
+    ending = asyncio.Event()
+    pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending).app()
+    is_private, port = is_loopback(listener), listener.getsockname()[1]
+    return Server(Guard(pages, token=token, is_loopback=is_private, port=port), ending)
+
+
+class Server(uvicorn.Server):
+    """Ends at once, and the streams that are open with it."""
+
+    def __init__(self, app: ASGIApp, ending: asyncio.Event) -> None:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            # A request is no news; what breaks has a traceback.
+            access_log=False,
+            log_level="error",
+            server_header=False,
+        )
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends streams, and drops who still waits for a figure: both would be waited for."""
+        self._ending.set()
+        # What is cut off is no fault.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await asyncio.sleep(GRACE_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        self.force_exit = True
+        await super().shutdown(sockets)
