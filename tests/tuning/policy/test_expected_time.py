@@ -19,7 +19,7 @@ def test_expected_time_of_a_known_length_is_cost_over_chance() -> None:
     mean, sd, costs = rows(0.0, 1.0, -2.0), np.array([0.5, 1.0, 1.0]), np.array([10.0, 20.0, 3.0])
     found = np.exp(log_expected_s(mean, sd, log_cost=np.log(costs), fractions=ENDS))
     chances = np.array([0.5, 0.8413447460685429, 0.022750131948179195])  # Of the normal tables.
-    assert found == pytest.approx(costs / chances * np.maximum(1.0, 0.75 / chances))
+    assert found == pytest.approx(costs / chances * np.maximum(1.0, 0.9 / chances))
 
 
 def test_expected_time_of_a_free_length_is_what_restarts_take() -> None:
@@ -73,7 +73,7 @@ def test_with_noise_the_gain_is_that_of_many_runs_drawn() -> None:
     weight = sd**2 / (sd**2 + noise**2)
     after = mean + weight * (seen - mean)
     chance = ndtr(after / math.hypot(sd * math.sqrt(1 - weight), noise))
-    doubtful = np.maximum(np.log(0.75 / chance), 0.0)
+    doubtful = np.maximum(np.log(0.9 / chance), 0.0)
     gains = np.maximum(math.log(to_beat) - np.log(cost / chance) - doubtful, 0.0)
     assert found[0] == pytest.approx(gains.mean(), rel=0.02)
 

@@ -3,7 +3,7 @@
 Runs of one configuration differ, so what counts is not the time of its fastest run but the time
 until a run meets the target when each miss is begun again (Dubey et al. 2019 call it T/p):
 
-    fixed length:  E(x) = c / p · max(1, 0.75 / p),         p = P(y ≥ 0)
+    fixed length:  E(x) = c / p · max(1, 0.9 / p),         p = P(y ≥ 0)
     free length:   E(x) = min_k ∫₀^τ_k (1 − F(t)) dt / F(τ_k),    F(t) = P(y(t) ≥ 0)
 
 with c the time of a run, y the distance to the target of one run (see `curve_table`), and F known
@@ -30,7 +30,7 @@ from tune_speed.tuning.policy.curve import FloatArray
 Z = np.linspace(-3.0, 6.0, 128)
 WEIGHTS = np.exp(-(Z**2) / 2) / np.exp(-(Z**2) / 2).sum()
 LEAST_CHANCE = 1e-12
-RELIABLE = 0.75
+RELIABLE = 0.9
 """Chance below which a miss counts more."""
 
 
