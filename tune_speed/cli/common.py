@@ -40,6 +40,15 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+class RecipeFormat(StrEnum):
+    """Forms in which a recipe is written to a file."""
+
+    YAML = "yaml"
+    SCRIPT = "script"
+    TIMM = "timm"
+    LIGHTNING = "lightning"
+
+
 def load_plugins(names: list[str] | None) -> list[str] | None:
     """Loads what `--plugin` names, before the command looks at anything. Raises: ConfigError."""
     if names:
@@ -86,6 +95,18 @@ DownloadOption = Annotated[
 ]
 AgainOption = Annotated[bool, typer.Option("--again", help="Start over where one was begun.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
+ExportOption = Annotated[
+    Path | None,
+    typer.Option(help="Write the recipe to this file: .yaml for `train`, .py a plain script."),
+]
+RecipeFormatOption = Annotated[
+    RecipeFormat | None,
+    typer.Option(
+        "--format",
+        help="Of the exported file, where its name does not say it: arguments of timm's train.py,"
+        " or a script around Lightning's Trainer.",
+    ),
+]
 RecipeArgument = Annotated[
     str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
 ]
@@ -171,15 +192,43 @@ def write_text(path: Path, text: str) -> None:
         raise unwritable(path, error) from error
 
 
+def check_export(path: Path | None, form: RecipeFormat | None) -> None:
+    """Raises: ConfigError for a form without a file to write it to."""
+    from tune_speed.core.errors import ConfigError
+
+    if form is not None and path is None:
+        raise ConfigError(f"--format {form} must go with --export FILE.")
+
+
 def write_recipe(
-    path: Path, record: "TrialRecord", *, run_id: str, search: "Totals | None" = None
+    path: Path,
+    record: "TrialRecord",
+    *,
+    run_id: str,
+    form: RecipeFormat | None,
+    search: "Totals | None" = None,
 ) -> None:
-    """Writes a trial's recipe for `train`, and says so. Raises: StorageError, ConfigError."""
+    """Writes a trial's recipe in a form, by default that of the file's suffix, and says so.
+
+    Raises: StorageError, ConfigError, DataError.
+    """
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
 
-    rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
-    write_text(path, recipe_yaml(record, run_id=run_id, search=search, rerun=rerun))
+    chosen = form or (RecipeFormat.SCRIPT if path.suffix == ".py" else RecipeFormat.YAML)
+    quoted = shlex.quote(str(path))
+    rerun = {
+        RecipeFormat.YAML: f"tune-speed train {quoted}{plugin_options()}",
+        RecipeFormat.TIMM: f"python train.py --config {quoted}",
+    }.get(chosen, f"python {quoted}")
+    if chosen is RecipeFormat.YAML:
+        text = recipe_yaml(record, run_id=run_id, search=search, rerun=rerun)
+    else:
+        # It needs torch.
+        from tune_speed.experiments.exports.formats import exported
+
+        text = exported(record, chosen.value, path=path, run_id=run_id, search=search, rerun=rerun)
+    write_text(path, text)
     note(f"wrote {path}; train it with: {rerun}")
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from itertools import groupby, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,9 +89,8 @@ def list_(
 
 def show(
     run_id: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.")],
-    export: Annotated[
-        Path | None, typer.Option(help="Write its recipe to this file, for `train`.")
-    ] = None,
+    export: common.ExportOption = None,
+    format_: common.RecipeFormatOption = None,
     plugin: common.PluginOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -107,6 +105,7 @@ def show(
     from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
     from tune_speed.tracking.store.uri import tracking_uri
 
+    common.check_export(export, format_)
     uri = tracking_uri()
     tracked = find_trial(uri, run_id)
     record = tracked.record
@@ -124,7 +123,7 @@ def show(
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
         common.say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
-        common.write_recipe(export, record, run_id=tracked.run_id)
+        common.write_recipe(export, record, run_id=tracked.run_id, form=format_)
 
 
 def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = False) -> None:
