@@ -40,6 +40,17 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+class ListFormat(StrEnum):
+    """Forms of `list`: those of `Format`, and two for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    MARKDOWN = "markdown"
+
+
 class RecipeFormat(StrEnum):
     """Forms in which a recipe is written to a file."""
 
@@ -192,6 +203,14 @@ def write_text(path: Path, text: str) -> None:
         raise unwritable(path, error) from error
 
 
+def write_shown(path: Path, shown: "str | RenderableType") -> None:
+    """Writes what would be shown to a file, and says so. Raises: StorageError, ConfigError."""
+    # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
+    text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
+    write_text(path, text.rstrip("\n") + "\n")
+    note(f"wrote {path}")
+
+
 def check_export(path: Path | None, form: RecipeFormat | None) -> None:
     """Raises: ConfigError for a form without a file to write it to."""
     from tune_speed.core.errors import ConfigError
@@ -232,25 +251,48 @@ def write_recipe(
     note(f"wrote {path}; train it with: {rerun}")
 
 
-def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:
-    """Prints rows of the same fields on stdout."""
+def print_listing(
+    rows: list[dict[str, Any]], form: Format | ListFormat, *, title: str, out: Path | None = None
+) -> None:
+    """Prints rows of the same fields on stdout, or writes them to a file."""
+    text = listing_text(rows, form)
+    if out is not None:
+        write_shown(out, titled(rows, title) if text is None else text)
+    elif text is None:
+        print_rows(rows, title=title)
+    else:
+        say(text.removesuffix("\n"), end="\n" if text else "")
+
+
+def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str | None:
+    """Returns rows of the same fields in a form of texts; None: it is that of a terminal.
+
+    Raises: ConfigError for Parquet, which is no text.
+    """
+    from tune_speed.core.errors import ConfigError
     from tune_speed.reporting.table import Table
 
-    if form is Format.JSON:
-        say(json.dumps(rows, indent=2))
-    elif form is Format.MARKDOWN:
-        say(Table.of_rows(rows).markdown(verbatim=True))
-    elif form is Format.CSV:
-        say(Table.of_rows(rows).csv(), end="")
-    else:
-        print_rows(rows, title=title)
+    if form == ListFormat.PARQUET:
+        raise ConfigError("--format parquet must go with `list trials` and --out FILE.")
+    forms: dict[str, Callable[[], str]] = {
+        "json": lambda: json.dumps(rows, indent=2),
+        "jsonl": lambda: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows),
+        "markdown": lambda: Table.of_rows(rows).markdown(verbatim=True),
+        "csv": lambda: Table.of_rows(rows).csv(),
+    }
+    return forms[form]() if form in forms else None
+
+
+def titled(rows: list[dict[str, Any]], title: str) -> "RenderableType":
+    """Returns rows of the same fields as a table."""
+    from tune_speed.reporting.table import Table
+
+    return Table.of_rows(rows, title=title)
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     """Prints rows of the same fields as a table on stdout."""
-    from tune_speed.reporting.table import Table
-
     if rows:
-        print(drawn(Table.of_rows(rows, title=title), 160), end="")
+        print(drawn(titled(rows, title), 160), end="")
     else:
         note(f"no {title} on record")

@@ -117,12 +117,7 @@ def leaderboard(
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return
-    # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
-    text = (
-        shown if isinstance(shown, str) else common.drawn(shown, common.BOARD_WIDTH, is_file=True)
-    )
-    common.write_text(out, text.rstrip("\n") + "\n")
-    common.note(f"wrote {out}")
+    common.write_shown(out, shown)
 
 
 def _choice(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from itertools import groupby, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,7 +57,10 @@ def list_(
         int | None, typer.Option(min=1, help="Of trials: the fastest N on each device.")
     ] = None,
     plugin: common.PluginOption = None,
-    format_: common.FormatOption = common.Format.TABLE,
+    format_: Annotated[
+        common.ListFormat, typer.Option("--format", help="Form of the output.")
+    ] = common.ListFormat.TABLE,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """List what a study file can name, or the studies or a study's trials on record.
@@ -65,24 +69,27 @@ def list_(
 
     Example: tune-speed list trials --study digits_quickstart --where 'status=missed and lr>0.1'
     """
-    form = common.Format.JSON if as_json else format_
+    form = common.ListFormat.JSON if as_json else format_
     of_trials = {"--study": study, "--where": where, "--top": top}
     given = [name for name, value in of_trials.items() if value is not None]
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
     if name is not None and what is Listing.TRIALS:
         raise ConfigError("`list trials` takes no name: `tune-speed show STUDY/TRIAL` shows one.")
-    if what is Listing.TECHNIQUES and name is None and form is common.Format.MARKDOWN:
+    if what is Listing.TECHNIQUES and name is None and form is common.ListFormat.MARKDOWN:
         from tune_speed.reporting.listings.listings import techniques_table
 
-        common.say(techniques_table())
+        table = techniques_table()
+        common.say(table) if out is None else common.write_shown(out, table)
         return
     if what is Listing.TRIALS:
-        _print_trials(study, where, top, form)
+        _print_trials(study, where, top, form, out)
         return
     rows = _study_rows() if what is Listing.STUDIES else _listing(what)
     if name is None:
-        common.print_listing(rows, form, title=what.value)
+        common.print_listing(rows, form, title=what.value, out=out)
+    elif out is not None:
+        raise ConfigError(f"--out must go with a whole listing, but got the entry {name!r}.")
     else:
         _print_entry(what, name, rows, form)
 
@@ -192,15 +199,17 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
     return listing(what.value)
 
 
-def _print_entry(what: Listing, name: str, rows: list[dict[str, Any]], form: common.Format) -> None:
+def _print_entry(
+    what: Listing, name: str, rows: list[dict[str, Any]], form: common.ListFormat
+) -> None:
     from tune_speed.reporting.listings.details import explained
 
     entry = explained(what.value, name, rows)
-    if form is common.Format.JSON:
+    if form is common.ListFormat.JSON:
         common.say_json(entry)
         return
     fields = entry.pop("fields", [])
-    if form is not common.Format.TABLE:
+    if form is not common.ListFormat.TABLE:
         common.print_listing(fields or [entry], form, title="fields")
         return
     common.say("\n".join(f"{key}: {value}" for key, value in entry.items() if value != ""))
@@ -248,11 +257,17 @@ def _study_rows() -> list[dict[str, Any]]:
 
 
 def _print_trials(
-    study: str | None, where: str | None, top: int | None, form: common.Format
+    study: str | None,
+    where: str | None,
+    top: int | None,
+    form: common.ListFormat,
+    out: Path | None,
 ) -> None:
     """Prints a study's trials: all fields for machines, the main figures for people."""
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
+    if form is common.ListFormat.PARQUET and out is None:
+        raise ConfigError("--format parquet must go with --out FILE.")
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials import text
     from tune_speed.tracking.filter.where import parse_where
@@ -266,16 +281,19 @@ def _print_trials(
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
-    if form is common.Format.TABLE:
+    if form is common.ListFormat.TABLE:
         notes = [f"{study}/{key}: {note}" for key, note in read_notes(uri, study).items()]
-        common.show_parts([text.as_renderable(shown), *(["\n".join(notes)] if notes else [])])
-        return
-    rows: dict[common.Format, Callable[[], list[dict[str, Any]]]] = {
-        common.Format.JSON: lambda: list(map(text.machine_row, shown)),
-        common.Format.CSV: lambda: text.csv_rows(shown),
-        common.Format.MARKDOWN: lambda: list(map(text.markdown_row, shown)),
-    }
-    common.print_listing(rows[form](), form, title="trials")
+        parts = [text.as_renderable(shown), *(["\n".join(notes)] if notes else [])]
+        common.show_parts(parts) if out is None else common.write_shown(out, parts[0])
+    elif form is common.ListFormat.PARQUET and out is not None:
+        from tune_speed.api.results import trials_frame, write_parquet
+
+        write_parquet(trials_frame(shown), out)
+        common.note(f"wrote {out}")
+    else:
+        row_of = {"json": text.machine_row, "markdown": text.markdown_row}.get(form)
+        rows = text.csv_rows(shown) if row_of is None else list(map(row_of, shown))
+        common.print_listing(rows, form, title="trials", out=out)
 
 
 def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: common.Format) -> None:
