@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tune_speed.cli import completion
 from tune_speed.core.text import printable_lines
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ class RecipeFormat(StrEnum):
     LIGHTNING = "lightning"
 
 
-def load_plugins(names: list[str] | None) -> list[str] | None:
+def load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
     """Loads what `--plugin` names, before the command looks at anything. Raises: ConfigError."""
-    if names:
+    # Resilient: a shell completes a line that is being written.
+    if names and not context.resilient_parsing:
         from tune_speed.components.plugins import registry
 
         registry.load(names)
@@ -119,9 +121,19 @@ RecipeFormatOption = Annotated[
     ),
 ]
 RecipeArgument = Annotated[
-    str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
+    str,
+    typer.Argument(
+        help="A recipe file, a shipped one's name, or an MLflow run id.",
+        autocompletion=completion.files,
+    ),
 ]
-StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
+StudyArgument = Annotated[
+    str, typer.Argument(help="A study in MLflow.", autocompletion=completion.studies)
+]
+StudyOption = Annotated[
+    str | None,
+    typer.Option("--study", help="Only this study.", autocompletion=completion.studies),
+]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Only devices whose name contains this.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli import common
+from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ def list_(
     name: Annotated[
         str | None, typer.Argument(help="Explain this entry: its source and its fields.")
     ] = None,
-    study: Annotated[str | None, typer.Option(help="Of trials: the study.")] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Of trials: the study.", autocompletion=completion.studies),
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +98,10 @@ def list_(
 
 
 def show(
-    run_id: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.")],
+    run_id: Annotated[
+        str,
+        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=completion.trials),
+    ],
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
     plugin: common.PluginOption = None,
@@ -144,7 +150,10 @@ def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = Fals
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="MLflow run ids, or STUDY/TRIAL.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="MLflow run ids, or STUDY/TRIAL.", autocompletion=completion.trials),
+    ],
     all_: Annotated[
         bool, typer.Option("--all", help="Settings that are the same in all of them too.")
     ] = False,

@@ -1,7 +1,16 @@
-"""Where studies store their files."""
+"""Where studies store their files, and where the shipped ones lie."""
 
 import os
+from importlib import resources
 from pathlib import Path
+
+
+def shipped_folder() -> Path:
+    """Returns where the shipped study files lie."""
+    package = Path(str(resources.files("tune_speed")))
+    # A wheel has the folder in the package, a checkout next to it.
+    folders = (package / "search_spaces", package.parent / "search_spaces")
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def studies_folder() -> Path:
