@@ -14,11 +14,14 @@ import pytest
 import torch
 from cifar_files import write_cifar
 from exported_scripts import (
+    RECIPES,
+    SGD,
     evaluations_of_ours,
     recipe_file,
     run_in_process,
     scores_of,
     scores_of_ours,
+    small,
 )
 from image_files import encode, write_parquet
 from torchvision.datasets import CIFAR10
@@ -28,62 +31,6 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.exports.script import SCRIPT, script
 from tune_speed.study.file import RecipeFile
-
-SMALL = """
-workload:
-  dataset: {name: digits}
-  target: {metric: accuracy, value: 1.0}
-  split: {validation_frac: 0.2, train_samples: 150, validation_samples: 90, seed: 7}
-recipe:
-  model: {resnet: {depth: 8}}
-  epochs: 2.4
-  batch_size: 16
-"""
-SGD = "optimizer: {sgd: {lr: 0.1}}"
-RECIPES = {
-    "adamw": "optimizer: {adamw: {lr: 0.01, weight_decay: 0.1}}\n  lr_schedule: one_cycle\n"
-    "  accumulation_steps: 3",
-    "augmented": """optimizer: {sgd: {lr: 0.1, weight_decay: 0.01}}
-  lr_schedule: {cosine: {warmup_frac: 0.2, final_frac: 0.1}}
-  augmentation: {pad: 1, flip: random, affine: 0.1, cutout: 2}
-  label_smoothing: 0.1
-  clip_norm: 0.5""",
-    "rates": """optimizer:
-    sgd: {lr: 4.0, lr_per_examples: 1024, bias_lr: 8.0, nesterov: false, weight_decay: 0.001,
-          decay_norms_and_biases: true}
-  lr_schedule: {trapezoid: {warmup_frac: 0.2, flat_frac: 0.3}}
-  augmentation: {flip: alternating}
-  accumulation_steps: 2
-  drop_last: true
-  clip_value: 0.05""",
-    "averaged": """optimizer: {adam: {lr: 0.01, weight_decay: 0.01, beta1: 0.8, eps: 1e-6}}
-  lr_schedule: {multi_step: {warmup_frac: 0.1, milestones: [0.4, 0.7]}}
-  speedups: {averaging: {ema: {half_life: 0.1, every: 3}}, views: {tta: {views: 6}}}""",
-    "bf16": """optimizer: {adamw: {lr: 0.01}}
-  lr_schedule: {exponential: {warmup_frac: 0.1}}
-  precision: bf16
-  speedups: {views: {tta: {views: 2}}}
-  channels_last: false
-  optimizer_kernels: foreach""",
-    "fastai": f"{SGD}\n  lr_schedule: one_cycle_fastai\n  deterministic: true",
-    "linear": f"{SGD}\n  lr_schedule: {{one_cycle: {{anneal: linear, cycle_momentum: false}}}}\n"
-    "  matmul_precision: high",
-    "constant": f"{SGD}\n  lr_schedule: {{constant: {{warmup_frac: 0.5}}}}",
-    "timm": f"{SGD}\n  model:"
-    " {mobilenet: {variant: v3_small_050, drop_rate: 0.1, drop_path_rate: 0.1}}",
-    "vit": "optimizer: {adamw: {lr: 0.001}}\n"
-    "  model: {timm: {name: vit_tiny_patch16_224, patch_size: 4}}",
-    "torchvision": f"{SGD}\n  model: {{squeezenet: {{drop_rate: 0.2}}}}",
-    "resized": f"{SGD}\n  model: {{squeezenet: {{resize_to: 32, stem: native}}}}",
-}
-"""By name; together they have every schedule, optimizer, change to images and model of a kind."""
-
-
-def small(recipe: str, *, workload: str = "") -> RecipeFile:
-    text = SMALL.replace("recipe:\n", f"{workload}recipe:\n")
-    if "model:" in recipe:
-        text = re.sub(r"  model: .*\n", "", text)
-    return recipe_file(f"{text}  {recipe}\n")
 
 
 def of_data(dataset: str, *, batch_size: int) -> RecipeFile:

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
@@ -35,8 +34,6 @@ class Form:
     """Fields that may have any value."""
     other_speed: tuple[str, ...] = ()
     """Fields that change how fast a run is, and nothing that it learns: they are left out."""
-    hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What to do where a field cannot be carried."""
 
     def problem(self, setting: Setting) -> Problem | None:
         """Returns why a setting cannot be carried, or None if it can."""
@@ -49,10 +46,7 @@ class Form:
         elif value in may_be:
             return None
         among = ", ".join(map(_written, may_be)) if may_be else "its default"
-        hint = next((v for p, v in self.hints.items() if fnmatchcase(path, p)), None)
-        return Problem(
-            path=path, must=f"must be {among} in {self.name}", given=_written(value), hint=hint
-        )
+        return Problem(path=path, must=f"must be {among} in {self.name}", given=_written(value))
 
     def left_out(self, file: RecipeFile) -> list[str]:
         """Returns the fields without a part in the form that are not as by default, with values."""
@@ -76,7 +70,8 @@ def refuse_what_is_lost(form: Form, file: RecipeFile, *, more: Iterable[Problem]
             refused += [setting.path] if setting.is_entry else []
     problems += more
     if problems:
-        head = f"{form.name.capitalize()} cannot carry this recipe; `best --export best.yaml` can."
+        name = form.name[0].upper() + form.name[1:]
+        head = f"{name} cannot carry this recipe; `--export FILE.yaml` can."
         raise ConfigError(head, problems=tuple(problems))
 
 

@@ -12,15 +12,14 @@ from tune_speed.study.file import RecipeFile
 LIGHTNING = replace(
     SCRIPT,
     name="a Lightning script",
-    # The first pattern that fits counts.
     only={
+        **SCRIPT.only,
         "recipe.speedups.averaging": ("off",),
         "recipe.init_loss_scale": (None, 65536.0),
         "recipe.loss_scale_growth_steps": (2000,),
         "workload.mode": ("fixed_length",),
         "workload.target.metric": ("accuracy", "micro_f1", "loss"),
         "workload.eval_every_samples": (None,),
-        **SCRIPT.only,
     },
 )
 

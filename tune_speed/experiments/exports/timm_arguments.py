@@ -1,6 +1,7 @@
 """A recipe as arguments of timm's `train.py`, which reads them with `--config`."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from tune_speed.components.models import MODELS
@@ -86,11 +87,13 @@ def timm_arguments(file: RecipeFile, *, origin: str) -> str:
     Raises: ConfigError that names every field that timm's script cannot carry; DataError if the
         data are missing.
     """
-    refuse_what_is_lost(TIMM, file, more=_lost(file))
+    if file.workload.dataset_name not in TIMM.only["workload.dataset"]:
+        refuse_what_is_lost(TIMM, file, more=_lost(file))
     data = prepare(file.workload.dataset)
-    splits = make_splits(data, file.workload.split)
     num_train = len(data.train.labels)
-    refuse_what_is_lost(TIMM, file, more=_lost_with(file, num_train, data.test is not None))
+    sizes = _lost_with(file, num_train, data.test is not None)
+    refuse_what_is_lost(TIMM, file, more=chain(_lost(file), sizes))
+    splits = make_splits(data, file.workload.split)
     left = TIMM.left_out(file)
     notes = [
         f"timm trains on all {num_train} training images, those of the validation part too, and"
