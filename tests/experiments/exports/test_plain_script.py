@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
+import torchvision
 from cifar_files import write_cifar
 from exported_scripts import (
     RECIPES,
@@ -23,12 +25,15 @@ from exported_scripts import (
     scores_of_ours,
     small,
 )
+from hub_cache import go_offline, publish
 from image_files import encode, write_parquet
+from making import make_record
 from torchvision.datasets import CIFAR10
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.errors import ConfigError
+from tune_speed.experiments.exports.formats import exported
 from tune_speed.experiments.exports.script import SCRIPT, script
 from tune_speed.study.file import RecipeFile
 
@@ -66,12 +71,60 @@ def test_recipes_have_every_schedule_that_a_script_knows() -> None:
     assert [name for name in known if not any(name in text for text in RECIPES.values())] == []
 
 
+def test_fp16_s_loss_is_scaled_as_the_package_does(tmp_path: Path) -> None:
+    """On a CPU, for which files refuse it: it is slow there."""
+    file = small(f"{SGD}\n  clip_norm: 1.0")
+    scales = {"init_loss_scale": 512.0, "loss_scale_growth_steps": 3}
+    recipe = file.recipe.model_copy(update={"precision": "fp16", **scales})
+    file = replace(file, recipe=recipe)
+    text = written(file)
+    assert "init_scale=512.0, growth_interval=3" in text
+    theirs = scores_of(run_in_process(text, tmp_path, "--seed", "1"))
+    ours = scores_of_ours(file, seed=1)
+    assert [s.loss for s in theirs] == pytest.approx([s.loss for s in ours], abs=2e-3)
+
+
+@pytest.mark.slow
+def test_compiled_script_gives_the_figures_of_the_package(tmp_path: Path) -> None:
+    file = small(f"{SGD}\n  compile: true")
+    theirs = scores_of(run_in_process(written(file), tmp_path, "--seed", "1"))
+    ours = scores_of_ours(file, seed=1)
+    assert [s.loss for s in theirs] == pytest.approx([s.loss for s in ours], rel=0.01)
+
+
+def test_published_weights_are_the_package_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "mobilenetv3_small_050.lamb_in1k"
+    go_offline(monkeypatch, tmp_path / "hub")
+    publish(timm.create_model("mobilenetv3_small_050"), tmp_path / "hub", name=name)
+    file = small(f"{SGD}\n  model: {{timm: {{name: {name}, pretrained: true, stem: cifar}}}}")
+    theirs = scores_of(run_in_process(written(file), tmp_path, "--seed", "1"))
+    ours = scores_of_ours(file, seed=1)
+    assert [s.loss for s in theirs] == pytest.approx([s.loss for s in ours], abs=2e-3)
+
+
+def test_torchvision_s_published_weights_are_the_package_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_name = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.url.rsplit("/", 1)[1]
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    weights = torchvision.models.squeezenet1_1().state_dict()
+    torch.save(weights, tmp_path / "hub" / "checkpoints" / file_name)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    file = small(f"{SGD}\n  model: {{squeezenet: {{pretrained: true}}}}")
+    theirs = scores_of(run_in_process(written(file), tmp_path, "--seed", "1"))
+    ours = scores_of_ours(file, seed=1)
+    assert [s.loss for s in theirs] == pytest.approx([s.loss for s in ours], abs=2e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_resnet18_without_its_pool_gives_the_figures_of_the_package(
     library: str, tmp_path: Path
 ) -> None:
-    file = small(f"{SGD}\n  model: {{{library}: {{name: resnet18, stem: cifar}}}}")
+    adamw = "optimizer: {adamw: {lr: 0.001}}"
+    file = small(f"{adamw}\n  model: {{{library}: {{name: resnet18, stem: cifar}}}}")
     theirs = scores_of(run_in_process(written(file), tmp_path, "--seed", "1"))
     ours = scores_of_ours(file, seed=1)
     assert [s.loss for s in theirs] == pytest.approx([s.loss for s in ours], abs=2e-4)
@@ -274,3 +327,24 @@ def test_text_of_a_path_cannot_leave_its_quotes(tmp_path: Path) -> None:
     tree = ast.parse(written(of_data(root, batch_size=8)))
     [data] = [n for n in tree.body if ast.unparse(n).startswith("DATA =")]
     assert ast.literal_eval(data.value).endswith(evil)
+
+
+@pytest.mark.parametrize(
+    "evil", ["coding: utf-7 +AAo-raise SystemExit+AAo-", 'x"""; raise SystemExit']
+)
+def test_no_name_of_a_record_can_become_code(evil: str, tmp_path: Path) -> None:
+    """Python decodes a file as the comments of its first two lines say."""
+    workload = {
+        "dataset": {"name": "digits"}, "target": {"metric": "accuracy", "value": 0.9},
+        "mode": "fixed_length",
+    }  # fmt: skip
+    recipe = {"model": {"resnet20": {}}, "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1.0}
+    changes = {
+        "recipe": {**recipe, "batch_size": 32}, "workload": workload,
+        "study": evil, "trial_id": evil, "device": f"cpu {evil}", "finished_at": evil,
+    }  # fmt: skip
+    record = make_record().model_copy(update=changes)
+    options = {"run_id": evil, "search": None, "rerun": evil}
+    text = exported(record, "script", path=tmp_path / evil.replace("/", ""), **options)
+    names = [type(node).__name__ for node in ast.parse(text.encode()).body]
+    assert "Raise" not in names and names.count("Expr") == 1

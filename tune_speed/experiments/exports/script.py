@@ -1,6 +1,7 @@
 """A recipe as one Python file that needs torch, and neither Ray nor this package."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tune_speed.components.optim import OPTIMIZERS, given_momenta
@@ -13,7 +14,7 @@ from tune_speed.core.errors import Problem
 from tune_speed.core.text import printable
 from tune_speed.data.datasets.image_folder import SUFFIXES
 from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
-from tune_speed.experiments.exports.filling import rendered
+from tune_speed.experiments.exports.filling import literal, rendered
 from tune_speed.experiments.exports.networks import NETWORKS, network_facts
 from tune_speed.study.file import RecipeFile
 
@@ -25,6 +26,7 @@ DATASETS = {
     "image_parquet": ("image_parquet", "pillow, pyarrow"),
 }
 """Data sets by name: how they are read, and which packages that needs."""
+PRECISIONS = {"fp32": "", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 SHOWN = {"macro_f1": "macro F1", "top5_accuracy": "top-5 accuracy"}
 """Metrics that are shown beside accuracy and loss."""
 SCRIPT = Form(
@@ -98,64 +100,75 @@ def unsettled(file: RecipeFile, form: Form) -> Iterator[Problem]:
 
 def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str, Any]:
     """Returns what templates of scripts are filled with."""
-    recipe, workload, run = file.recipe, file.workload, file.run
-    model = network_facts(recipe.model)
-    dataset, package = DATASETS[workload.dataset_name]
-    optimizer, device = recipe.optimizer, "cpu" if run.device == "cpu" else "cuda"
-    precision = {"fp32": "", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[recipe.precision]
-    metric = workload.target.metric
-    speedups = recipe.speedups
+    model = network_facts(file.recipe.model)
+    needs = ["torch", *model.get("needs", ()), *DATASETS[file.workload.dataset_name][1].split(", ")]
+    has_own = model["kind"] == "library" or model["weights_file"]
     return {
-        "recipe": recipe,
-        "workload": workload,
-        "split": workload.split,
-        "run": run,
+        "recipe": file.recipe,
+        "workload": file.workload,
+        "run": file.run,
         "origin": origin,
         "notes": _notes(file, form),
-        "file": printable(path),
-        "needs": list(dict.fromkeys(["torch", *model.get("needs", ()), *package.split(", ")])),
+        # It is within a docstring.
+        "file": printable(Path(path).name).replace("\\", "/").replace('"', "'"),
+        "needs": list(dict.fromkeys(needs)),
         "model": model,
-        "network_call": f"build_network({model['takes']})"
-        if model["kind"] == "library" or model["weights_file"]
-        else f"CifarResNet({model['takes']})",
-        "dataset_kind": dataset,
-        "torchvision_set": f"torchvision.datasets.{workload.dataset_name.upper()}",
-        "data": _data(file),
+        "network_call": f"{'build_network' if has_own else 'CifarResNet'}({model['takes']})",
+        **_data(file),
+        **_steps(file),
+        **_evaluation(file),
+        "device": "cuda" if file.run.device.startswith("cuda") else "cpu",
+        "threads": file.run.cpu_threads or 1,
+    }
+
+
+def _data(file: RecipeFile) -> dict[str, Any]:
+    dataset: Any = file.workload.located().dataset
+    places = [getattr(dataset, name, None) for name in ("train", "test")]
+    changes = file.recipe.augmentation
+    return {
+        "split": file.workload.split,
+        "dataset_kind": DATASETS[file.workload.dataset_name][0],
+        "torchvision_set": f"torchvision.datasets.{file.workload.dataset_name.upper()}",
+        "data": getattr(dataset, "root", None) or [place for place in places if place] or None,
         "suffixes": tuple(sorted(SUFFIXES)),
-        "draws": recipe.augmentation.model_dump(exclude={"affine"}) != _NO_DRAWS,
+        "draws": bool(changes.pad or changes.cutout) or changes.flip != "none",
+    }
+
+
+def _steps(file: RecipeFile) -> dict[str, Any]:
+    recipe, optimizer = file.recipe, file.recipe.optimizer
+    per, mode, smoothing = optimizer.lr_per_examples, recipe.compile_mode, recipe.label_smoothing
+    compiled = f"torch.compile(network, dynamic=False, mode={literal(mode)})"
+    return {
         "accumulation_steps": recipe.samples_per_step // int(recipe.batch_size or 1),
         "optimizer": optimizer,
         "optimizer_name": name_in(OPTIMIZERS, optimizer),
         "optimizer_call": _optimizer_call(file),
         "bias_lr": getattr(optimizer, "bias_lr", None),
-        "per_examples": f" * STEP_SIZE / {optimizer.lr_per_examples}"
-        if optimizer.lr_per_examples
-        else "",
+        "per_examples": f" * STEP_SIZE / {per}" if per else "",
         "schedule": recipe.lr_schedule,
         "schedule_name": name_in(SCHEDULES, recipe.lr_schedule),
-        "precision": precision,
-        "autocast": f", torch.autocast(images.pixels.device.type, {precision})"
-        if precision
-        else "",
-        "smoothing": f", label_smoothing={recipe.label_smoothing}"
-        if recipe.label_smoothing
-        else "",
-        "channels_last": recipe.channels_last is not False,
-        "compiled": f"torch.compile(network, dynamic=False, mode={recipe.compile_mode!r})"
-        if recipe.compile is True
-        else "",
         "has_momentum": any(m is not None for m in given_momenta(recipe.lr_schedule)),
-        "ema": speedups.averaging if isinstance(speedups.averaging, Ema) else None,
-        "tta": speedups.views if isinstance(speedups.views, Tta) else None,
-        "metric_words": f"accuracy, {SHOWN[metric]}" if metric in SHOWN else "accuracy",
-        "metric_name": "score" if metric in SHOWN else "loss" if metric == "loss" else "accuracy",
-        "metric_shown": f"  {metric} {{score:.4f}}" if metric in SHOWN else "",
-        "device": device,
-        "threads": run.cpu_threads or 1,
+        "precision": PRECISIONS[recipe.precision],
+        "smoothing": f", label_smoothing={smoothing}" if smoothing else "",
+        "channels_last": recipe.channels_last is not False,
+        "compiled": compiled if recipe.compile is True else "",
     }
 
 
-_NO_DRAWS = {"pad": 0, "flip": "none", "cutout": 0}
+def _evaluation(file: RecipeFile) -> dict[str, Any]:
+    metric, precision = file.workload.target.metric, PRECISIONS[file.recipe.precision]
+    averaging, views = file.recipe.speedups.averaging, file.recipe.speedups.views
+    autocast = f", torch.autocast(images.pixels.device.type, {precision})"
+    return {
+        "autocast": autocast if precision else "",
+        "ema": averaging if isinstance(averaging, Ema) else None,
+        "tta": views if isinstance(views, Tta) else None,
+        "metric_words": f"accuracy, {SHOWN[metric]}" if metric in SHOWN else "accuracy",
+        "metric_name": "score" if metric in SHOWN else "loss" if metric == "loss" else "accuracy",
+        "metric_shown": f"  {metric} {{score:.4f}}" if metric in SHOWN else "",
+    }
 
 
 def _notes(file: RecipeFile, form: Form) -> list[str]:
@@ -168,14 +181,6 @@ def _notes(file: RecipeFile, form: Form) -> list[str]:
     settled = {"channels_last": "true", "compile": "false", "optimizer_kernels": "fused"}
     auto = [f"{n}: {v}" for n, v in settled.items() if getattr(recipe, n) == "auto"]
     return notes + ([f"Was `auto`, and is not measured here: {', '.join(auto)}."] if auto else [])
-
-
-def _data(file: RecipeFile) -> str | list[str] | None:
-    """Returns where the data lie; None for those of a package."""
-    dataset: Any = file.workload.located().dataset
-    if hasattr(dataset, "root"):
-        return str(dataset.root)
-    return [p for p in (dataset.train, dataset.test) if p] if hasattr(dataset, "train") else None
 
 
 def _optimizer_call(file: RecipeFile) -> str:
