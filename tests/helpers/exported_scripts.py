@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import subprocess
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -128,3 +129,14 @@ def evaluations_of_ours(
         file.workload, file.recipe, splits, seed=seed, evaluated_on=part, device=torch.device("cpu")
     )
     return to_end(run).evaluations[1:]
+
+
+def complaints(text: str, folder: Path) -> str:
+    """Returns what ruff says of a script: its lints, and what its formatter would change."""
+    path = folder / "train.py"
+    path.write_text(text)
+    said = ""
+    for command in (["check", "--quiet"], ["format", "--quiet", "--diff"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "100"]
+        said += subprocess.run([*ruff, str(path)], capture_output=True, text=True).stdout
+    return said

@@ -8,6 +8,7 @@ import pytest
 from exported_scripts import (
     RECIPES,
     SGD,
+    complaints,
     run_in_process,
     scores_of,
     scores_of_ours,
@@ -39,6 +40,11 @@ def test_script_gives_the_figures_of_the_package(name: str, tmp_path: Path) -> N
     for score, own in common:
         assert score.accuracy == pytest.approx(own.accuracy, abs=6e-5)
         assert score.loss == pytest.approx(own.loss, abs=2e-4 + 1e-4 * own.loss)
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_linters_find_nothing_in_a_script(name: str, tmp_path: Path) -> None:
+    assert complaints(written(small(RECIPES[name])), tmp_path) == ""
 
 
 def test_script_is_set_up_around_a_trainer() -> None:

@@ -25,6 +25,8 @@ def rendered(template: str, facts: Mapping[str, Any]) -> str:
 
 def literal(value: Any) -> str:
     """Returns a value as Python has it, texts in double quotes."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
     text = repr(value)
     return f'"{text[1:-1]}"' if text[0] == "'" and not {'"', "\\"} & set(text) else text
 

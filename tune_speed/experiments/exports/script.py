@@ -131,7 +131,7 @@ def _data(file: RecipeFile) -> dict[str, Any]:
         "dataset_kind": DATASETS[file.workload.dataset_name][0],
         "torchvision_set": f"torchvision.datasets.{file.workload.dataset_name.upper()}",
         "data": getattr(dataset, "root", None) or [place for place in places if place] or None,
-        "suffixes": tuple(sorted(SUFFIXES)),
+        "suffixes": f"({', '.join(map(literal, sorted(SUFFIXES)))})",
         "draws": bool(changes.pad or changes.cutout) or changes.flip != "none",
     }
 
