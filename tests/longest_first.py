@@ -57,6 +57,9 @@ LONGEST = (
     "training/step/test_gradient.py",
     "training/checkpoint/test_checkpoint.py",
     "training/test_ranks.py",
+    "test_wheel.py",
+    "cli/test_export_command.py",
+    "experiments/exports/test_plain_script.py",
 )
 """Below `tests/`; those with more than about twenty seconds."""
 

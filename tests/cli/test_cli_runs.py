@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from making import make_record, make_run
 from stored import store_of
 
+from tune_speed.api.results import trials_frame, write_parquet
 from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.study.file import parse_recipe
@@ -210,3 +213,94 @@ def test_what_nobody_published_is_said(call: Call) -> None:
     shown = call("compare", "digits/t0000", "--with-paper")
     assert "no source has" in shown.err
     assert "ours and theirs" not in shown.out
+
+
+def read_back(form: str, path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a file, read by others than us."""
+    if form == "csv":
+        return pd.read_csv(path).to_dict("records")
+    if form == "jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return pq.read_table(path).to_pylist()
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_trials_are_written_with_a_column_for_each_parameter(
+    form: str, call: Call, tmp_path: Path
+) -> None:
+    file = tmp_path / f"trials.{form}"
+    options = ("--study", "digits", "--format", form, "--out", str(file))
+    done = call("list", "trials", *options)
+    assert (done.out, done.err) == ("", f"wrote {file}\n")
+    rows = read_back(form, file)
+    wanted = json.loads(call("list", "trials", "--study", "digits", "--json").out)
+    keys = ("run_id", "trial_id", "device", "kind", "status", "steps", "final_metric")
+    assert [[row[key] for key in keys] for row in rows] == [
+        [r[key] for key in keys] for r in wanted
+    ]
+    found = [{k: v for k, v in row.items() if k.startswith("params.") and v == v} for row in rows]
+    assert [{k: v for k, v in row.items() if v is not None} for row in found] == [
+        {f"params.{name}": value for name, value in row["params"].items()} for row in wanted
+    ]
+    assert all("params" not in row for row in rows)
+
+
+def test_parquet_has_types_and_as_many_rows_as_were_asked_for(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "few.parquet"
+    asked = ("--where", "status=reached", "--top", "1", "--format", "parquet", "--out", str(file))
+    call("list", "trials", "--study", "digits", *asked)
+    table = pq.read_table(file)
+    assert table["trial_id"].to_pylist() == ["t0004", "t0001", "t0001"]
+    kinds = {name: str(table.schema.field(name).type) for name in table.column_names}
+    assert kinds["steps"] == "int64" and kinds["time_to_target_s"] == "double"
+    assert kinds["finished_at"] == "timestamp[ms, tz=UTC]"
+
+
+def test_parameters_of_several_kinds_are_written_as_json(tmp_path: Path) -> None:
+    values = [1, "auto", [0.5, 0.75], None]
+    trials = [(f"run{k}", make_record(f"t000{k}", params={"a.b": v})) for k, v in enumerate(values)]
+    write_parquet(trials_frame(trials), tmp_path / "mixed.parquet")
+    found = pq.read_table(tmp_path / "mixed.parquet")["params.a.b"].to_pylist()
+    assert [None if text is None else json.loads(text) for text in found] == values
+
+
+@pytest.mark.parametrize(
+    ("form", "beginning"), [("table", "certified"), ("json", "[\n"), ("markdown", "| trial_id |")]
+)
+def test_trials_are_written_in_every_other_form(
+    form: str, beginning: str, call: Call, tmp_path: Path
+) -> None:
+    file = tmp_path / "trials.txt"
+    call("list", "trials", "--study", "digits", "--format", form, "--out", str(file))
+    text = file.read_text()
+    assert beginning in text and "\x1b" not in text and "t0002" in text
+
+
+def test_other_listings_are_written_too(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    call("list", "orders", "--format", "jsonl", "--out", str(file))
+    assert {row["name"] for row in read_back("jsonl", file)} >= {"shuffle", "repeat_factor"}
+    call("list", "orders", "--out", str(file))
+    assert "repeat_factor" in file.read_text()
+    out = call("list", "orders", "--format", "jsonl").out
+    assert json.loads(out.splitlines()[0])["name"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("trials", "--study", "digits", "--format", "parquet"), "must go with --out FILE"),
+        (("models", "--format", "parquet"), "must go with `list trials` and --out FILE"),
+        (("models", "resnet20", "--out", "x"), "must go with a whole listing"),
+        (("trials", "--study", "digits", "--out", "no/x.csv"), "a folder that exists"),
+    ],
+)
+def test_what_cannot_be_written_is_wrong_input(
+    call: Call, arguments: tuple[str, ...], told: str
+) -> None:
+    assert told in call("list", *arguments, code=2).err
+
+
+def test_parquet_in_no_folder_is_wrong_input(call: Call) -> None:
+    options = ("--study", "digits", "--format", "parquet", "--out", "no/x.parquet")
+    assert "a folder that exists" in call("list", "trials", *options, code=2).err

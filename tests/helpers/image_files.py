@@ -55,3 +55,14 @@ def write_photos(folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(pixels))
     return folder
+
+
+def write_noise(folder: Path, parts: dict[str, int], *, size: int) -> Path:
+    """Writes so many images of noise for each part, in two classes by turns."""
+    noise = np.random.default_rng(0)
+    for part, count in parts.items():
+        for number in range(count):
+            path = folder / part / f"class {number % 2}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(noise.integers(0, 256, (size, size, 3), dtype=np.uint8)))
+    return folder

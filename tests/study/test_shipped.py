@@ -1,10 +1,10 @@
-import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from wheels import build_wheel
 
 from tune_speed.study.file import find_file, load_study, shipped_files
 from tune_speed.training.recipe import Recipe
@@ -48,16 +48,7 @@ def test_gpu_studies_share_one_gpu(name):
 
 @pytest.mark.slow
 def test_wheel_brings_the_shipped_files(tmp_path):
-    checkout = tmp_path / "checkout"
-    checkout.mkdir()
-    for folder in ("tune_speed", "search_spaces"):
-        shutil.copytree(ROOT / folder, checkout / folder)
-    for file in ("pyproject.toml", "LICENSE"):
-        shutil.copy(ROOT / file, checkout)
-    (checkout / "README.md").touch()
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), "."]
-    subprocess.run(pip, cwd=checkout, check=True, capture_output=True, text=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = build_wheel(tmp_path)
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
     code = "from tune_speed.study.file import shipped_files; print(*shipped_files().values())"
     seen = subprocess.run(

@@ -14,20 +14,23 @@ that distinguish them, but are never ranked together.
 """
 
 import inspect
+import json
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
+from tune_speed.reporting.trials.text import Trial, machine_row
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
-from tune_speed.tracking.columns import TrialColumns, columns_of, type_of, values_of
+from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.tracking.reader.matching import find_matching
 from tune_speed.tracking.reader.queries import find_trial
@@ -204,16 +207,7 @@ class Results:
         """
         chosen = parse_where(where) if where is not None else None
         found = find_matching(self._uri, chosen, study=study, kind=_known_kind(kind))
-        rows = [
-            {
-                "run_id": trial.run_id,
-                **values_of(trial.record),
-                "workload_hash": trial.record.workload_hash,
-            }
-            for trial in found
-        ]
-        params = [trial.record.params for trial in found]
-        return _frame(rows, COLUMNS["trials"], more={"params": params})
+        return trials_frame((trial.run_id, trial.record) for trial in found)
 
     @_documented
     def curves(self, run: str | Iterable[str]) -> pd.DataFrame:
@@ -244,6 +238,30 @@ class Results:
             for evaluation in run.evaluations
         ]
         return _frame(rows, COLUMNS["curves"], more={"values": [row["values"] for row in rows]})
+
+
+def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
+    """Returns trials, one a row, in the columns of `Results.trials`."""
+    listed = list(trials)
+    rows = [machine_row(trial) | {"workload_hash": trial[1].workload_hash} for trial in listed]
+    return _frame(rows, COLUMNS["trials"], more={"params": [row["params"] for row in rows]})
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Writes a frame to a file; values of several kinds, or lists, are written as JSON.
+
+    Raises: ConfigError if there is no such folder; StorageError if it cannot be written.
+    """
+    mixed = frame.select_dtypes(object).columns
+    plain = frame.assign(**{name: frame[name].map(_as_json) for name in mixed})
+    try:
+        path.write_bytes(plain.to_parquet(index=False))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _as_json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
 
 
 def _known_kind(kind: str | None) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tune_speed.cli import completion
 from tune_speed.core.text import printable_lines
 
 if TYPE_CHECKING:
@@ -40,9 +41,30 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-def load_plugins(names: list[str] | None) -> list[str] | None:
+class ListFormat(StrEnum):
+    """Forms of `list`: those of `Format`, and two for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    MARKDOWN = "markdown"
+
+
+class RecipeFormat(StrEnum):
+    """Forms in which a recipe is written to a file."""
+
+    YAML = "yaml"
+    SCRIPT = "script"
+    TIMM = "timm"
+    LIGHTNING = "lightning"
+
+
+def load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
     """Loads what `--plugin` names, before the command looks at anything. Raises: ConfigError."""
-    if names:
+    # Resilient: a shell completes a line that is being written.
+    if names and not context.resilient_parsing:
         from tune_speed.components.plugins import registry
 
         registry.load(names)
@@ -86,10 +108,32 @@ DownloadOption = Annotated[
 ]
 AgainOption = Annotated[bool, typer.Option("--again", help="Start over where one was begun.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
-RecipeArgument = Annotated[
-    str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
+ExportOption = Annotated[
+    Path | None,
+    typer.Option(help="Write the recipe to this file: .yaml for `train`, .py a plain script."),
 ]
-StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
+RecipeFormatOption = Annotated[
+    RecipeFormat | None,
+    typer.Option(
+        "--format",
+        help="Of the exported file, where its name does not say it: arguments of timm's train.py,"
+        " or a script around Lightning's Trainer.",
+    ),
+]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe file, a shipped one's name, or an MLflow run id.",
+        autocompletion=completion.files,
+    ),
+]
+StudyArgument = Annotated[
+    str, typer.Argument(help="A study in MLflow.", autocompletion=completion.studies)
+]
+StudyOption = Annotated[
+    str | None,
+    typer.Option("--study", help="Only this study.", autocompletion=completion.studies),
+]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Only devices whose name contains this.")
@@ -171,37 +215,96 @@ def write_text(path: Path, text: str) -> None:
         raise unwritable(path, error) from error
 
 
+def write_shown(path: Path, shown: "str | RenderableType") -> None:
+    """Writes what would be shown to a file, and says so. Raises: StorageError, ConfigError."""
+    # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
+    text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
+    write_text(path, text.rstrip("\n") + "\n")
+    note(f"wrote {path}")
+
+
+def check_export(path: Path | None, form: RecipeFormat | None) -> None:
+    """Raises: ConfigError for a form without a file to write it to."""
+    from tune_speed.core.errors import ConfigError
+
+    if form is not None and path is None:
+        raise ConfigError(f"--format {form} must go with --export FILE.")
+
+
 def write_recipe(
-    path: Path, record: "TrialRecord", *, run_id: str, search: "Totals | None" = None
+    path: Path,
+    record: "TrialRecord",
+    *,
+    run_id: str,
+    form: RecipeFormat | None,
+    search: "Totals | None" = None,
 ) -> None:
-    """Writes a trial's recipe for `train`, and says so. Raises: StorageError, ConfigError."""
+    """Writes a trial's recipe in a form, by default that of the file's suffix, and says so.
+
+    Raises: StorageError, ConfigError, DataError.
+    """
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
 
-    rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
-    write_text(path, recipe_yaml(record, run_id=run_id, search=search, rerun=rerun))
+    chosen = form or (RecipeFormat.SCRIPT if path.suffix == ".py" else RecipeFormat.YAML)
+    quoted = shlex.quote(str(path))
+    rerun = {
+        RecipeFormat.YAML: f"tune-speed train {quoted}{plugin_options()}",
+        RecipeFormat.TIMM: f"python train.py --config {quoted}",
+    }.get(chosen, f"python {quoted}")
+    if chosen is RecipeFormat.YAML:
+        text = recipe_yaml(record, run_id=run_id, search=search, rerun=rerun)
+    else:
+        # It needs torch.
+        from tune_speed.experiments.exports.formats import exported
+
+        text = exported(record, chosen.value, path=path, run_id=run_id, search=search, rerun=rerun)
+    write_text(path, text)
     note(f"wrote {path}; train it with: {rerun}")
 
 
-def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:
-    """Prints rows of the same fields on stdout."""
+def print_listing(
+    rows: list[dict[str, Any]], form: Format | ListFormat, *, title: str, out: Path | None = None
+) -> None:
+    """Prints rows of the same fields on stdout, or writes them to a file."""
+    text = listing_text(rows, form)
+    if out is not None:
+        write_shown(out, titled(rows, title) if text is None else text)
+    elif text is None:
+        print_rows(rows, title=title)
+    else:
+        say(text.removesuffix("\n"), end="\n" if text else "")
+
+
+def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str | None:
+    """Returns rows of the same fields in a form of texts; None: it is that of a terminal.
+
+    Raises: ConfigError for Parquet, which is no text.
+    """
+    from tune_speed.core.errors import ConfigError
     from tune_speed.reporting.table import Table
 
-    if form is Format.JSON:
-        say(json.dumps(rows, indent=2))
-    elif form is Format.MARKDOWN:
-        say(Table.of_rows(rows).markdown(verbatim=True))
-    elif form is Format.CSV:
-        say(Table.of_rows(rows).csv(), end="")
-    else:
-        print_rows(rows, title=title)
+    if form == ListFormat.PARQUET:
+        raise ConfigError("--format parquet must go with `list trials` and --out FILE.")
+    forms: dict[str, Callable[[], str]] = {
+        "json": lambda: json.dumps(rows, indent=2),
+        "jsonl": lambda: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows),
+        "markdown": lambda: Table.of_rows(rows).markdown(verbatim=True),
+        "csv": lambda: Table.of_rows(rows).csv(),
+    }
+    return forms[form]() if form in forms else None
+
+
+def titled(rows: list[dict[str, Any]], title: str) -> "RenderableType":
+    """Returns rows of the same fields as a table."""
+    from tune_speed.reporting.table import Table
+
+    return Table.of_rows(rows, title=title)
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     """Prints rows of the same fields as a table on stdout."""
-    from tune_speed.reporting.table import Table
-
     if rows:
-        print(drawn(Table.of_rows(rows, title=title), 160), end="")
+        print(drawn(titled(rows, title), 160), end="")
     else:
         note(f"no {title} on record")

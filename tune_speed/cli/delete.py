@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tune_speed.cli import common
+from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.text import counted
 
 
 def delete(
-    study: Annotated[str, typer.Argument(help="The study's name.")],
+    study: Annotated[
+        str, typer.Argument(help="The study's name.", autocompletion=completion.studies)
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:

@@ -54,23 +54,23 @@ def best(
     kind: KindOption = None,
     where: WhereOption = None,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
-    ] = None,
+    export: common.ExportOption = None,
+    format_: common.RecipeFormatOption = None,
     plugin: common.PluginOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Show the fastest recipes on record, and write one to a file.
 
-    Example: tune-speed best --study digits_quickstart --export recipe.yaml
+    Example: tune-speed best --study digits_quickstart --export train.py
     """
     from tune_speed.reporting.leaderboard.queries import find_boards
 
+    common.check_export(export, format_)
     boards = find_boards(_choice(study, workload, device, kind, where), top=top)
     form = BoardFormat.JSON if as_json else BoardFormat.TABLE
     common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
     if export is not None:
-        _export(boards, export)
+        _export(boards, export, format_)
     if not any(board.rows for board in boards):
         raise typer.Exit(common.NOT_REACHED)
 
@@ -117,12 +117,7 @@ def leaderboard(
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return
-    # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
-    text = (
-        shown if isinstance(shown, str) else common.drawn(shown, common.BOARD_WIDTH, is_file=True)
-    )
-    common.write_text(out, text.rstrip("\n") + "\n")
-    common.note(f"wrote {out}")
+    common.write_shown(out, shown)
 
 
 def _choice(
@@ -178,7 +173,7 @@ def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | Renderabl
     return forms[form](held)
 
 
-def _export(boards: list["Board"], path: Path) -> None:
+def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None) -> None:
     from tune_speed.core.comparability import board_key
     from tune_speed.tracking.reader.leaders import find_leaders
     from tune_speed.tracking.reader.queries import find_trial
@@ -206,4 +201,4 @@ def _export(boards: list["Board"], path: Path) -> None:
     # --where may leave out trials of the search, but its cost counts all of them.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
     search = totals.get((board_key(record)._replace(kind="estimate"), record.study))
-    common.write_recipe(path, record, run_id=run_id, search=search)
+    common.write_recipe(path, record, run_id=run_id, form=form, search=search)

@@ -3,6 +3,7 @@
 import os
 import sys
 from io import TextIOWrapper
+from typing import Annotated
 
 import typer
 
@@ -26,12 +27,12 @@ from tune_speed.cli import (
 from tune_speed.cli.common import load_plugins_of_environment
 from tune_speed.cli.common import note as tell
 from tune_speed.core.errors import ConfigError, TuneSpeedError
+from tune_speed.core.version import __version__
 from tune_speed.runtime import process
 
 app = typer.Typer(
     name="tune-speed",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     # Rich's help imports markdown_it and pygments: `--help` took 2.2 times `import typer,
     # rich.table` with it, 1.2 times without.
@@ -44,8 +45,20 @@ app = typer.Typer(
 )
 
 
+def show_version(is_asked: bool) -> None:
+    """Prints the version and ends, where it was asked for."""
+    if is_asked:
+        print(f"tune-speed {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def begin() -> None:
+def begin(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
     """Runs before every command."""
     load_plugins_of_environment()
 

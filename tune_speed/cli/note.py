@@ -4,13 +4,17 @@ from typing import Annotated
 
 import typer
 
-from tune_speed.cli import common
+from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError
 
 
 def note(
     trial: Annotated[
-        str, typer.Argument(help="A trial, STUDY/TRIAL or an MLflow run id; or a study, to list.")
+        str,
+        typer.Argument(
+            help="A trial, STUDY/TRIAL or an MLflow run id; or a study, to list.",
+            autocompletion=completion.studies_and_trials,
+        ),
     ],
     text: Annotated[str | None, typer.Argument(help="What to note; '' removes it.")] = None,
     star: Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import JsonOption, note, say, say_json
+from tune_speed.cli.common import JsonOption, StudyArgument, note, say, say_json
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    study: Annotated[str, typer.Argument(help="A study in MLflow.")],
+    study: StudyArgument,
     html: Annotated[Path, typer.Option(help="Write the page to this file.")] = Path("report.html"),
     png: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write each figure for a slide too.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli import common
+from tune_speed.cli import common, completion
 from tune_speed.core.redact import redact
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ AddressOption = Annotated[
 
 
 def search(
-    space: Annotated[str, typer.Argument(help="A study file, or the name of a shipped one.")],
+    space: Annotated[
+        str,
+        typer.Argument(
+            help="A study file, or the name of a shipped one.", autocompletion=completion.files
+        ),
+    ],
     trials: Annotated[int | None, typer.Option(help="Trials in all.")] = None,
     time_budget: Annotated[
         str | None,
@@ -94,7 +99,7 @@ def search(
 
 
 def certify(
-    study: Annotated[str, typer.Argument(help="A study in MLflow.")],
+    study: common.StudyArgument,
     top: Annotated[int, typer.Option(min=1, help="Fastest estimates to run again.")] = 5,
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each.")] = 5,
     final: Annotated[int, typer.Option(min=0, help="How many reach the final.")] = 2,

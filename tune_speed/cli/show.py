@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli import common
+from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ def list_(
     name: Annotated[
         str | None, typer.Argument(help="Explain this entry: its source and its fields.")
     ] = None,
-    study: Annotated[str | None, typer.Option(help="Of trials: the study.")] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Of trials: the study.", autocompletion=completion.studies),
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +60,10 @@ def list_(
         int | None, typer.Option(min=1, help="Of trials: the fastest N on each device.")
     ] = None,
     plugin: common.PluginOption = None,
-    format_: common.FormatOption = common.Format.TABLE,
+    format_: Annotated[
+        common.ListFormat, typer.Option("--format", help="Form of the output.")
+    ] = common.ListFormat.TABLE,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """List what a study file can name, or the studies or a study's trials on record.
@@ -66,33 +72,38 @@ def list_(
 
     Example: tune-speed list trials --study digits_quickstart --where 'status=missed and lr>0.1'
     """
-    form = common.Format.JSON if as_json else format_
+    form = common.ListFormat.JSON if as_json else format_
     of_trials = {"--study": study, "--where": where, "--top": top}
     given = [name for name, value in of_trials.items() if value is not None]
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
     if name is not None and what is Listing.TRIALS:
         raise ConfigError("`list trials` takes no name: `tune-speed show STUDY/TRIAL` shows one.")
-    if what is Listing.TECHNIQUES and name is None and form is common.Format.MARKDOWN:
+    if what is Listing.TECHNIQUES and name is None and form is common.ListFormat.MARKDOWN:
         from tune_speed.reporting.listings.listings import techniques_table
 
-        common.say(techniques_table())
+        table = techniques_table()
+        common.say(table) if out is None else common.write_shown(out, table)
         return
     if what is Listing.TRIALS:
-        _print_trials(study, where, top, form)
+        _print_trials(study, where, top, form, out)
         return
     rows = _study_rows() if what is Listing.STUDIES else _listing(what)
     if name is None:
-        common.print_listing(rows, form, title=what.value)
+        common.print_listing(rows, form, title=what.value, out=out)
+    elif out is not None:
+        raise ConfigError(f"--out must go with a whole listing, but got the entry {name!r}.")
     else:
         _print_entry(what, name, rows, form)
 
 
 def show(
-    run_id: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.")],
-    export: Annotated[
-        Path | None, typer.Option(help="Write its recipe to this file, for `train`.")
-    ] = None,
+    run_id: Annotated[
+        str,
+        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=completion.trials),
+    ],
+    export: common.ExportOption = None,
+    format_: common.RecipeFormatOption = None,
     plugin: common.PluginOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -107,6 +118,7 @@ def show(
     from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
     from tune_speed.tracking.store.uri import tracking_uri
 
+    common.check_export(export, format_)
     uri = tracking_uri()
     tracked = find_trial(uri, run_id)
     record = tracked.record
@@ -124,7 +136,7 @@ def show(
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
         common.say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
-        common.write_recipe(export, record, run_id=tracked.run_id)
+        common.write_recipe(export, record, run_id=tracked.run_id, form=format_)
 
 
 def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = False) -> None:
@@ -138,7 +150,10 @@ def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = Fals
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="MLflow run ids, or STUDY/TRIAL.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="MLflow run ids, or STUDY/TRIAL.", autocompletion=completion.trials),
+    ],
     all_: Annotated[
         bool, typer.Option("--all", help="Settings that are the same in all of them too.")
     ] = False,
@@ -193,15 +208,17 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
     return listing(what.value)
 
 
-def _print_entry(what: Listing, name: str, rows: list[dict[str, Any]], form: common.Format) -> None:
+def _print_entry(
+    what: Listing, name: str, rows: list[dict[str, Any]], form: common.ListFormat
+) -> None:
     from tune_speed.reporting.listings.details import explained
 
     entry = explained(what.value, name, rows)
-    if form is common.Format.JSON:
+    if form is common.ListFormat.JSON:
         common.say_json(entry)
         return
     fields = entry.pop("fields", [])
-    if form is not common.Format.TABLE:
+    if form is not common.ListFormat.TABLE:
         common.print_listing(fields or [entry], form, title="fields")
         return
     common.say("\n".join(f"{key}: {value}" for key, value in entry.items() if value != ""))
@@ -249,11 +266,17 @@ def _study_rows() -> list[dict[str, Any]]:
 
 
 def _print_trials(
-    study: str | None, where: str | None, top: int | None, form: common.Format
+    study: str | None,
+    where: str | None,
+    top: int | None,
+    form: common.ListFormat,
+    out: Path | None,
 ) -> None:
     """Prints a study's trials: all fields for machines, the main figures for people."""
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
+    if form is common.ListFormat.PARQUET and out is None:
+        raise ConfigError("--format parquet must go with --out FILE.")
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials import text
     from tune_speed.tracking.filter.where import parse_where
@@ -267,16 +290,19 @@ def _print_trials(
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
-    if form is common.Format.TABLE:
+    if form is common.ListFormat.TABLE:
         notes = [f"{study}/{key}: {note}" for key, note in read_notes(uri, study).items()]
-        common.show_parts([text.as_renderable(shown), *(["\n".join(notes)] if notes else [])])
-        return
-    rows: dict[common.Format, Callable[[], list[dict[str, Any]]]] = {
-        common.Format.JSON: lambda: list(map(text.machine_row, shown)),
-        common.Format.CSV: lambda: text.csv_rows(shown),
-        common.Format.MARKDOWN: lambda: list(map(text.markdown_row, shown)),
-    }
-    common.print_listing(rows[form](), form, title="trials")
+        parts = [text.as_renderable(shown), *(["\n".join(notes)] if notes else [])]
+        common.show_parts(parts) if out is None else common.write_shown(out, parts[0])
+    elif form is common.ListFormat.PARQUET and out is not None:
+        from tune_speed.api.results import trials_frame, write_parquet
+
+        write_parquet(trials_frame(shown), out)
+        common.note(f"wrote {out}")
+    else:
+        row_of = {"json": text.machine_row, "markdown": text.markdown_row}.get(form)
+        rows = text.csv_rows(shown) if row_of is None else list(map(row_of, shown))
+        common.print_listing(rows, form, title="trials", out=out)
 
 
 def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: common.Format) -> None:

@@ -5,11 +5,18 @@ from typing import Annotated
 
 import typer
 
-from tune_speed.cli.common import INTERRUPTED, JsonOption, note, say_json, show_parts
+from tune_speed.cli.common import (
+    INTERRUPTED,
+    JsonOption,
+    StudyArgument,
+    note,
+    say_json,
+    show_parts,
+)
 
 
 def watch(
-    study: Annotated[str, typer.Argument(help="A study in MLflow.")],
+    study: StudyArgument,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
     as_json: JsonOption = False,

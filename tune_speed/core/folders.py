@@ -1,10 +1,19 @@
-"""Where studies store their files."""
+"""Where studies store their files, and where the shipped ones lie."""
 
 import os
+from importlib import resources
 from pathlib import Path
 
 STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 """What a study's name must match: it is that of a folder, and a part of addresses."""
+
+
+def shipped_folder() -> Path:
+    """Returns where the shipped study files lie."""
+    package = Path(str(resources.files("tune_speed")))
+    # A wheel has the folder in the package, a checkout next to it.
+    folders = (package / "search_spaces", package.parent / "search_spaces")
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def studies_folder() -> Path:

@@ -8,7 +8,6 @@ searched, and its own target is to be met; `workload` has no data, and `recipe` 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,7 +15,7 @@ from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
-from tune_speed.core.folders import STUDY_NAME
+from tune_speed.core.folders import STUDY_NAME, shipped_folder
 from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
@@ -31,14 +30,6 @@ from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
-
-
-def shipped_folder() -> Path:
-    """Returns where the shipped study files lie."""
-    package = Path(str(resources.files("tune_speed")))
-    # A wheel has the folder in the package, a checkout next to it.
-    folders = (package / "search_spaces", package.parent / "search_spaces")
-    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def shipped_files() -> dict[str, Path]:

@@ -1,7 +1,7 @@
 """Any image classifier of timm, by name."""
 
 import functools
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -85,24 +85,35 @@ class Timm(ModelConfig):
             network = self._create(in_channels, num_classes, image_size, pretrained=True)
         return self._fit(network)
 
-    def _create(
-        self, in_channels: int, num_classes: int, image_size: int, *, pretrained: bool
-    ) -> "nn.Module":
+    def arguments(
+        self, *, in_channels: Any, num_classes: Any, image_size: Any, pretrained: bool
+    ) -> dict[str, Any]:
+        """Returns what `timm.create_model` is called with beside the name; None is not given."""
         import timm
 
         # A model with position embeddings has to be told the size, any other refuses it.
         published = timm.get_pretrained_cfg(self.name)
         is_fixed = published is not None and published.fixed_input_size
+        given = {
+            "pretrained": pretrained,
+            "num_classes": num_classes,
+            "in_chans": in_channels,
+            "drop_rate": self.drop_rate,
+            "drop_path_rate": self.drop_path_rate,
+            "img_size": (self.resize_to or image_size) if is_fixed else None,
+            "patch_size": self.patch_size,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _create(
+        self, in_channels: int, num_classes: int, image_size: int, *, pretrained: bool
+    ) -> "nn.Module":
+        import timm
+
+        sizes = {"in_channels": in_channels, "num_classes": num_classes, "image_size": image_size}
         try:
             network: nn.Module = timm.create_model(
-                self.name,
-                pretrained=pretrained,
-                num_classes=num_classes,
-                in_chans=in_channels,
-                drop_rate=self.drop_rate,
-                drop_path_rate=self.drop_path_rate,
-                img_size=(self.resize_to or image_size) if is_fixed else None,
-                patch_size=self.patch_size,
+                self.name, **self.arguments(**sizes, pretrained=pretrained)
             )
         except TypeError as error:
             # Which fields a model takes shows when it is made: the error names the argument.

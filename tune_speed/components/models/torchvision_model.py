@@ -105,9 +105,8 @@ class TorchVision(ModelConfig):
     def _family(self) -> str:
         return re.split(r"[^a-z]", self.name)[0]
 
-    def _create(self, num_classes: int, image_size: int) -> "nn.Module":
-        import torchvision
-
+    def arguments(self, *, num_classes: Any, image_size: Any) -> dict[str, Any]:
+        """Returns what `torchvision.models.get_model` is called with beside name and weights."""
         seen_size = self.resize_to or image_size
         arguments: dict[str, Any] = {"num_classes": num_classes}
         if self.drop_rate is not None:
@@ -121,6 +120,12 @@ class TorchVision(ModelConfig):
             arguments["image_size"] = seen_size
         if self._family == "maxvit":
             arguments["input_size"] = (seen_size, seen_size)
+        return arguments
+
+    def _create(self, num_classes: int, image_size: int) -> "nn.Module":
+        import torchvision
+
+        arguments = self.arguments(num_classes=num_classes, image_size=image_size)
         network: nn.Module = torchvision.models.get_model(self.name, weights=None, **arguments)
         return network
 

@@ -13,7 +13,16 @@ from tune_speed.study.yaml import dump_yaml
 from tune_speed.training.recipe import Recipe
 
 
-def _header(
+def origin_comment(
+    record: TrialRecord, *, run_id: str | None, search: Totals | None, rerun: str | None
+) -> str:
+    """Returns lines that begin with `#`: where a recipe comes from, and how far to believe it."""
+    lines = _origin(record, run_id=run_id, search=search, rerun=rerun)
+    # A name with a line break in it must not get out of the comment.
+    return "\n".join(f"# {printable(' '.join(line.split()))}" for line in lines)
+
+
+def _origin(
     record: TrialRecord, *, run_id: str | None, search: Totals | None, rerun: str | None
 ) -> list[str]:
     """Returns lines of plain text; names in them may still hold line breaks."""
@@ -94,17 +103,15 @@ def recipe_yaml(
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)
-    header = _header(record, run_id=run_id, search=search, rerun=rerun)
     tree = {
         "study": record.study,
         "workload": record.workload,
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
         "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device_kind},
     }
-    # A name with a line break in it must not get out of the comment.
-    comment = [f"# {printable(' '.join(line.split()))}" for line in header]
+    origin = origin_comment(record, run_id=run_id, search=search, rerun=rerun)
     try:
-        return "\n".join([*comment, dump_yaml(tree)])
+        return f"{origin}\n{dump_yaml(tree)}"
     except ValueError as error:
         raise _not_ours(record, str(error)) from error
 

@@ -1,0 +1,270 @@
+"""Arguments of timm's `train.py`, by what timm's own parts make of them."""
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import yaml
+from cifar_files import write_cifar
+from exported_scripts import RECIPES, recipe_file, small
+from image_files import write_noise
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
+from timm.optim import create_optimizer_v2, optimizer_kwargs
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler_factory import scheduler_kwargs
+from torchvision.datasets import CIFAR10
+
+from tune_speed.components.optim import set_rates
+from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.experiments.exports.timm_arguments import timm_arguments
+from tune_speed.study.file import RecipeFile
+
+OPTIONS = Path(__file__).with_name("timm_train_options.txt").read_text().splitlines()[1:]
+UPDATES = 5
+"""Of an epoch: 40 images in steps of 8."""
+SMALL = "timm: {name: resnet10t}"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 images for training and 10 to evaluate on, of 16 pixels in two classes."""
+    folder = tmp_path_factory.mktemp("images")
+    return write_noise(folder, {"train": 40, "val": 10}, size=16)
+
+
+def a_file(
+    images: Path,
+    *,
+    model: str = SMALL,
+    optimizer: str = "sgd: {lr: 0.1}",
+    more: str = "",
+    epochs: str = "4",
+    batch_size: int = 8,
+) -> RecipeFile:
+    return recipe_file(f"""
+workload:
+  dataset: {{name: image_folder, root: {images}, image_size: 16}}
+  target: 1.0
+recipe:
+  model: {{{model}}}
+  optimizer: {{{optimizer}}}
+  epochs: {epochs}
+  batch_size: {batch_size}
+{more}""")
+
+
+def read(file: RecipeFile) -> Namespace:
+    """Returns the arguments as `train.py` reads them, which takes others' defaults for the rest."""
+    values = yaml.safe_load(timm_arguments(file, origin="# of a test"))
+    assert [name for name in values if name not in OPTIONS] == []
+    return Namespace(**{"momentum": 0.9, "opt_eps": None, "opt_betas": None, **values})
+
+
+SCHEDULES = {
+    "constant": "",
+    "warm": "  lr_schedule: {constant: {warmup_frac: 0.5, warmup_start: 0.2}}",
+    "cosine": "  lr_schedule: {cosine: {final_frac: 0.1}}",
+    "warm cosine": "  lr_schedule: {cosine: {warmup_frac: 0.25, final_frac: 0.05}}",
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rates_of_every_step_are_those_of_the_recipe(name: str, images: Path) -> None:
+    file = a_file(images, more=SCHEDULES[name])
+    arguments = read(file)
+    weights = [torch.nn.Parameter(torch.zeros(1))]
+    optimizer = torch.optim.SGD(weights, lr=arguments.lr)
+    scheduler, epochs = create_scheduler_v2(
+        optimizer, **scheduler_kwargs(arguments), updates_per_epoch=UPDATES
+    )
+    ours = torch.optim.SGD([{"params": weights, "base_lr": 0.1}], lr=0.1)
+    assert epochs == 4
+    for step in range(epochs * UPDATES):
+        scheduler.step_update(step)
+        factors = file.recipe.lr_schedule.factors((step + 1) / 20, step_frac=1 / 20)
+        set_rates(ours, factors)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(ours.param_groups[0]["lr"])
+
+
+OPTIMIZERS = [
+    "sgd: {lr: 0.1, weight_decay: 0.01}",
+    "sgd: {lr: 0.1, momentum: 0.5, nesterov: false}",
+    "sgd: {lr: 2.0, lr_per_examples: 1024}",
+    "adam: {lr: 0.01, weight_decay: 0.01, beta1: 0.8}",
+    "adamw: {lr: 0.01, weight_decay: 0.1, beta2: 0.99, eps: 1e-6}",
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_are_those_of_the_recipe_s_optimizer(optimizer: str, images: Path) -> None:
+    file = a_file(images, optimizer=optimizer)
+    arguments, after = read(file), []
+    for is_ours in (True, False):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        if is_ours:
+            made = file.recipe.optimizer.build(model, effective_batch_size=8, fused=False)
+        else:
+            made = create_optimizer_v2(model, **optimizer_kwargs(arguments))
+        for _ in range(3):
+            made.zero_grad()
+            model(torch.rand(2, 3, 5, 5)).square().sum().backward()
+            made.step()
+        after.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.allclose(*after, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SMALL,
+        "timm: {name: resnet18, drop_rate: 0.2, drop_path_rate: 0.1}",
+        "vit: {patch_size: 8, drop_rate: 0.1}",
+        "mobilenet: {variant: v3_small_050, stem: native}",
+    ],
+)
+def test_network_is_the_recipe_s(model: str, images: Path) -> None:
+    file = a_file(images, model=model)
+    given = read(file)
+    torch.manual_seed(0)
+    theirs = timm.create_model(
+        given.model,
+        pretrained=given.pretrained,
+        in_chans=given.in_chans,
+        num_classes=given.num_classes,
+        drop_rate=given.drop,
+        drop_path_rate=given.drop_path,
+        **given.model_kwargs,
+    )
+    torch.manual_seed(0)
+    ours = file.recipe.model.build(in_channels=3, num_classes=2, image_size=16)
+    assert str(theirs) == str(ours)
+    assert all(map(torch.equal, theirs.state_dict().values(), ours.state_dict().values()))
+
+
+@pytest.mark.parametrize("flip", ["none", "random"])
+def test_images_are_as_the_recipe_has_them(flip: str, images: Path) -> None:
+    given = read(a_file(images, more=f"  augmentation: {{flip: {flip}}}"))
+    size, moments = tuple(given.input_size), {"mean": given.mean, "std": given.std}
+    own = {k: v for k, v in vars(given).items() if k in ("scale", "ratio", "hflip", "color_jitter")}
+    options = {"is_training": True, "no_aug": vars(given).get("no_aug", False)}
+    transform = create_transform(
+        size, **moments, **own, **options, interpolation=given.train_interpolation
+    )
+    image = Image.open(images / "train" / "class 0" / "0.png")
+    mean, std = (np.array(moments[name])[:, None, None] for name in ("mean", "std"))
+    plain = (np.asarray(image).transpose(2, 0, 1) / 255 - mean) / std
+    seen = {"plain": 0, "flipped": 0}
+    for _ in range(20):
+        found = transform(image).numpy()
+        name = "plain" if np.allclose(found, plain, atol=1e-5) else "flipped"
+        assert name == "plain" or np.allclose(found, plain[:, :, ::-1], atol=1e-5)
+        seen[name] += 1
+    assert bool(seen["flipped"]) == (flip == "random") and seen["plain"]
+    config = resolve_data_config(vars(given))
+    assert config["input_size"] == (3, 16, 16) and config["crop_pct"] == 1.0
+
+
+def test_the_rest_of_a_recipe_is_in_the_file(images: Path) -> None:
+    more = """  accumulation_steps: 5
+  precision: bf16
+  label_smoothing: 0.1
+  clip_value: 0.5
+  channels_last: false
+  compile: true"""
+    given = vars(read(a_file(images, more=more)))
+    assert {
+        "batch_size": 8, "grad_accum_steps": 5, "amp": True, "amp_dtype": "bfloat16",
+        "smoothing": 0.1, "clip_grad": 0.5, "clip_mode": "value", "channels_last": False,
+        "torchcompile": "inductor", "device": "cpu", "seed": 3, "data_dir": str(images),
+        "val_split": "val", "num_classes": 2,
+    }.items() <= given.items()  # fmt: skip
+    assert given["mean"] == pytest.approx([0.5] * 3, abs=0.02)
+
+
+def test_cifar_is_read_by_torchvision_s_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cifar(CIFAR10, tmp_path, monkeypatch)
+    file = recipe_file(f"""
+workload:
+  dataset: {{name: cifar10, root: {tmp_path}}}
+  target: 1.0
+  split: {{validation_frac: 0.2}}
+recipe: {{model: {{{SMALL}}}, optimizer: {{sgd: {{lr: 0.1}}}}, epochs: 2, batch_size: 4}}
+""")
+    given = read(file)
+    assert (given.dataset, given.data_dir, given.num_classes) == ("torch/cifar10", str(tmp_path), 3)
+
+
+def test_head_says_on_what_it_trains_and_what_was_left_out(images: Path) -> None:
+    text = timm_arguments(a_file(images, more="  optimizer_kernels: foreach"), origin="# origin")
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert head[0] == "# origin"
+    assert "all 40 training images, those of the validation part too" in head[1]
+    assert "recipe.optimizer_kernels=foreach" in head[-1]
+
+
+def refused(file: RecipeFile) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        timm_arguments(file, origin="#")
+    return [problem.path for problem in error.value.problems]
+
+
+def test_everything_that_timm_cannot_carry_is_named_at_once() -> None:
+    """The quickstart's kind of recipe, with a little more."""
+    assert refused(small(RECIPES["adamw"])) == [
+        "recipe.model", "recipe.lr_schedule",
+        "workload.dataset", "workload.split.train_samples", "workload.split.validation_samples",
+        "recipe.epochs",
+    ]  # fmt: skip
+    assert refused(small(RECIPES["augmented"])) == [
+        "recipe.model", "recipe.augmentation.pad", "recipe.augmentation.affine",
+        "recipe.augmentation.cutout",
+        "workload.dataset", "workload.split.train_samples", "workload.split.validation_samples",
+        "recipe.epochs", "recipe.lr_schedule.cosine.warmup_frac",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({"more": "  deterministic: true"}, ["recipe.deterministic"]),
+        ({"model": "timm: {name: resnet18, stem: cifar}"}, ["recipe.model.timm.stem"]),
+        ({"optimizer": "sgd: {lr: 0.1, bias_lr: 0.2}"}, ["recipe.optimizer.sgd.bias_lr"]),
+        ({"more": "  clip_norm: 1.0\n  clip_value: 0.1"}, ["recipe.clip_value"]),
+        ({"epochs": "3.5"}, ["recipe.epochs"]),
+        ({"batch_size": 16}, ["recipe.drop_last"]),
+        ({"batch_size": 16, "more": "  drop_last: true"}, []),
+        ({"more": "  accumulation_steps: 2"}, ["recipe.accumulation_steps"]),
+        (
+            {"model": "vit: {}", "optimizer": "adamw: {lr: 0.1, weight_decay: 0.1}"},
+            ["recipe.optimizer.weight_decay"],
+        ),
+        ({"model": "vit: {}", "optimizer": "adamw: {lr: 0.1}"}, []),
+    ],
+)
+def test_what_timm_cannot_carry_is_named(
+    changes: dict[str, Any], paths: list[str], images: Path
+) -> None:
+    file = a_file(images, **changes)
+    if paths:
+        assert refused(file) == paths
+    else:
+        read(file)
+
+
+def test_data_without_a_test_part_or_that_are_gone_are_refused(
+    images: Path, tmp_path: Path
+) -> None:
+    file = a_file(images / "train")
+    assert refused(file) == ["workload.dataset"]
+    workload = a_file(tmp_path / "gone").workload
+    with pytest.raises(DataError, match="gone"):
+        timm_arguments(replace(file, workload=workload), origin="#")

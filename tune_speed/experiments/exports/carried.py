@@ -1,0 +1,103 @@
+"""What a form carries of a recipe and its workload; what it does not is named, and refused."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.file import RecipeFile
+
+
+class Setting(NamedTuple):
+    """A field with its value, or a component with its entry's name."""
+
+    path: str
+    """Such as `recipe.optimizer.sgd.lr`."""
+    value: Any
+    is_default: bool
+    is_entry: bool = False
+    """Whether the value is the name of an entry, whose fields follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form of export; paths are patterns as of shells, the first that fits counts."""
+
+    name: str
+    """As in `cannot be carried by a plain script`."""
+    only: Mapping[str, tuple[Any, ...]]
+    """Values that a field may have, or entries of a component."""
+    carried: tuple[str, ...]
+    """Fields that may have any value."""
+    other_speed: tuple[str, ...] = ()
+    """Fields that change how fast a run is, and nothing that it learns: they are left out."""
+
+    def problem(self, setting: Setting) -> Problem | None:
+        """Returns why a setting cannot be carried, or None if it can."""
+        path, value, is_default, _ = setting
+        may_be = next((v for pattern, v in self.only.items() if fnmatchcase(path, pattern)), None)
+        if may_be is None:
+            known = (*self.carried, *self.other_speed)
+            if is_default or any(fnmatchcase(path, pattern) for pattern in known):
+                return None
+        elif value in may_be:
+            return None
+        among = ", ".join(map(_written, may_be)) if may_be else "its default"
+        return Problem(path=path, must=f"must be {among} in {self.name}", given=_written(value))
+
+    def left_out(self, file: RecipeFile) -> list[str]:
+        """Returns the fields without a part in the form that are not as by default, with values."""
+        return [
+            f"{path}={_written(value)}"
+            for path, value, is_default, _ in settings_of(file)
+            if not is_default and any(fnmatchcase(path, p) for p in self.other_speed)
+        ]
+
+
+def refuse_what_is_lost(form: Form, file: RecipeFile, *, more: Iterable[Problem] = ()) -> None:
+    """Raises: ConfigError that names every field that the form cannot carry, and `more`."""
+    refused = list[str]()
+    problems = list[Problem]()
+    for setting in settings_of(file):
+        # Of an entry that the form does not know, its name says all.
+        if any(setting.path.startswith(f"{path}.") for path in refused):
+            continue
+        if problem := form.problem(setting):
+            problems.append(problem)
+            refused += [setting.path] if setting.is_entry else []
+    problems += more
+    if problems:
+        name = form.name[0].upper() + form.name[1:]
+        head = f"{name} cannot carry this recipe; `--export FILE.yaml` can."
+        raise ConfigError(head, problems=tuple(problems))
+
+
+def settings_of(file: RecipeFile) -> Iterator[Setting]:
+    """Yields every field of recipe and workload."""
+    yield from _walk("recipe", file.recipe, file.recipe.model_dump(mode="json"))
+    yield from _walk("workload", file.workload, file.workload.model_dump(mode="json"))
+
+
+def _walk(path: str, config: Config, dumped: Mapping[str, Any]) -> Iterator[Setting]:
+    for name, info in type(config).model_fields.items():
+        value, own = getattr(config, name), f"{path}.{name}"
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        is_default = not info.is_required() and value == default
+        if not isinstance(value, Config):
+            yield Setting(own, dumped.get(name, value), is_default)
+            continue
+        inside = dumped.get(name, {"off": {}})
+        if inside.keys() <= type(value).model_fields.keys():
+            yield from _walk(own, value, inside)
+            continue
+        entry = inside.get("name") or next(iter(inside))
+        yield Setting(own, entry, is_default, is_entry=True)
+        fields = inside if "name" in inside else inside[entry]
+        yield from _walk(f"{own}.{entry}", value, fields)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

@@ -1,0 +1,260 @@
+"""A recipe as arguments of timm's `train.py`, which reads them with `--config`."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.published import Published
+from tune_speed.components.models.timm_model import Timm
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.schedules.cosine import Cosine
+from tune_speed.components.speedups.chosen import Speedups
+from tune_speed.core.errors import Problem
+from tune_speed.data.cache import prepare
+from tune_speed.data.split import Splits, make_splits
+from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
+from tune_speed.experiments.exports.networks import without_weights
+from tune_speed.experiments.exports.script import name_in
+from tune_speed.study.file import RecipeFile
+from tune_speed.study.yaml import dump_yaml
+
+METRICS = {"accuracy": "top1", "micro_f1": "top1", "top5_accuracy": "top5", "loss": "loss"}
+TIMM = Form(
+    name="arguments of timm's train.py",
+    only={
+        "recipe.model": tuple(
+            name for name, kind in MODELS.items()
+            if kind is Timm or (issubclass(kind, Published) and kind.library is Timm)
+        ),
+        "recipe.model.*.stem": ("native",),
+        "recipe.model.*.resize_to": (None,),
+        "recipe.model.*.weights_file": (None,),
+        "recipe.optimizer": ("sgd", "adam", "adamw"),
+        "recipe.optimizer.*.lr_scales": ([],),
+        "recipe.optimizer.*.bias_lr": (None,),
+        "recipe.optimizer.*.decay_norms_and_biases": (False,),
+        "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
+        "recipe.lr_schedule": ("constant", "cosine"),
+        "recipe.devices": (1,),
+        "recipe.precision": ("fp32", "bf16", "fp16"),
+        "recipe.init_loss_scale": (None, 65536.0),
+        "recipe.loss_scale_growth_steps": (2000,),
+        "recipe.order": ("shuffle",),
+        "recipe.augmentation.flip": ("none", "random"),
+        "recipe.augmentation.pad": (0,),
+        "recipe.augmentation.affine": (0.0,),
+        "recipe.augmentation.cutout": (0,),
+        **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
+        "recipe.deterministic": (False,),
+        "workload.target.metric": tuple(METRICS),
+        "workload.mode": ("fixed_length",),
+        "workload.dataset": ("cifar10", "cifar100", "image_folder"),
+        "workload.split.*_samples": (None,),
+        "workload.split.long_tail": (None,),
+        "workload.eval_every_samples": (None,),
+    },
+    carried=(
+        "recipe.model.*",
+        "recipe.optimizer.*",
+        "recipe.lr_schedule.*",
+        "recipe.epochs",
+        "recipe.*batch_size",
+        "recipe.accumulation_steps",
+        "recipe.matmul_precision",
+        "recipe.drop_last",
+        "recipe.label_smoothing",
+        "recipe.clip_*",
+        "recipe.channels_last",
+        "recipe.compile*",
+        "workload.target.*",
+        "workload.max_train_s",
+        "workload.dataset.*",
+        "workload.split.*",
+        "workload.eval_batch_size",
+        "workload.certify_on",
+        "workload.name",
+    ),
+    other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.optimizer_kernels"),
+)  # fmt: skip
+
+
+def timm_arguments(file: RecipeFile, *, origin: str) -> str:
+    """Returns a YAML file for `train.py --config`; `origin` are lines of comment at its head.
+
+    The data are read for their channels, classes and statistics.
+
+    Raises: ConfigError that names every field that timm's script cannot carry; DataError if the
+        data are missing.
+    """
+    if file.workload.dataset_name not in TIMM.only["workload.dataset"]:
+        refuse_what_is_lost(TIMM, file, more=_lost(file))
+    data = prepare(file.workload.dataset)
+    num_train = len(data.train.labels)
+    sizes = _lost_with(file, num_train, data.test is not None)
+    refuse_what_is_lost(TIMM, file, more=chain(_lost(file), sizes))
+    splits = make_splits(data, file.workload.split)
+    left = TIMM.left_out(file)
+    notes = [
+        f"timm trains on all {num_train} training images, those of the validation part too, and"
+        " evaluates on the test part.",
+        "On a GPU it allows TF32 in matrix products and convolutions.",
+        *([f"Left out, as it changes the speed only: {', '.join(left)}."] if left else []),
+    ]
+    comment = "\n".join([origin, *(f"# {note}" for note in notes)])
+    return f"{comment}\n{dump_yaml(arguments(file, splits))}"
+
+
+def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
+    """Returns the arguments by name, for data with these parts."""
+    recipe, model = file.recipe, _timm(file)
+    _, height, width, channels = splits.train.pixels.shape
+    size = max(height, width)
+    network = model.arguments(
+        in_channels=channels, num_classes=splits.num_classes, image_size=size, pretrained=False
+    )
+    own = {name: network[name] for name in ("img_size", "patch_size") if name in network}
+    precision = {"bf16": "bfloat16", "fp16": "float16"}.get(recipe.precision)
+    return {
+        **_data(file),
+        "model": model.name,
+        "pretrained": model.pretrained,
+        "num_classes": splits.num_classes,
+        "input_size": [channels, height, width],
+        "in_chans": channels,
+        "model_kwargs": own,
+        "drop": model.drop_rate,
+        "drop_path": model.drop_path_rate,
+        "mean": list(splits.mean),
+        "std": list(splits.std),
+        "crop_pct": 1.0,
+        "interpolation": "bilinear",
+        "train_interpolation": "bilinear",
+        **_augmentation(file),
+        "batch_size": recipe.batch_size,
+        "validation_batch_size": file.workload.eval_batch_size,
+        "grad_accum_steps": recipe.samples_per_step // int(recipe.batch_size or 1),
+        **_optimizer(file),
+        **_schedule(file),
+        "smoothing": recipe.label_smoothing,
+        "clip_grad": recipe.clip_norm or recipe.clip_value,
+        "clip_mode": "value" if recipe.clip_norm is None else "norm",
+        "amp": precision is not None,
+        "amp_dtype": precision or "float16",
+        "channels_last": recipe.channels_last is not False,
+        "torchcompile": "inductor" if recipe.compile is True else None,
+        "torchcompile_mode": recipe.compile_mode if recipe.compile is True else None,
+        "device": "cpu" if file.run.device == "cpu" else "cuda",
+        "seed": file.run.seed,
+        "eval_metric": METRICS[file.workload.target.metric],
+    }
+
+
+def _timm(file: RecipeFile) -> Timm:
+    model: Any = file.recipe.model
+    found = model.published() if isinstance(model, Published) else model
+    assert isinstance(found, Timm)
+    return found
+
+
+def _data(file: RecipeFile) -> dict[str, Any]:
+    name, dataset = file.workload.dataset_name, file.workload.located().dataset
+    root: str = getattr(dataset, "root")  # noqa: B009
+    if name != "image_folder":
+        return {"dataset": f"torch/{name}", "data_dir": root, "val_split": "validation"}
+    tests = {path.relative_to(root).parts[0] for path in dataset.sources()} - {"train"}
+    return {"dataset": "", "data_dir": root, "val_split": tests.pop() if tests else ""}
+
+
+def _augmentation(file: RecipeFile) -> dict[str, Any]:
+    if file.recipe.augmentation.flip == "none":
+        return {"no_aug": True}
+    whole = {"scale": [1.0, 1.0], "ratio": [1.0, 1.0]}
+    return {**whole, "hflip": 0.5, "color_jitter": None}
+
+
+def _optimizer(file: RecipeFile) -> dict[str, Any]:
+    optimizer: Any = file.recipe.optimizer
+    name = name_in(OPTIMIZERS, optimizer)
+    common = {
+        "lr": optimizer.step_lr(file.recipe.samples_per_step),
+        "weight_decay": optimizer.weight_decay,
+    }
+    if name == "sgd":
+        # In timm's words `sgd` is Nesterov's.
+        own = {"opt": "sgd" if optimizer.nesterov else "momentum", "momentum": optimizer.momentum}
+    else:
+        betas = [optimizer.beta1, optimizer.beta2]
+        own = {"opt": name, "opt_betas": betas, "opt_eps": optimizer.eps}
+    return {**own, **common}
+
+
+def _schedule(file: RecipeFile) -> dict[str, Any]:
+    """Returns the schedule by updates; a step schedule that never falls is constant."""
+    schedule: Any = file.recipe.lr_schedule
+    lr = file.recipe.optimizer.step_lr(file.recipe.samples_per_step)
+    warm = round(schedule.warmup_frac * file.recipe.epochs)
+    common = {
+        "epochs": round(file.recipe.epochs),
+        "sched_on_updates": True,
+        "warmup_epochs": warm,
+        "warmup_lr": schedule.warmup_start * lr,
+    }
+    if not isinstance(schedule, Cosine):
+        return {**common, "sched": "step", "decay_rate": 1.0}
+    # The cosine begins where the warm-up ends, and timm counts its epochs from there.
+    own = {"epochs": common["epochs"] - warm, "warmup_prefix": True}
+    return {**common, **own, "sched": "cosine", "min_lr": schedule.final_frac * lr}
+
+
+def _lost(file: RecipeFile) -> Iterator[Problem]:
+    """Yields what values of several fields together make impossible."""
+    recipe, schedule = file.recipe, file.recipe.lr_schedule
+    if not isinstance(recipe.batch_size, int):
+        yield _problem("recipe.batch_size", "must be a number", recipe.batch_size)
+    if recipe.epochs != round(recipe.epochs):
+        yield _problem("recipe.epochs", "must be a whole number", recipe.epochs)
+    warm = getattr(schedule, "warmup_frac", 0.0) * recipe.epochs
+    if abs(warm - round(warm)) > 1e-9 * recipe.epochs:
+        path = f"recipe.lr_schedule.{type(schedule).__name__.lower()}.warmup_frac"
+        yield _problem(path, "must come to whole epochs", f"{warm:g} epochs")
+    if recipe.clip_norm is not None and recipe.clip_value is not None:
+        yield _problem("recipe.clip_value", "must be null with clip_norm", recipe.clip_value)
+    if recipe.optimizer.weight_decay and isinstance(recipe.model, Timm | Published):
+        yield from _undecayed(file)
+
+
+def _undecayed(file: RecipeFile) -> Iterator[Problem]:
+    """Yields that timm never decays some weights, such as position embeddings, which we do."""
+    model: Any = file.recipe.model
+    found = model.published() if isinstance(model, Published) else model
+    if not isinstance(found, Timm):
+        return
+    network = without_weights(found)
+    never: Callable[[], set[str]] = getattr(network, "no_weight_decay", set)
+    names = never() & {name for name, _ in network.named_parameters()}
+    if names:
+        listed = ", ".join(sorted(names))
+        must = f"must be 0 with {found.name}, as timm never decays its {listed}"
+        given = file.recipe.optimizer.weight_decay
+        yield _problem("recipe.optimizer.weight_decay", must, given)
+
+
+def _lost_with(file: RecipeFile, num_train: int, has_test: bool) -> Iterator[Problem]:
+    """Yields what the size of the data makes impossible."""
+    recipe = file.recipe
+    if not has_test:
+        must = "must have a test part, on which timm evaluates"
+        yield _problem("workload.dataset", must, file.workload.dataset_name)
+    whole, rest = divmod(num_train, int(recipe.batch_size or 1))
+    if rest and not recipe.drop_last:
+        must = f"must be true, as timm leaves out the last {rest} of {num_train} images of an epoch"
+        yield _problem("recipe.drop_last", must, "false")
+    steps = recipe.samples_per_step // int(recipe.batch_size or 1)
+    if whole % steps:
+        must = f"must divide the {whole} batches of an epoch"
+        yield _problem("recipe.accumulation_steps", must, steps)
+
+
+def _problem(path: str, must: str, given: object) -> Problem:
+    return Problem(path=path, must=f"{must} in {TIMM.name}", given=str(given))
