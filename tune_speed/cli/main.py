@@ -19,6 +19,7 @@ from tune_speed.cli import (
     search,
     show,
     simulate,
+    steer,
     train,
     watch,
 )
@@ -64,6 +65,8 @@ for command in (
     profile.profile,
     show.compare,
     watch.watch,
+    steer.try_,
+    steer.steer,
     note.note,
     delete.delete,
     simulate.simulate,

@@ -75,6 +75,12 @@ class LiveView:
         # A `Text`: `[bold]` in a name is no markup.
         self.console.print(Text(line), soft_wrap=True)
 
+    def replan(self, *, trials: int, target: Target) -> None:
+        """Takes another number of trials, and another target, of which none is the best yet."""
+        if target != self._target:
+            self._best = None
+        self.trials, self._target = trials, target
+
     def picture(self) -> Group:
         """Returns a bar with the time left, what has ended, and a line per running trial."""
         done, passed = self._counts.total(), duration(time.monotonic() - self._started)
