@@ -41,7 +41,7 @@ FILE, LOCK, WRITERS = "control.jsonl", "driver.lock", ".control.lock"
 POLL_S = 0.1
 WAIT_S = 30.0
 """Longest wait for the driver's answer: one that begins is in Ray's calls for seconds."""
-ADVICE = LogAdvice(damaged="move the file away: what it holds is asked again then by nobody")
+ADVICE = LogAdvice(damaged="move the file away, with what nobody has acted on")
 
 
 def folder_of(study: str) -> Path:

@@ -393,8 +393,10 @@ class SearchController:
         prior = self._as_prior(record)
         self.policy.withdraw(record.trial_id)
         self.policy.learn(prior)
-        if prior.outcome.status == Status.REACHED:
-            # It cannot lead where others are to reach another target, and was tried.
+        leader, outcome = self.policy.leader, prior.outcome
+        is_soonest = leader is None or outcome.train_s < leader.time_to_target_s
+        if outcome.status == Status.REACHED and is_soonest:
+            # It cannot lead where others are to reach another target, and counts as tried.
             reason = f"again: {record.trial_id}, with an earlier target, would have met this one"
             self.policy.try_next(record.params, reason=reason)
 
