@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import finished, ledger, run_inside
-from faulty_runs import Search, assert_each_once, searching, write_study
+from faulty_runs import Search, assert_each_once, limits, searching, write_study
 
 import tune_speed
 from tune_speed.core.errors import ConfigError, ServiceError
@@ -18,6 +18,8 @@ from tune_speed.core.errors import ConfigError, ServiceError
 pytestmark = pytest.mark.slow
 
 ACTS_WITHIN_S = 2.0
+SOON = limits({"tuning.ray.trial_process.END_S": 2})
+"""A process whose trial was stopped, and waits in a step, ends so soon."""
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_search_that_is_steered_killed_and_resumed_does_each_thing_once(
     write_study(
         tmp_path, model="fault: waits, evaluations: 1", trials=3, concurrent=1, hang_after="600s"
     )
-    with searching(tmp_path, "tiny.yaml") as search:
+    with searching(tmp_path, "tiny.yaml", **SOON) as search:
         search.wait_until(lambda: num_training(tmp_path))
         steer_and_kill(search, steering())
     assert max(delays_s(tmp_path)) < ACTS_WITHIN_S

@@ -104,8 +104,11 @@ def _list(study: str, *, as_json: bool) -> None:
     if as_json:
         common.say_json(done)
         return
+    runs = control.is_driven(control.folder_of(study))
+    when = "the search has not" if runs else "the next search with --resume"
+    when += " acted on it yet" if runs else " acts on it"
     for each in done:
-        came = each["answer"] or "waits: the next search with --resume acts on it"
+        came = each["answer"] or f"waits: {when}"
         refused = "refused, " if each["refused"] else ""
         common.say(f"{each['at'][:19].replace('T', ' ')}  {each['words']}: {refused}{came}")
     if not done:

@@ -8,7 +8,6 @@ no further trial is proposed.
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -29,6 +28,7 @@ from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
+from tune_speed.tuning.driver.attempts import Attempts
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
@@ -47,8 +47,6 @@ from tune_speed.tuning.policy.base import (
     params_key,
 )
 
-# Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
-MOST_BLAMELESS = 20
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
 
@@ -532,32 +530,3 @@ def trial_seed(study_seed: int, trial_id: str) -> int:
     """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
     # Studies of different seeds share none before their trial 100,000.
     return study_seed * 100_000 + base.trial_number(trial_id)
-
-
-class Attempts:
-    """Counts the deaths of each trial since its last progress, in one session.
-
-    Whoever resumes a search may have fixed the cause, so counts start from 0.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Allows `most` deaths in a row in which a trial gets no further."""
-        self._most = most
-        self._deaths, self._blameless = Counter[str](), Counter[str]()
-        self._furthest = Counter[str]()
-
-    def died(self, trial_id: str, *, saved_step: int | None, is_blameless: bool) -> bool:
-        """Counts a death and returns whether the trial is started again.
-
-        It can resume from `saved_step`, or (None) starts from scratch. A death is blameless where
-        something else was at fault, such as its node.
-        """
-        if saved_step is not None and saved_step > self._furthest[trial_id]:
-            self._furthest[trial_id] = saved_step
-            self._deaths[trial_id] = 0
-        if is_blameless:
-            self._blameless[trial_id] += 1
-            if self._blameless[trial_id] <= MOST_BLAMELESS:
-                return True
-        self._deaths[trial_id] += 1
-        return self._deaths[trial_id] < self._most

@@ -226,7 +226,7 @@ class _Unpickled:
 
 
 class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
-    def __init__(self, adapter: Adapter, on_wait: Callable[[], None]) -> None:
+    def __init__(self, adapter: Adapter, on_wait: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._adapter, self._on_wait = adapter, on_wait
 
