@@ -17,10 +17,11 @@ from tune_speed.core.version import __version__
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
-    from tune_speed.api.calls import ablate, certify, search, train
+    from tune_speed.api.calls import ablate, certify, search, steer, train
     from tune_speed.api.certified import Certified
     from tune_speed.api.compared import Compared
     from tune_speed.api.results import Results
+    from tune_speed.api.steering import Steering
     from tune_speed.api.study import Study
     from tune_speed.api.trained import Trained
 
@@ -29,12 +30,14 @@ __all__ = [
     "Certified",
     "Compared",
     "Results",
+    "Steering",
     "Study",
     "Trained",
     "__version__",
     "ablate",
     "certify",
     "search",
+    "steer",
     "train",
 ]
 
@@ -43,7 +46,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "api.calls": ("ablate", "certify", "search", "train"),
+        "api.calls": ("ablate", "certify", "search", "steer", "train"),
         **{f"api.{name.lower()}": (name,) for name in __all__ if name.istitle()},
     },
 )

@@ -23,7 +23,7 @@ def make_view(
 ) -> tuple[LiveView, io.StringIO]:
     out = io.StringIO()
     console = Console(file=out, width=width, soft_wrap=True, force_terminal=is_terminal)
-    target = Target(metric="accuracy", value=0.97)
+    target = Target(metric="accuracy", value=0.9)
     view = LiveView(
         console,
         trials=5,
@@ -163,7 +163,7 @@ def test_statuses_are_coloured() -> None:
 def test_picture_has_a_bar_what_has_ended_and_a_line_per_running_trial() -> None:
     view, _ = make_view(is_terminal=True)
     view.trial_finished(record=make_record("t0000", Status.MISSED))
-    assert "1 missed · target accuracy ≥ 0.97" in as_text(view.picture())
+    assert "1 missed · target accuracy ≥ 0.9" in as_text(view.picture())
     view.trial_finished(record=make_record("t0001", time_s=1.5))
     view.trial_started(trial_id="t0002", params=PARAMS, recipe={})
     view.trial_started(trial_id="t0003", params=PARAMS, recipe={})
@@ -185,3 +185,11 @@ def test_picture_of_very_many_running_trials_names_the_first() -> None:
         start(view, f"t{number:04d}")
     lines = as_text(view.picture()).splitlines()
     assert len(lines) == 2 + MOST_RUNNING + 1 and lines[-1] == "and 3 more"
+
+
+def test_best_of_another_target_is_the_best_no_longer() -> None:
+    view, _ = make_view(finished=[make_record("t0000", time_s=1.0)])
+    view.replan(trials=9, target=Target(metric="accuracy", value=0.5))
+    assert "best" not in view.standing() and "1/9 trials" in view.standing()
+    view.trial_finished(record=make_record("t0001", time_s=2.0))
+    assert "best" not in view.standing()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tune_speed.api.compared import Compared
     from tune_speed.api.inputs import Overrides, Tree
     from tune_speed.api.progress import Progress
+    from tune_speed.api.steering import Steering
     from tune_speed.api.study import Study
     from tune_speed.api.trained import Trained
     from tune_speed.core.targets import Target
@@ -358,6 +359,25 @@ def ablate(
             on_line=shown.line,
         )
     return save(ablation, None if plot is None else Path(plot), progress=shown)
+
+
+@in_python
+def steer(study: "str | Study") -> "Steering":
+    """Returns what steers a running search; `tune-speed try` and `tune-speed steer` as calls.
+
+    `tune_speed.steer("my_study").pause()`, from another process or thread than the search's.
+
+    Args:
+        study: the name of a study, whose folder is here ($TUNE_SPEED_STUDIES), or the study.
+
+    Raises: ConfigError if there is no such study here.
+    """
+    from tune_speed.api.steering import Steering
+    from tune_speed.tuning.driver.control import folder_of
+
+    name = study if isinstance(study, str) else study.name
+    folder_of(name)
+    return Steering(name)
 
 
 def agree_on_token(address: str | None) -> None:

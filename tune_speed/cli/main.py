@@ -21,6 +21,7 @@ from tune_speed.cli import (
     serve,
     show,
     simulate,
+    steer,
     train,
     watch,
 )
@@ -79,6 +80,8 @@ for command in (
     show.compare,
     watch.watch,
     serve.serve,
+    steer.try_,
+    steer.steer,
     note.note,
     delete.delete,
     simulate.simulate,

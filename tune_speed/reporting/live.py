@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from tune_speed.core.comparability import fastest
+from tune_speed.core.comparability import fastest, target_of
 from tune_speed.core.records import ENDS_IN_WORDS, Evaluation, Status, TrialRecord, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, duration, words_cut
@@ -46,7 +46,7 @@ class LiveView:
         self._counts = Counter(map(ended_as, finished))
         self._running: dict[str, tuple[Evaluation | None, str]] = {}
         """The last evaluation of each running trial, and what was chosen for it."""
-        self._best = fastest(finished)
+        self._best = fastest(filter(self._is_aimed, finished))
         self._started = time.monotonic()
         self._num_before = len(finished)
         self._last_printed = time.monotonic()
@@ -74,6 +74,12 @@ class LiveView:
         """Prints a line."""
         # A `Text`: `[bold]` in a name is no markup.
         self.console.print(Text(line), soft_wrap=True)
+
+    def replan(self, *, trials: int, target: Target) -> None:
+        """Takes another number of trials, and another target, of which none is the best yet."""
+        if target != self._target:
+            self._best = None
+        self.trials, self._target = trials, target
 
     def picture(self) -> Group:
         """Returns a bar with the time left, what has ended, and a line per running trial."""
@@ -132,7 +138,8 @@ class LiveView:
         """Prints a line on the trial."""
         self._running.pop(record.trial_id, None)
         self._counts[ended_as(record)] += 1
-        self._best = fastest(best for best in (self._best, record) if best is not None)
+        candidates = filter(self._is_aimed, [record])
+        self._best = fastest(best for best in (self._best, *candidates) if best is not None)
         is_best = self._best is record
         if not self._is_brief:
             self.note(ended_line(record, is_best=is_best))
@@ -146,6 +153,10 @@ class LiveView:
         """Prints a line on the trial."""
         self._running.pop(trial_id, None)
         self.note(f"{trial_id} interrupted: {reason}")
+
+    def _is_aimed(self, record: TrialRecord) -> bool:
+        """Returns whether a trial was to reach the present target."""
+        return target_of(record.workload).words == self._target.words
 
     def _best_text(self) -> str:
         assert self._best is not None

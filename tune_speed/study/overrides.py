@@ -34,23 +34,28 @@ def apply_overrides(
 
 
 def _with_override(source: Source, override: str, place: Place, schema: type[Config]) -> Source:
-    written, equals, text = override.partition("=")
-    names = written.strip().split(".")
-    if not equals or not all(names):
-        raise ConfigError("must be written as path=value")
-    if not text.strip():
-        raise ConfigError(f"must have a value after `=`; try `{written}=null` for none")
-    try:
-        # Parsed as YAML, so that `2`, `null` and `[1, 2]` mean what they mean in a file.
-        value = parse_yaml(text).tree
-    except ConfigError as error:
-        musts = "; ".join(problem.must for problem in error.problems)
-        raise ConfigError(f"the value {musts}") from None
+    written, value = read_override(override)
+    names = written.split(".")
     # A section's name wins over a recipe field's: `recipe.` then says which is meant.
     prefix = () if names[0] in schema.model_fields else ("recipe",)
     walk = _Walk(source, num_hidden=len(prefix), sections=schema)
     path = walk.to((), schema, [*prefix, *names])
     return walk.source.with_value(path, value, place=place)
+
+
+def read_override(override: str) -> tuple[str, Any]:
+    """Returns path and value of `path=value`. Raises: ConfigError if it is not of that form."""
+    written, equals, text = override.partition("=")
+    if not equals or not all(written.strip().split(".")):
+        raise ConfigError("must be written as path=value")
+    if not text.strip():
+        raise ConfigError(f"must have a value after `=`; try `{written}=null` for none")
+    try:
+        # Parsed as YAML, so that `2`, `null` and `[1, 2]` mean what they mean in a file.
+        return written.strip(), parse_yaml(text).tree
+    except ConfigError as error:
+        musts = "; ".join(problem.must for problem in error.problems)
+        raise ConfigError(f"the value {musts}") from None
 
 
 class _Walk:

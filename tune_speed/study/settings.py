@@ -60,6 +60,11 @@ class ResourceConfig(Config):
             raise ValueError("must be at most 1, or a whole number")
         return gpu
 
+    @property
+    def words(self) -> str:
+        """Cores and GPUs for people: `2 CPU and 0.25 GPU`."""
+        return f"{self.cpu:g} CPU{f' and {self.gpu:g} GPU' if self.gpu else ''}"
+
     def bundle(self) -> dict[str, float]:
         """Returns the resources as Ray names them; memory in bytes."""
         memory = (self.memory_gib or 0.0) * 2**30

@@ -54,6 +54,7 @@ PROPOSAL_REASON, SEARCHED = f"{PREFIX}proposal_reason", f"{PREFIX}searched"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
 RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
 RECOMMENDED = f"{PREFIX}recommended"
+STEERED = f"{PREFIX}steered"
 SEARCH, STUDY_KIND = "search", "study"
 RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
 BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
@@ -220,8 +221,26 @@ def seed_suffix(record: TrialRecord, run: RunResult) -> str:
 
 def study_tag_entries(study: str, tags: Mapping[str, str]) -> dict[str, str]:
     """Returns the tags that all runs of a study share; names get the prefix `tune_speed.`."""
-    named = {f"{PREFIX}{safe_key(name)}": value for name, value in tags.items()}
-    return _tags({**named, STUDY: study})
+    return _tags({**study_tags(tags), STUDY: study})
+
+
+def study_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Returns tags with the prefix `tune_speed.`."""
+    return _tags({f"{PREFIX}{safe_key(name)}": value for name, value in tags.items()})
+
+
+def pack_steered(done: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Returns what people changed about a search, moments and lines, as tags."""
+    return _split(STEERED, _printable(done))
+
+
+def unpack_steered(tags: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns what `pack_steered` said; nothing where it is not there or is damaged."""
+    try:
+        done = json.loads(_joined(STEERED, tags))
+        return [(str(at), str(line)) for at, line in done]
+    except (ValueError, TypeError, RecursionError):
+        return []
 
 
 def user_tags() -> dict[str, str]:

@@ -203,6 +203,12 @@ class PreparedWorkload(NamedTuple):
     """(H, W, C)."""
     num_classes: int
     num_train: int
+    labels: npt.NDArray[np.int64]
+    """Classes of the part on which the target must hold: (N,)."""
+
+    def refuse_guess(self, target: Target) -> None:
+        """Raises: ConfigError if always guessing the most frequent class meets the target."""
+        _refuse_guess(target, self.labels, num_classes=self.num_classes)
 
 
 def prepare_workload(
@@ -214,14 +220,16 @@ def prepare_workload(
     """
     data = prepare(workload.dataset, download=download, on_progress=on_progress)
     splits = make_splits(data, workload.split)
-    _refuse_guess(workload.target, splits.validation.labels, num_classes=splits.num_classes)
-    return PreparedWorkload(
+    prepared = PreparedWorkload(
         workload_hash=workload.identity(data_hash=data.data_hash),
         data_hash=data.data_hash,
         image_shape=splits.train.pixels.shape[1:],
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
+        labels=splits.validation.labels,
     )
+    prepared.refuse_guess(workload.target)
+    return prepared
 
 
 def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:

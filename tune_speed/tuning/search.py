@@ -19,7 +19,9 @@ from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
+from tune_speed.core.targets import Target, Task
 from tune_speed.core.text import counted
+from tune_speed.custom.spec import OwnTask
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -35,8 +37,10 @@ from tune_speed.training.workload import Workload
 from tune_speed.tuning import admission, precheck
 from tune_speed.tuning.admission import PreparedWorkload, prepare_workload
 from tune_speed.tuning.best_model import log_best_model
+from tune_speed.tuning.driver import control, steering
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import describe, name_of, read_new
 
@@ -64,6 +68,9 @@ class View(Observer, Protocol):
 
     def note(self, line: str) -> None:
         """Shows a line that stays."""
+
+    def replan(self, *, trials: int, target: Target) -> None:
+        """Takes another number of trials, and another target."""
 
 
 class SearchResult(NamedTuple):
@@ -117,15 +124,27 @@ def search(
         workload_hash = data.workload_hash
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
+
+    def identify(task: Task) -> str:
+        if isinstance(task, OwnTask):
+            return task.identity()
+        assert data is not None and isinstance(task, Workload), task
+        data.refuse_guess(task.target)
+        return task.identity(data_hash=data.data_hash)
+
     if from_mlflow:
         number = admission.rebuild(folder, study, workload_hash=workload_hash, uri=uri)
         on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
-    with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(folder))
+        driving = stack.enter_context(ExitStack())
+        driving.enter_context(control.driving(folder))
+        refuse_misfits = stack.enter_context(_misfits_refused(study, data))
         admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
         on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
         with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.driver.optuna_journal import OptunaJournal
-            from tune_speed.tuning.ray.concurrency import packed
+            from tune_speed.tuning.ray.concurrency import most_at_once, packed
 
             refuse_misfits()
             nodes.settle()
@@ -140,25 +159,29 @@ def search(
             )
             for name, found in carried.items():
                 ledger.warm_started(name, found.trials)
+            begun = study
+            study = steering.steered(begun, ledger.answers.values())
             tracker = Tracker(
                 client,
                 study=study.name,
-                study_tags=tags_of(study, workload_hash, packing),
+                study_tags=tags_of(begun, workload_hash, packing),
                 search_id=search_id,
-                plan=_plan(study),
+                plan=_plan(begun),
                 is_only=True,
             )
             tracker.reconcile(ledger.records)
             journal = OptunaJournal(study, folder, ledger.records)
             was_stopped, observers = True, list[Observer]([tracker, journal])
             try:
+                is_same = study.workload == begun.workload
                 controller = SearchController(
                     study=study,
-                    workload_hash=workload_hash,
+                    workload_hash=workload_hash if is_same else identify(study.workload),
                     ledger=ledger,
                     allotment=_allotment(study, nodes),
                     observers=observers,
                     step_times=find_step_times(client, uri=uri),
+                    identify=identify,
                 )
                 view = make_view(controller)
                 observers.append(view)
@@ -166,7 +189,24 @@ def search(
                 if ledger.unproposed:
                     names = ", ".join(sorted(ledger.unproposed))
                     notes.append(f"the ledger lacks the proposals of {names}: taken from records")
-                was_stopped = _run(controller, view, notes, nodes, tracker, journal)
+                notes += steering.standing(ledger.answers.values(), begun, study)
+
+                def on_answer(answer: Answer) -> None:
+                    view.note(answer.words)
+                    now = controller.study
+                    view.replan(trials=now.search.trials, target=now.workload.target)
+                    _track_steering(tracker, controller)
+
+                _track_steering(tracker, controller)
+                steerer = steering.Steering(
+                    controller,
+                    configured=steering.configured_in(begun),
+                    room=lambda: most_at_once(study.search.resources, nodes),
+                    on_answer=on_answer,
+                )
+                was_stopped = _run(
+                    controller, view, notes, nodes, tracker, journal, steerer, driving
+                )
                 favourites = controller.favourites
                 tracker.recommend(favourites)
             finally:
@@ -182,17 +222,16 @@ def search(
             undelivered=undelivered,
             was_stopped=was_stopped,
             favourites=favourites,
-            model_line=_log_model(study, client, ledger, parent_id=tracker.run_id),
+            model_line=_log_model(controller, client, parent_id=tracker.run_id),
         )
 
 
-def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str) -> str:
-    if study.tracking.log_model == "none":
+def _log_model(controller: SearchController, client: Any, *, parent_id: str) -> str:
+    if controller.study.tracking.log_model == "none":
         return ""
+    records, folder = controller.records(), controller.ledger.folder
     try:
-        return log_best_model(
-            client, records=ledger.records.values(), folder=ledger.folder, parent_id=parent_id
-        )
+        return log_best_model(client, records=records, folder=folder, parent_id=parent_id)
     except TuneSpeedError as error:  # The search is over and its results are saved.
         return f"no model is logged: {error}"
     except KeyboardInterrupt:
@@ -246,6 +285,26 @@ def _services(
             yield client, nodes
 
 
+def _track_steering(tracker: Tracker, controller: SearchController) -> None:
+    """Makes MLflow show what was steered, and what the search is to do now."""
+    answers, study = controller.ledger.answers.values(), controller.study
+    if answers:
+        tags = {
+            "target": study.workload.target.words,
+            "trials": str(study.search.trials),
+            "concurrent": str(study.search.at_once),
+            "ends_at": _ends_at(controller.time_left_s()),
+            "paused": "yes" if controller.is_paused else "",
+        }
+        tracker.steered(tags, [[answer.at, answer.words] for answer in answers])
+
+
+def _ends_at(left_s: float | None) -> str:
+    if left_s is None:
+        return ""
+    return (datetime.fromisoformat(utc_now()) + timedelta(seconds=left_s)).isoformat()
+
+
 def _run(
     controller: SearchController,
     view: View,
@@ -253,6 +312,8 @@ def _run(
     nodes: "Nodes",
     tracker: Tracker,
     journal: "OptunaJournal",
+    steerer: steering.Steering,
+    driving: ExitStack,
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.tuning.ray import tuner
@@ -278,7 +339,8 @@ def _run(
         stack.enter_context(ended_with_ray())
         for line in notes:
             view.note(line)
-        tuner.run_search(controller, nodes, on_tick=tick, on_stop=stopping)
+        tuner.run_search(controller, nodes, on_tick=tick, on_stop=stopping, steering=steerer)
+        driving.close()  # What is asked from here on is for a search that goes on.
         if controller.failure is None and not controller.running:
             _settle_times(controller, view, nodes, tracker, tick)
         if controller.study.tracking.log_model == "best":
@@ -333,9 +395,6 @@ def tags_of(
 ) -> dict[str, str]:
     """Returns the tags of the search's run in MLflow."""
     search, target = study.search, study.workload.target
-    ends_at = ""
-    if budget_s := search.time_budget_s:
-        ends_at = (datetime.fromisoformat(utc_now()) + timedelta(seconds=budget_s)).isoformat()
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
         "workload": study.workload.label,
@@ -344,7 +403,7 @@ def tags_of(
         "mode": study.workload.mode,
         "trials": str(search.trials),
         "concurrent": str(search.at_once),
-        "ends_at": ends_at,
+        "ends_at": _ends_at(search.time_budget_s),
         **({"packing": packing.line()} if packing is not None else {}),
         "space_hash": study.space.hash,
         "searched": ", ".join(parameter.name for parameter in study.space.parameters),

@@ -1,4 +1,4 @@
-from tune_speed.tuning.driver.controller import MOST_BLAMELESS, Attempts
+from tune_speed.tuning.driver.attempts import MOST_BLAMELESS, Attempts
 
 
 def test_trial_is_begun_so_often_and_no_more() -> None:

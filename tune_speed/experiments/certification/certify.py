@@ -305,6 +305,8 @@ def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> 
 def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTrial]:
     """Returns the study's estimates that may be compared, all of one device and protocol.
 
+    Of a study whose target was changed, those of the last one.
+
     Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
     """
     found = [
@@ -312,6 +314,8 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTria
         for each in find_trials(uri, study=study, kind="estimate")
         if (device or "") in each.record.device and each.record.protocol_version == PROTOCOL_VERSION
     ]
+    last = max(found, key=lambda each: each.record.started_at, default=None)
+    found = [e for e in found if last and e.record.workload_hash == last.record.workload_hash]
     keys = {board_key(each.record) for each in found if each.record.time_to_target_s is not None}
     if not keys:
         raise ConfigError(

@@ -18,6 +18,7 @@ STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("stopped: other trials promised more", re.compile(r"trials promised more")),
     ("stopped: below ASHA's cutoff", re.compile(r"ASHA's cutoff")),
     ("stopped: the workload's time limit", re.compile(r"max_train_s")),
+    ("stopped by hand", re.compile(r"^stopped by hand")),
 )
 """Words for the reasons that searches and runs give, and the pattern of each."""
 OTHER_STOP = "stopped: another reason"

@@ -19,6 +19,7 @@ from tune_speed.reporting.watch.screen import (
     screen,
     standing,
     state_text,
+    steered_text,
     target_text,
 )
 from tune_speed.reporting.watch.status import State, StudyStatus, as_dict, fingerprint, glance
@@ -117,6 +118,8 @@ class Lines:
             if self._is_new(running.run_id, "running"):
                 chosen = f"  [{describe_params(running.params)}]" if running.params else ""
                 self._print(f"{running.trial_id} began{chosen}")
+        for at, line in seen.steered[len(self._last.steered) if self._last else 0 :]:
+            self._print(f"steered {steered_text(at, line)}")
         self._tell_state(seen)
         self._last, self._trouble = seen, trouble
 
@@ -129,7 +132,8 @@ class Lines:
         more = seen.view.interrupted - last.view.interrupted if last else 0
         if more > 0:
             self._print(f"{more} interrupted, without an outcome")
-        is_new_state = last is None or last.state is not seen.state
+        state = seen.state, seen.is_paused
+        is_new_state = last is None or (last.state, last.is_paused) != state
         if is_new_state or time.monotonic() - self._told_at > STANDING_S:
             self._told_at = time.monotonic()
             self._print(f"{state_text(seen)}: {standing(seen)}")

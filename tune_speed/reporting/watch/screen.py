@@ -21,6 +21,7 @@ BAR_WIDTH, LABEL_WIDTH = 24, 9
 # Times of the record's history that are written out.
 MAX_RECORDS = 5
 MAX_PARTS = 3
+MAX_STEERED = 3
 MAX_SPARKS = 16
 # So many records are shown with their trials; more would not fit on the line.
 MAX_NAMED = 3
@@ -111,9 +112,10 @@ def state_text(seen: StudyStatus) -> str:
     if seen.state is State.NOT_BEGUN:
         return "no search of it has begun"
     if seen.state is State.QUIET:
-        return f"nobody has written for {duration(seen.quiet_s)}: the search may be gone"
+        or_paused = ", or is paused" if seen.is_paused else ""
+        return f"nobody has written for {duration(seen.quiet_s)}: the search may be gone{or_paused}"
     if seen.state is State.RUNNING:
-        return "running"
+        return "paused: no trial begins" if seen.is_paused else "running"
     if seen.num_finished >= (seen.planned or 0):
         return "ended"
     return "ended short of its plan; `tune-speed search … --resume` may go on"
@@ -192,6 +194,13 @@ def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
     if not seen.parts:
         yield "best", Text("no trial has ended yet", style="dim")
+    for i, (at, line) in enumerate(seen.steered[-MAX_STEERED:]):
+        yield "" if i else "steered", Text(plain(steered_text(at, line)), style="dim")
+
+
+def steered_text(at: str, line: str) -> str:
+    """Returns what somebody changed about a search, in a line."""
+    return f"{at[11:19]} {line}"
 
 
 def _best_rows(part: StudyPart, study: str) -> Iterator[tuple[str, RenderableType]]:

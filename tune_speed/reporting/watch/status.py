@@ -12,6 +12,7 @@ from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, search_clock_s
 from tune_speed.tracking.reader.study_snapshot import SearchRun
+from tune_speed.tracking.schema import PREFIX, unpack_steered
 
 # A search that has written nothing for so long may be gone: trials are evaluated more often.
 QUIET_S = 120.0
@@ -49,6 +50,10 @@ class StudyStatus:
     left_s: float | None
     """As the pace so far suggests, or the time budget says; None: not known, or nothing runs."""
     parts: tuple[StudyPart, ...]
+    is_paused: bool = False
+    """Whether somebody paused the search: no trial begins."""
+    steered: tuple[tuple[str, str], ...] = ()
+    """What people changed about the search: moments (UTC, ISO 8601) and lines."""
 
     @property
     def num_finished(self) -> int:
@@ -95,6 +100,8 @@ def glance(
         elapsed_s=elapsed_s,
         left_s=left_s,
         parts=parts,
+        is_paused=view.is_running and bool(tags.get("paused")),
+        steered=tuple(unpack_steered({f"{PREFIX}{name}": text for name, text in tags.items()})),
     )
 
 
@@ -107,6 +114,8 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "trouble": trouble,
         "state": seen.state.value,
         "quiet_s": seen.quiet_s,
+        "paused": seen.is_paused,
+        "steered": [{"at": at, "line": line} for at, line in seen.steered],
         "workload": seen.workload,
         "target": seen.target,
         "mode": seen.mode,

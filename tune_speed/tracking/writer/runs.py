@@ -161,6 +161,10 @@ class StudyRuns:
             ref.status = "RUNNING"
         return ref
 
+    def retag(self, tags: Mapping[str, str]) -> None:
+        """Gives the runs of trials to come other tags of the study, where they have such."""
+        self._tags |= {k: v for k, v in schema.study_tags(tags).items() if k in self._tags}
+
     def write(
         self,
         ref: RunRef,

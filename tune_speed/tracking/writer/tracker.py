@@ -117,6 +117,8 @@ class Tracker:
         """Trials of the ledger that are still to be compared with MLflow."""
         self._summary = Summary()
         self._recommended: tuple[Recommended, ...] = ()
+        self._steered: Mapping[str, str] = {}
+        """Tags of the search's run that say what people changed."""
         self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
         self._ending, self._has_ended = threading.Event(), False
         self._deadline, self._last_status = 0.0, "FINISHED"
@@ -213,6 +215,19 @@ class Tracker:
 
         def take() -> None:
             self._summary.favourites, self._summary.is_new = tuple(favourites), True
+
+        self._events.put(("", take))
+
+    def steered(self, tags: Mapping[str, str], done: Sequence[Sequence[str]]) -> None:
+        """Queues what people changed: tags of the search and of trials to come, and the list of it.
+
+        Each of `done` is a moment (UTC, ISO 8601) and a line.
+        """
+
+        def take() -> None:
+            self._runs.retag(tags)
+            self._steered = schema.study_tags(tags) | schema.pack_steered(done)
+            self._summary.is_new = True
 
         self._events.put(("", take))
 
@@ -379,7 +394,7 @@ class Tracker:
                     of: ref.run_id for (kind, of), ref in known.items() if kind == "estimate"
                 }
                 tags = self._summary.tags(now=datetime.now(UTC), run_ids=run_ids)
-                tags |= self._search_note()
+                tags |= self._search_note() | dict(self._steered)
                 self._runs.write(self._runs.parent, points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:

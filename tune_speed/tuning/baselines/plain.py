@@ -8,7 +8,8 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -17,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal, SearchTarget
 from tune_speed.tuning.policy.samplers import distributions, make_sampler, quiet_study, suggest
 
 # Value of a trial that missed the target. TPE looks at ranks only.
@@ -32,6 +33,7 @@ class Baseline(ABC):
     def __init__(self, sampler: Callable[[int], BaseSampler], *, seed: int) -> None:
         self._sampler, self._seed = sampler, seed
         self._again: list[Proposal] = []
+        self._wanted: list[tuple[Mapping[str, Any], str]] = []
         self._num_proposed = 0
         self.spent = 0.0
         self.leader: Leader | None = None
@@ -42,9 +44,14 @@ class Baseline(ABC):
         return base.alone(self.leader)
 
     def restore(
-        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+        num_taken: int = 0,
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again."""
+        self._num_proposed = num_taken
         for proposal, outcome in finished:
             self._count(proposal)
             self._restore(proposal, outcome)
@@ -59,6 +66,22 @@ class Baseline(ABC):
         """Takes back a trial; it is proposed again."""
         self.withdraw(proposal.trial_id)
         self._again.append(proposal)
+
+    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+        """Proposes a configuration next; the sampler fills in what it leaves out."""
+        self._wanted.append((point, reason))
+
+    def learn(self, prior: PriorTrial) -> None:
+        """Learns nothing: baselines know their own study's target alone."""
+        del prior
+
+    def _enqueue(self, otherwise: str) -> str:
+        """Makes the sampler propose what people want, if anything; returns why it proposes."""
+        if not self._wanted:
+            return otherwise
+        point, reason = self._wanted.pop(0)
+        self._study.enqueue_trial(dict(point))
+        return reason
 
     @abstractmethod
     def withdraw(self, trial_id: str) -> None:
@@ -96,9 +119,10 @@ class Plain(Baseline):
             trial = self._study.ask()
             suggest(self._space, trial)
         else:
+            reason = self._enqueue("the sampler's proposal")
             trial = self._study.ask()
             params = suggest(self._space, trial)
-            proposal = Proposal(f"t{self._num_proposed:04d}", params, "the sampler's proposal")
+            proposal = Proposal(f"t{self._num_proposed:04d}", params, reason)
             self._count(proposal)
         self._running[proposal.trial_id] = trial
         return proposal

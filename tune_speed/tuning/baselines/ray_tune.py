@@ -61,11 +61,12 @@ class Vanilla(Baseline):
             self._study.enqueue_trial(self._space.read(proposal.params))
             self._searcher.suggest(proposal.trial_id)
         else:
+            reason = self._enqueue("OptunaSearch's proposal")
             trial_id = f"t{self._num_proposed:04d}"
             self._searcher.suggest(trial_id)
             # What it returns is unflattened at every `/` of a name.
             params = self._searcher._ot_trials[trial_id].params
-            proposal = Proposal(trial_id, self._space.read(params), "OptunaSearch's proposal")
+            proposal = Proposal(trial_id, self._space.read(params), reason)
             self._count(proposal)
         self._begin(proposal.trial_id)
         return proposal

@@ -8,12 +8,12 @@ no further trial is proposed.
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from tune_speed.core.errors import StorageError
+from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import (
     CLOCKED,
     Evaluation,
@@ -23,21 +23,30 @@ from tune_speed.core.records import (
     StepTime,
     TrialRecord,
 )
+from tune_speed.core.targets import Task
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
+from tune_speed.tuning.driver.attempts import Attempts
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.prior_trials import outcome_of
+from tune_speed.tuning.driver.prior_trials import of_another_target, outcome_of
+from tune_speed.tuning.driver.requests import STOPPED, Answer, Set, Stop, Try
+from tune_speed.tuning.driver.steering import accepted, is_paused, with_settings
 from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
 from tune_speed.tuning.driver.windows import WindowHistory
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, params_key
+from tune_speed.tuning.policy.base import (
+    Cost,
+    Outcome,
+    Policy,
+    PriorTrial,
+    Proposal,
+    params_key,
+)
 
-# Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
-MOST_BLAMELESS = 20
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
 
@@ -73,19 +82,23 @@ class SearchController:
         observers: Sequence[Observer],
         step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
+        identify: Callable[[Task], str] | None = None,
     ) -> None:
         """Takes over what the ledger, which is open, holds.
 
         `workload_hash` identifies the workload with its data, each trial gets `allotment`, and
         observers every event. `step_times` are windows that earlier studies measured, `now`
-        is a monotonic clock [s].
+        is a monotonic clock [s]. `identify` gives the hash of the workload with another target, or
+        raises a ConfigError if it is none; None: it stays.
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
-        self.allotment, self.observers, self._now = allotment, observers, now
+        self.allotment, self.observers, self.now = allotment, observers, now
+        self._identify = identify
+        self.is_paused = is_paused(ledger.answers.values())
+        self.stood_s = 0.0
+        """Seconds for which it was paused and no trial ran: they are not of the time budget."""
         self._times = WindowHistory(study.name, [*step_times, *ledger.windows])
-        keeps_best = study.tracking.log_model == "best"
-        records = ledger.records.values()
-        self._best_weights = BestWeights(ledger.folder, records) if keeps_best else None
+        self._best_weights = self._make_best_weights()
         num_train = self._num_train = study.workload.num_train()
         self._cost_model = None
         if num_train is not None:
@@ -95,12 +108,24 @@ class SearchController:
         self.failure: StorageError | None = None
         self._started = now()
         self._specs: dict[str, SpecBase] = {}
+        self._newest: dict[str, TrialRecord] = {}
+        """The record so far of each running trial that has reported."""
         self._started_at: dict[str, str] = {}
         self._attempts = Attempts(study.search.attempts)
         self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
         self._num_reported: dict[str, int] = {}
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
         self._take_over()
+
+    def _make_best_weights(self) -> BestWeights | None:
+        if self.study.tracking.log_model != "best":
+            return None
+        return BestWeights(self.ledger.folder, self.records())
+
+    def records(self) -> Iterator[TrialRecord]:
+        """Yields the finished trials that were to reach the present target."""
+        every = self.ledger.records.values()
+        return (record for record in every if record.workload_hash == self.workload_hash)
 
     def _make_policy(self) -> Policy:
         # SciPy and Optuna take 0.8 s to import.
@@ -116,25 +141,51 @@ class SearchController:
             seed=search.seed,
             sampler=search.sampler,
             points=[read_point(space, point) for point in search.points_to_evaluate],
-            prior_trials=list(chain.from_iterable(self.ledger.prior_trials.values())),
+            prior_trials=self._prior_trials(),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back),
         )
 
+    def _prior_trials(self) -> list[PriorTrial]:
+        """Returns what other studies teach, and this one's trials of other targets.
+
+        What other studies taught was judged by the target with which the study began.
+        """
+        sets = accepted(self.ledger.answers.values(), Set)
+        if not any("target" in request.changes for request, _ in sets):
+            return list(chain.from_iterable(self.ledger.prior_trials.values()))
+        every, begun = self.ledger.records.values(), (self.ledger.header or {}).get("workload_hash")
+        others = [r for r in every if r.workload_hash != self.workload_hash]
+        warm = self.ledger.prior_trials if begun == self.workload_hash else {}
+        return [*chain.from_iterable(warm.values()), *map(self._as_prior, others)]
+
+    def _as_prior(self, record: TrialRecord) -> PriorTrial:
+        num_train, workload = self._num_train, self.study.workload
+        outcome = of_another_target(record, workload, num_train=num_train)
+        return PriorTrial(dict(record.params), outcome, same_times=True)
+
     def _take_over(self) -> None:
         proposals, records = self.ledger.proposals, self.ledger.records
         for record in records.values():
             self._learn_times(record)
+        self._end_stopped()
         # A policy learns from a trial with the cost that was predicted when it was proposed; the
         # present prediction would give another state than that of a search without a break.
         costs = self.ledger.costs
         self._past_costs = {params_key(p.params): costs[i] for i, p in proposals.items()}
+        is_idle = [p.trial_id not in self._specs for p in self.ledger.unfinished]
+        by_use = sorted(zip(is_idle, self.ledger.unfinished, strict=True), key=lambda each: each[0])
         self.policy.restore(
-            finished=[(proposals[i], self._outcome(r)) for i, r in records.items()],
-            unfinished=self.ledger.unfinished,
+            finished=[(proposals[r.trial_id], self._outcome(r)) for r in self.records()],
+            unfinished=[proposal for _, proposal in by_use],
+            num_taken=max((base.trial_number(each) + 1 for each in proposals), default=0),
         )
         self._past_costs = {}
+        for _ in self._specs:  # Those that run are the first that are proposed again.
+            self.policy.ask()
+        for request, answer in self.wanted():
+            self.policy.try_next(answer.point, reason=request.reason)
         self.clear_checkpoints()
 
     def clear_checkpoints(self) -> None:
@@ -153,6 +204,71 @@ class SearchController:
             return self._past_costs[key]
         return None if self._cost_model is None else self._cost_model(params)
 
+    def wanted(self) -> list[tuple[Try, Answer]]:
+        """Returns what people want tried and has not been proposed yet."""
+        known = {proposal.reason for proposal in self.ledger.proposals.values()}
+        every = accepted(self.ledger.answers.values(), Try)
+        return [(request, answer) for request, answer in every if request.reason not in known]
+
+    def _end_stopped(self) -> None:
+        """Ends trials that were stopped by hand, if the driver was killed before it could."""
+        for request, _ in accepted(self.ledger.answers.values(), Stop):
+            trial_id = request.trial
+            if trial_id not in self.ledger.records and trial_id not in self._specs:
+                spec, at = self._spec(self.ledger.proposals[trial_id]), utc_now()
+                record = make_record(spec, spec.recipe, _unseen(spec), started_at=at)
+                self._write(partial(self.ledger.finished, record))
+                for observer in self.observers:
+                    observer.trial_finished(record=record)
+
+    def steered(self, answer: Answer) -> bool:
+        """Writes what comes of a person's request, and does it; returns whether it was written."""
+        request = answer.request
+        if not self._write(lambda: self.ledger.steered(answer)):
+            return False
+        if answer.refused:
+            return True
+        self._found_nothing = False
+        self.is_paused = is_paused(self.ledger.answers.values())
+        if isinstance(request, Try):
+            self.policy.try_next(answer.point, reason=request.reason)
+        elif isinstance(request, Stop):
+            self._stop(request.trial)
+        elif isinstance(request, Set):
+            self._set(with_settings(self.study, request.changes))
+        return True
+
+    def check_target(self, study: StudyFile) -> str:
+        """Returns the hash of the workload of a study with another target. Raises: ConfigError."""
+        if self._identify is None:
+            raise ConfigError("the target of this search cannot be changed while it runs.")
+        return self._identify(study.workload)
+
+    def _set(self, study: StudyFile) -> None:
+        is_other = study.workload != self.study.workload
+        self.study = study
+        cotenants = {"max_cotenants": study.search.at_once - 1}
+        self.allotment = self.allotment.model_copy(update=cotenants)
+        if is_other:
+            self.workload_hash = self.check_target(study)
+            self._best_weights = self._make_best_weights()
+            self.policy = self._make_policy()
+            self._take_over()
+
+    def _stop(self, trial_id: str) -> None:
+        spec, newest = self._specs[trial_id], self._newest.get(trial_id)
+        if newest is None:
+            started_at = self._started_at[trial_id]
+            self.finished(make_record(spec, spec.recipe, _unseen(spec), started_at=started_at))
+            return
+        run = newest.runs[-1].model_copy(update={"stop_reason": STOPPED})
+        self.finished(newest.model_copy(update={"runs": (*newest.runs[:-1], run)}))
+
+    @property
+    def num_begun(self) -> int:
+        """Trials that have finished or run."""
+        return self.num_finished + len(self._specs)
+
     @property
     def num_finished(self) -> int:
         """Trials with a record, those of earlier sessions included."""
@@ -166,16 +282,16 @@ class SearchController:
     @property
     def elapsed_s(self) -> float:
         """Seconds since this session began."""
-        return self._now() - self._started
+        return self.now() - self._started
 
     def time_left_s(self) -> float | None:
         """Returns the seconds of the time budget that are left, or None without a budget."""
         budget_s = self.study.search.time_budget_s
-        return None if budget_s is None else budget_s - self.elapsed_s
+        return None if budget_s is None else budget_s - self.elapsed_s + self.stood_s
 
     def spent(self) -> float:
         """Returns the share of the search's budget that is used up, of its trials or its time."""
-        by_trials = (self.num_finished + len(self._specs)) / self.study.search.trials
+        by_trials = self.num_begun / self.study.search.trials
         budget_s, left_s = self.study.search.time_budget_s, self.time_left_s()
         by_time = 0.0 if budget_s is None or left_s is None else 1 - left_s / budget_s
         return max(by_trials, by_time)
@@ -198,7 +314,7 @@ class SearchController:
         """Whether no further trial may start."""
         time_left_s = self.time_left_s()
         out_of_time = time_left_s is not None and time_left_s <= 0
-        all_started = self.num_finished + len(self._specs) >= self.study.search.trials
+        all_started = self.num_begun >= self.study.search.trials
         return out_of_time or all_started or self._is_exhausted or self.failure is not None
 
     @property
@@ -208,7 +324,7 @@ class SearchController:
 
     def propose(self) -> SpecBase | None:
         """Returns the next trial, recorded as proposed; None where there is none to come."""
-        if self.is_over() or self._found_nothing:
+        if self.is_over() or self._found_nothing or self.is_paused:
             return None
         self.policy.spent = self.spent()
         proposal = self.policy.ask()
@@ -237,8 +353,11 @@ class SearchController:
         """
         # Trials that begin before it ends need not measure them.
         self._times.add(record.runs[-1], now_s=self.elapsed_s)
+        self._newest[record.trial_id] = record
+        is_judged = record.workload_hash == self.workload_hash  # Else it has another target.
         for evaluation in self._pass_on_evaluations(record):
-            if evaluation.step == 0:  # The untrained model says nothing of the recipe.
+            # The untrained model says nothing of the recipe.
+            if evaluation.step == 0 or not is_judged:
                 continue
             reason = self.policy.report(
                 record.trial_id,
@@ -256,13 +375,28 @@ class SearchController:
         """Takes the record of a trial that ended."""
         self._ended(record.trial_id)
         self._learn_times(record, now_s=self.elapsed_s)
-        self.policy.finish(record.trial_id, self._outcome(record))
+        is_judged = record.workload_hash == self.workload_hash
+        if is_judged:
+            self.policy.finish(record.trial_id, self._outcome(record))
+        else:
+            self._learn_of_another_target(record)
         self._write(lambda: self.ledger.finished(record))
-        if self._best_weights is not None:
+        if self._best_weights is not None and is_judged:
             self._best_weights.finished(record)
         self._pass_on_evaluations(record)
         for observer in self.observers:
             observer.trial_finished(record=record)
+
+    def _learn_of_another_target(self, record: TrialRecord) -> None:
+        prior = self._as_prior(record)
+        self.policy.withdraw(record.trial_id)
+        self.policy.learn(prior)
+        leader, outcome = self.policy.leader, prior.outcome
+        is_soonest = leader is None or outcome.train_s < leader.time_to_target_s
+        if outcome.status == Status.REACHED and is_soonest:
+            # It cannot lead where others are to reach another target, and counts as tried.
+            reason = f"again: {record.trial_id}, with an earlier target, would have met this one"
+            self.policy.try_next(record.params, reason=reason)
 
     def rivals(self) -> tuple[TrialRecord, ...]:
         """Returns the trials that could be first by how sure their step times are, best first.
@@ -305,9 +439,12 @@ class SearchController:
         self._take_over()
         return tuple(changed)
 
-    def interrupted(self, trial_id: str, *, reason: str) -> None:
-        """Records that a trial was stopped without an outcome."""
-        self.policy.withdraw(trial_id)
+    def interrupted(self, trial_id: str, *, reason: str, is_again: bool = False) -> None:
+        """Records that a trial was stopped without an outcome; `is_again`: it is run again now."""
+        if is_again:
+            self.policy.retry(self.ledger.proposals[trial_id])
+        else:
+            self.policy.withdraw(trial_id)
         self._interrupted(trial_id, reason)
 
     def died(self, trial_id: str, *, reason: str, details: str, is_blameless: bool = False) -> None:
@@ -337,6 +474,7 @@ class SearchController:
 
     def _ended(self, trial_id: str) -> None:
         del self._specs[trial_id]
+        self._newest.pop(trial_id, None)
         self._found_nothing = False
 
     def _spec(self, proposal: Proposal) -> SpecBase:
@@ -383,36 +521,12 @@ class SearchController:
         return True
 
 
+def _unseen(spec: SpecBase) -> RunResult:
+    """Returns the result of a run that was stopped by hand before it was evaluated."""
+    return RunResult(seed=spec.seed, status=Status.CAPPED, stop_reason=STOPPED)
+
+
 def trial_seed(study_seed: int, trial_id: str) -> int:
     """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
     # Studies of different seeds share none before their trial 100,000.
     return study_seed * 100_000 + base.trial_number(trial_id)
-
-
-class Attempts:
-    """Counts the deaths of each trial since its last progress, in one session.
-
-    Whoever resumes a search may have fixed the cause, so counts start from 0.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Allows `most` deaths in a row in which a trial gets no further."""
-        self._most = most
-        self._deaths, self._blameless = Counter[str](), Counter[str]()
-        self._furthest = Counter[str]()
-
-    def died(self, trial_id: str, *, saved_step: int | None, is_blameless: bool) -> bool:
-        """Counts a death and returns whether the trial is started again.
-
-        It can resume from `saved_step`, or (None) starts from scratch. A death is blameless where
-        something else was at fault, such as its node.
-        """
-        if saved_step is not None and saved_step > self._furthest[trial_id]:
-            self._furthest[trial_id] = saved_step
-            self._deaths[trial_id] = 0
-        if is_blameless:
-            self._blameless[trial_id] += 1
-            if self._blameless[trial_id] <= MOST_BLAMELESS:
-                return True
-        self._deaths[trial_id] += 1
-        return self._deaths[trial_id] < self._most

@@ -10,6 +10,8 @@ What Optuna knows, what MLflow shows and what `--resume` does are all derived fr
 |               | reason, cost                |                                                    |
 | `finished`    | record                      | when the trial ended, whatever its status          |
 | `interrupted` | trial_id, reason            | when it was stopped without an outcome             |
+| `steered`     | request, at, text, refused, | when a person's request was acted on, before its   |
+|               | point, configured           | effect: what was asked, and what came of it        |
 | `timed`       | windows, step_times         | when records are re-clocked by step times that are |
 |               |                             | surer now; windows: measured beside trials         |
 """
@@ -29,6 +31,7 @@ from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
 from tune_speed.core.records import StepTime, TrialRecord
 from tune_speed.runtime.pooled_times import reclocked
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
+from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
 
@@ -104,6 +107,8 @@ class Ledger:
         """Trials with a record and without an event `proposed`: their record has what was."""
         self.windows: list[StepTime] = []
         """Windows of step times that no trial measured."""
+        self.answers: dict[str, Answer] = {}
+        """What came of people's requests, by their ids, in the order of the answers."""
         self.prior_trials: dict[str, tuple[PriorTrial, ...]] = {}
         """What the study learns from, by the study that it comes from."""
         self._log = EventLog(folder / "ledger.jsonl", what="a study", advice=ADVICE)
@@ -185,6 +190,11 @@ class Ledger:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
+    def steered(self, answer: Answer) -> None:
+        """Writes what came of a person's request; what follows from it is done afterwards."""
+        self._append("steered", **answer.event())
+        self.answers[answer.request.id] = answer
+
     def timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
         """Writes what is known of step times now, and re-clocks all records by it.
 
@@ -215,6 +225,9 @@ class Ledger:
         elif kind == "warm_start":
             trials = tuple(prior_from_json(trial) for trial in event["trials"])
             self.prior_trials[event["study"]] = trials
+        elif kind == "steered":
+            answer = Answer.model_validate(event)
+            self.answers[answer.request.id] = answer
         elif kind == "timed":
             windows = tuple(map(StepTime.model_validate, event["windows"]))
             step_times = map(StepTime.model_validate, event["step_times"])

@@ -30,6 +30,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from tune_speed.core.comparability import target_of
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.study.file import StudyFile
 from tune_speed.tuning.policy.samplers import distributions, hush_optuna
@@ -174,7 +175,7 @@ class OptunaJournal:
         return known[:-1:every] + known[-1:] if known else []
 
     def _constraints(self, record: TrialRecord) -> dict[str, float] | None:
-        curve, target = self._curve(record), self._study.workload.target
+        curve, target = self._curve(record), target_of(record.workload)
         if record.status not in STATES or not curve:
             return None
         off = target.value - curve[-1][1] if target.mode == "max" else curve[-1][1] - target.value

@@ -27,6 +27,7 @@ from tune_speed.core.targets import Task
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
+from tune_speed.tuning.driver.requests import STOPPED
 from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
 
@@ -58,13 +59,36 @@ def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) ->
     Without `num_train`, of a training function, its planned length is unknown.
     """
     run = record.runs[-1]
-    return Outcome(
+    outcome = Outcome(
         status=record.status,
         train_s=run.time_to_target_s or run.clocks.train_s,
         curve=curve_of(record, workload),
         memory_ratio=_memory_ratio(run),
         planned_s=None if num_train is None else _planned_s(record, num_train=num_train),
     )
+    if not run.stop_reason.startswith(STOPPED):
+        return outcome
+    # Stopped before it was evaluated, it says nothing.
+    status = record.status if len(outcome.curve.metric) else Status.FAILED
+    return outcome._replace(status=status, by_hand=True)
+
+
+def of_another_target(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
+    """Returns the outcome that a trial of this study would have had with the present target."""
+    if isinstance(workload, Workload) and num_train is not None:
+        return _judged(record, workload, num_train=num_train, same_times=True)
+    outcome = outcome_of(record, workload, num_train=num_train)
+    if record.status not in (Status.REACHED, Status.MISSED):
+        return outcome
+    # In `anytime` a run ended where it met the earlier target, wherever its schedule would have.
+    at_end = record.status == Status.MISSED or workload.mode == "fixed_length"
+    time_s = workload.crossing(
+        [e for e in record.runs[-1].evaluations if e.step > 0], at_end=at_end
+    )
+    if time_s is not None:
+        return outcome._replace(status=Status.REACHED, train_s=time_s)
+    ended = Status.MISSED if at_end else Status.CAPPED
+    return outcome._replace(status=ended, train_s=record.runs[-1].clocks.train_s)
 
 
 def curve_of(record: TrialRecord, workload: Task) -> Curve:

@@ -60,6 +60,8 @@ class Outcome(NamedTuple):
     """Peak memory over its limit, or None if not measured."""
     planned_s: float | None = None
     """Training clock at which its schedule would have ended [s], or None if unknown."""
+    by_hand: bool = False
+    """Whether a person stopped it, which says nothing of how it would have ended."""
 
     @property
     def best_metric(self) -> float | None:
@@ -102,12 +104,25 @@ class Policy(Protocol):
         """Configurations that met the target, best first: at most a hundred."""
 
     def restore(
-        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+        num_taken: int = 0,
     ) -> None:
-        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
+        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids.
+
+        The first `num_taken` numbers belong to trials, of another target some of them.
+        """
 
     def ask(self) -> Proposal | None:
         """Returns the next configuration, or None where there is none for now."""
+
+    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+        """Proposes a configuration next, tried before or not; fills in what it leaves out."""
+
+    def learn(self, prior: PriorTrial) -> None:
+        """Learns from a trial that ended and was to reach another target."""
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""

@@ -309,6 +309,7 @@ class History:
     def _is_run(self, trial: Trial) -> bool:
         status = trial.outcome and trial.outcome.status
         is_late = status == Status.CAPPED and trial.again and not self.knows_length
+        is_late = is_late and trial.outcome is not None and not trial.outcome.by_hand
         return trial.number >= 0 and (status in ENDS or is_late)
 
     def table(self) -> CurveTable:

@@ -99,6 +99,8 @@ class TimeToTarget:
         sobol = qmc.Sobol(max(num_dims, 1), scramble=True, rng=np.random.default_rng([seed, 7]))
         self._quasi: FloatArray = sobol.random(NUM_QUASI)[:, :num_dims]
         self._again: list[Proposal] = []
+        self._wanted: list[Choice] = []
+        """What people want tried, and why."""
         self.spent = 0.0
         self._known: tuple[int, Model | None] = (-1, None)
         self._tried: list[Candidate] = []
@@ -116,9 +118,14 @@ class TimeToTarget:
         return self._history.favourites or base.alone(self.leader)
 
     def restore(
-        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+        num_taken: int = 0,
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
+        self._history.num_proposed = num_taken
         for proposal, outcome in finished:
             self._leave_out(proposal)
             self._history.begin(proposal)
@@ -170,6 +177,14 @@ class TimeToTarget:
             self._history.begin(proposal)
         return proposal
 
+    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+        """Proposes a configuration next, tried before or not; fills in what it leaves out."""
+        self._wanted.append((dict(point), reason))
+
+    def learn(self, prior: PriorTrial) -> None:
+        """Learns from a trial that ended and was to reach another target."""
+        self._history.add_prior(prior)
+
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""
         self._learn()
@@ -212,6 +227,11 @@ class TimeToTarget:
         trial_id = f"t{number:04d}"
         # By its number, so that a resumed search proposes what it would have without the break.
         rng, is_given = np.random.default_rng([self._seed, number]), bool(self._points)
+        if self._wanted:
+            point, reason = self._wanted.pop(0)
+            wanted = Proposal(trial_id, self._filled(point), reason)
+            self._optuna.enter(trial_id, wanted.params)
+            return wanted
         choice = None if is_given or self.leader is None else self._repeat(rng)
         if choice is None and self._sampler != "gain" and not is_given:
             params = self._optuna.propose(trial_id, lambda p: self._allowed(p) is not None)

@@ -343,8 +343,7 @@ def packed(
     A measurement is stored in the study's folder and holds until resources or nodes change. The
     nodes are settled; `on_line` shows a line to the user.
     """
-    allowed = nodes.allowed()
-    there = [node for node in alive_nodes() if not allowed or node.node_id in allowed]
+    there = _usable(nodes)
     if study.search.concurrent != "auto":
         _tell_too_many(study, there, on_line)
         return study, None
@@ -364,19 +363,33 @@ def packed(
     return replace(study, search=study.search.model_copy(update=update)), packing
 
 
+def _usable(nodes: Nodes) -> list[Node]:
+    """Returns the nodes where trials may run."""
+    allowed = nodes.allowed()
+    return [node for node in alive_nodes() if not allowed or node.node_id in allowed]
+
+
+def most_at_once(resources: ResourceConfig, nodes: Nodes) -> int:
+    """Returns how many trials have room at a time on the settled nodes."""
+    return _room_of_all(resources, _usable(nodes))
+
+
+def _room_of_all(resources: ResourceConfig, nodes: Sequence[Node]) -> int:
+    room = sum(_fitting(node, resources) for node in nodes)
+    if not resources.gpu:
+        return room
+    a_gpu = math.floor(1 / resources.gpu + 1e-9) or 1 / resources.gpu
+    return min(room, int(sum(map(_gpus, nodes)) * a_gpu))
+
+
 def _tell_too_many(study: StudyFile, nodes: Sequence[Node], on_line: Callable[[str], None]) -> None:
     """Says so where fewer trials have room at a time than the study asks for."""
     search, resources = study.search, study.search.resources
-    room = sum(_fitting(node, resources) for node in nodes)
-    needs = f"{resources.cpu:g} CPU"
-    if resources.gpu:
-        a_gpu = math.floor(1 / resources.gpu + 1e-9) or 1 / resources.gpu
-        room = min(room, int(sum(map(_gpus, nodes)) * a_gpu))
-        needs += f" and {resources.gpu:g} GPU"
+    room = _room_of_all(resources, nodes)
     if 0 < room < min(search.at_once, search.trials):
         on_line(
             f"warning: search.concurrent is {search.at_once}, but only {counted(room, 'trial')} at"
-            f" a time have room here, with {needs} each (search.resources)"
+            f" a time have room here, with {resources.words} each (search.resources)"
         )
 
 

@@ -94,6 +94,10 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         """Ends the trial, which has its outcome, before its next step; `step` reports when."""
         self._is_stopped = True
 
+    def stop_after(self, left_s: float | None) -> None:
+        """Changes how much time is left before the trial is interrupted [s]; None: no limit."""
+        self._deadline_s = math.inf if left_s is None else time.monotonic() + left_s
+
     def cleanup(self) -> None:
         """Ends the trial at its present step and frees its memory."""
         self._is_cut_short = True
@@ -125,8 +129,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._started_at = utc_now()
         self._is_stopped = self._is_cut_short = self._is_hung = False
         self._newest: TrialRecord | None = None
-        left_s = config["stop_after_s"]
-        self._deadline_s = math.inf if left_s is None else time.monotonic() + left_s
+        self.stop_after(config["stop_after_s"])
         # A local name: the next trial's may be in `self._spec` before this one's thread has ended.
         spec = self._spec
         if spec.devices == 1:  # Ranks have a watchdog of their own.

@@ -26,6 +26,7 @@ from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
+from tune_speed.tuning.driver.steering import Steering
 from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
@@ -68,9 +69,15 @@ class Adapter:
         self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
         self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
         self._killed: dict[str, str] = {}
+        self._told_budget: dict[str, float | None] = {}
+        """The time budget that each trial's process knows of [s]."""
+        self._stopping: set[str] = set()
+        """Ray trials that were stopped by hand, whose processes have not heard of it."""
         self._has_run = False
         self.failure: ServiceError | None = None
         """Why the search cannot continue."""
+        self.is_stopping = False
+        """Whether Ctrl-C came."""
 
     def propose(self, ray_id: str) -> dict[str, Any] | None:
         """Returns the configuration of the next trial's process; None if there is none now."""
@@ -78,6 +85,7 @@ class Adapter:
         if spec is None:
             return None
         search = self.controller.study.search
+        self._told_budget[ray_id] = search.time_budget_s
         self.trial_ids[ray_id] = spec.trial_id
         self._receivers[ray_id] = Receiver()
         if spec.devices > 1 and self._groups is None:
@@ -120,13 +128,38 @@ class Adapter:
             return  # Stopped by us; its record is written.
         receiver, trial_id = self._receivers[ray_id], self._forget(ray_id)
         if report["end"] == "interrupted":
-            self.controller.interrupted(trial_id, reason="the search's time budget ended")
+            left_s = self.controller.time_left_s()
+            is_again = left_s is None or left_s > 0  # The budget was changed in that moment.
+            self.controller.interrupted(
+                trial_id, reason="the search's time budget ended", is_again=is_again
+            )
             return
         self.controller.finished(receiver.record(report))
+
+    def steer(self, stops: list[str], actors: Callable[[], Mapping[str, Any]]) -> None:
+        """Tells the processes of trials what people changed: `stops` are trials to end."""
+        search = self.controller.study.search
+        for trial_id in stops:
+            ray_id = next(ray for ray, ours in self.trial_ids.items() if ours == trial_id)
+            self._forget(ray_id)
+            self._stopping.add(ray_id)
+        stops.clear()
+        late = [i for i in self.trial_ids if self._told_budget[i] != search.time_budget_s]
+        if not late and not self._stopping:
+            return
+        # What has no process yet hears of it later.
+        handles = actors()
+        for ray_id in self._stopping & handles.keys():
+            handles[ray_id].stop_trial.remote()
+        self._stopping -= handles.keys()
+        for ray_id in handles.keys() & late:
+            handles[ray_id].stop_after.remote(self.controller.time_left_s())
+            self._told_budget[ray_id] = search.time_budget_s
 
     def died(self, ray_trial: RayTrial) -> None:
         """Takes the death of a trial's process."""
         ray_id = ray_trial.trial_id
+        self._stopping.discard(ray_id)
         overdue = self._killed.pop(ray_id, None)
         if ray_id not in self.trial_ids:
             return
@@ -165,7 +198,7 @@ class Adapter:
         )
 
     def _forget(self, ray_id: str) -> str:
-        del self._receivers[ray_id]
+        del self._receivers[ray_id], self._told_budget[ray_id]
         return self.trial_ids.pop(ray_id)
 
 
@@ -193,15 +226,19 @@ class _Unpickled:
 
 
 class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, on_wait: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self._adapter = adapter
+        self._adapter, self._on_wait = adapter, on_wait
 
     def suggest(self, trial_id: str) -> Any:
         config = self._adapter.propose(trial_id)
         # A trial whose process dies is proposed again, so the search is over when nothing runs.
-        if config is None and not self._adapter.controller.running:
-            return Searcher.FINISHED
+        controller = self._adapter.controller
+        if config is None and not controller.running:
+            if not controller.is_paused or controller.is_over() or self._adapter.is_stopping:
+                return Searcher.FINISHED
+            # Until there is a trial, Tune asks once a second and does nothing else.
+            self._on_wait()
         return config
 
     def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
@@ -260,8 +297,9 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         scheduler: _Scheduler,
         on_tick: Callable[[], None],
         on_stop: Callable[[], None] = lambda: None,
+        steer: Callable[[], None] = lambda: None,
     ) -> None:
-        self._adapter, self._scheduler = adapter, scheduler
+        self._adapter, self._scheduler, self._steer = adapter, scheduler, steer
         self._on_tick, self._on_stop, self._ticked_s = on_tick, on_stop, 0.0
 
     def setup(self, **info: Any) -> None:
@@ -271,6 +309,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
             return
 
         def heard(number: int, frame: FrameType | None) -> None:
+            self._adapter.is_stopping = True
             # In a thread of its own: the signal may have come in the middle of a line.
             threading.Thread(target=self._on_stop).start()
             theirs(number, frame)
@@ -279,6 +318,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
 
     def on_step_end(self, iteration: int, trials: list[RayTrial], **info: Any) -> None:
         """Checks heartbeats; Tune calls at least ten times a second, with or without results."""
+        self._steer()
         self._adapter.check_liveness(self._scheduler.actors)
         if self._adapter.failure is not None:
             self._scheduler.controller.request_stop_experiment()
@@ -319,16 +359,31 @@ def run_search(
     on_tick: Callable[[], None],
     on_stop: Callable[[], None] = lambda: None,
     process: type[TrialProcess] = TrialProcess,
+    steering: Steering | None = None,
 ) -> None:
     """Runs trials until the controller proposes no more; Ctrl-C stops it and keeps what finished.
 
-    `on_stop` is called at once when Ctrl-C came.
+    `on_stop` is called at once when Ctrl-C came. `steering` acts on what people ask meanwhile.
 
     Raises: ServiceError if for `search.hang_after` no node has room for a trial.
     """
     adapter = Adapter(controller, nodes)
     scheduler = _Scheduler(adapter)
     study = controller.study
+
+    def steer() -> None:
+        if steering is not None:
+            steering.look()
+            adapter.steer(steering.stops, scheduler.actors)
+            limiter.set_max_concurrency(controller.study.search.at_once)
+
+    def wait() -> None:
+        steer()
+        on_tick()
+
+    limiter = tune.search.ConcurrencyLimiter(
+        _Searcher(adapter, wait), max_concurrent=study.search.at_once
+    )
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     if nodes.is_local:
         compat.use_prestarted_workers()
@@ -346,11 +401,9 @@ def run_search(
             name="ray",
             storage_path=str(folder),
             num_samples=10**9,  # The searcher says when it is over.
-            search_alg=tune.search.ConcurrencyLimiter(
-                _Searcher(adapter), max_concurrent=study.search.at_once
-            ),
+            search_alg=limiter,
             scheduler=scheduler,
-            callbacks=[_Callback(adapter, scheduler, on_tick, on_stop), _NoProgress()],
+            callbacks=[_Callback(adapter, scheduler, on_tick, on_stop, steer), _NoProgress()],
             # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
             # would wait for ever for the one of a trial that has ended.
             reuse_actors=study.loop is not None or most_devices(study.space) == 1,
