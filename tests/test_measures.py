@@ -11,10 +11,10 @@ import measures
 import pytest
 
 TARGETS = {
-    "lines in the package": "at most 62900",
+    "lines in the package": "at most 68500",
     "modules a folder, median": "at most 8",
     "modules a folder, max": "at most 20",
-    "entries at the top": "at most 16",
+    "entries at the top": "at most 18",
     "private functions used once, % of all": "at most 18",
     "comment lines per 100": "2 to 3",
     "README, lines": "at most 250",
