@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -124,14 +125,7 @@ def search(
         workload_hash = data.workload_hash
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
-
-    def identify(task: Task) -> str:
-        if isinstance(task, OwnTask):
-            return task.identity()
-        assert data is not None and isinstance(task, Workload), task
-        data.refuse_guess(task.target)
-        return task.identity(data_hash=data.data_hash)
-
+    identify = partial(_identify, data)
     if from_mlflow:
         number = admission.rebuild(folder, study, workload_hash=workload_hash, uri=uri)
         on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
@@ -144,7 +138,7 @@ def search(
         on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
         with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.driver.optuna_journal import OptunaJournal
-            from tune_speed.tuning.ray.concurrency import most_at_once, packed
+            from tune_speed.tuning.ray.concurrency import packed
 
             refuse_misfits()
             nodes.settle()
@@ -185,25 +179,12 @@ def search(
                 )
                 view = make_view(controller)
                 observers.append(view)
-                notes = [describe(name, *found) for name, found in carried.items()]
-                if ledger.unproposed:
-                    names = ", ".join(sorted(ledger.unproposed))
-                    notes.append(f"the ledger lacks the proposals of {names}: taken from records")
-                notes += steering.standing(ledger.answers.values(), begun, study)
-
-                def on_answer(answer: Answer) -> None:
-                    view.note(answer.words)
-                    now = controller.study
-                    view.replan(trials=now.search.trials, target=now.workload.target)
-                    _track_steering(tracker, controller)
-
-                _track_steering(tracker, controller)
-                steerer = steering.Steering(
-                    controller,
-                    configured=steering.configured_in(begun),
-                    room=lambda: most_at_once(study.search.resources, nodes),
-                    on_answer=on_answer,
-                )
+                notes = [
+                    *(describe(name, *found) for name, found in carried.items()),
+                    *_notes_of(ledger),
+                    *steering.standing(ledger.answers.values(), begun, study),
+                ]
+                steerer = _steered_by(controller, view, tracker, begun=begun, nodes=nodes)
                 was_stopped = _run(
                     controller, view, notes, nodes, tracker, journal, steerer, driving
                 )
@@ -224,6 +205,42 @@ def search(
             favourites=favourites,
             model_line=_log_model(controller, client, parent_id=tracker.run_id),
         )
+
+
+def _identify(data: PreparedWorkload | None, task: Task) -> str:
+    """Returns the hash of what is to be reached, data included; `data` None: a function's own."""
+    if isinstance(task, OwnTask):
+        return task.identity()
+    assert data is not None and isinstance(task, Workload), task
+    data.refuse_guess(task.target)
+    return task.identity(data_hash=data.data_hash)
+
+
+def _notes_of(ledger: Ledger) -> Iterator[str]:
+    if ledger.unproposed:
+        names = ", ".join(sorted(ledger.unproposed))
+        yield f"the ledger lacks the proposals of {names}: taken from records"
+
+
+def _steered_by(
+    controller: SearchController, view: View, tracker: Tracker, *, begun: StudyFile, nodes: "Nodes"
+) -> steering.Steering:
+    """Returns what acts on requests; `begun` is the study before any of them."""
+    from tune_speed.tuning.ray.concurrency import most_at_once
+
+    def on_answer(answer: Answer) -> None:
+        view.note(answer.words)
+        now = controller.study
+        view.replan(trials=now.search.trials, target=now.workload.target)
+        _track_steering(tracker, controller)
+
+    _track_steering(tracker, controller)
+    return steering.Steering(
+        controller,
+        configured=steering.configured_in(begun),
+        room=lambda: most_at_once(begun.search.resources, nodes),
+        on_answer=on_answer,
+    )
 
 
 def _log_model(controller: SearchController, client: Any, *, parent_id: str) -> str:
