@@ -125,7 +125,7 @@ class TimeToTarget:
         num_taken: int = 0,
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
-        self._history.num_proposed = num_taken
+        self._history.num_proposed = max(self._history.num_proposed, num_taken)
         for proposal, outcome in finished:
             self._leave_out(proposal)
             self._history.begin(proposal)
