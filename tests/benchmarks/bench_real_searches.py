@@ -55,7 +55,8 @@ def command(checkout: Path, folder: Path, *words: str, codes: Sequence[int] = (0
         check=False,
     )
     if done.returncode not in codes:
-        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        said = done.stderr[-4000:]
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{said}")
     return done.stdout
 
 
@@ -113,7 +114,8 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
             hits = [row["hits"] for row in own]
             yield f"{side}: {sum(hits)} of {sum(row['fresh'] for row in own)}, at least {min(hits)}"
     others = {row["seed"]: expected_s(row) for row in sides["against"]}
-    pairs = [(expected_s(row), others[row["seed"]]) for row in sides["ours"] if row["seed"] in others]
+    both = [row for row in sides["ours"] if row["seed"] in others]
+    pairs = [(expected_s(row), others[row["seed"]]) for row in both]
     logs = [math.log(a / b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     if len(logs) > 1:
         mean, half = np.mean(logs), np.std(logs, ddof=1) / math.sqrt(len(logs))
@@ -129,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--runs", type=int, default=20, help="fresh runs of each recommended recipe")
+    parser.add_argument("--runs", type=int, default=20, help="fresh runs of each recommended")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="PATH=VALUE")
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--out", type=Path, default=Path("build/real_searches.jsonl"))

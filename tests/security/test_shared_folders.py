@@ -14,7 +14,7 @@ from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.turnstile import Turnstile, make_shared_folder
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import trial_file
-from tune_speed.tuning.policy.optuna_study import _open_storage
+from tune_speed.tuning.policy.optuna_study import open_storage
 
 
 def test_the_shared_folder_lets_nobody_remove_anothers_files(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_study_appends_to_no_file_that_is_not_a_journal(tmp_path: Path, name: 
     file = tmp_path / name
     file.write_text("# what is the user's\n")
     with pytest.raises(ConfigError, match=r"search\.storage must be a journal"):
-        _open_storage(str(file))
+        open_storage(str(file))
     assert file.read_text() == "# what is the user's\n"
 
 
@@ -59,7 +59,7 @@ def test_a_study_appends_to_no_file_that_is_not_a_journal(tmp_path: Path, name: 
 )
 def test_a_study_makes_no_file_that_something_else_might_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"search\.storage must be a journal"):
-        _open_storage(str(tmp_path / name))
+        open_storage(str(tmp_path / name))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ def test_a_journal_may_be_new_or_old(tmp_path: Path) -> None:
 
     place = str(tmp_path / "searches.journal")
     for _ in range(2):
-        storage = _open_storage(place)
+        storage = open_storage(place)
         optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
 
 

@@ -124,7 +124,7 @@ def drawn(mean: float, sd: float, noise_sd: float, *, cost_s: float) -> FloatArr
     weight = sd**2 / (sd**2 + noise_sd**2)
     spread = math.hypot(sd * math.sqrt(1 - weight), noise_sd)
     log_chance = norm.logcdf((mean + weight * (seen - mean)) / spread)
-    return math.log(cost_s) - log_chance + np.maximum(math.log(0.75) - log_chance, 0.0)
+    return math.log(cost_s) - log_chance + np.maximum(math.log(0.9) - log_chance, 0.0)
 
 
 def test_gain_after_a_hit_is_what_a_run_saves_of_the_expected_time_by_the_root_of_its_cost() -> (
@@ -388,7 +388,8 @@ def test_another_run_is_worth_what_it_is_expected_to_save_of_the_least_expected_
     units, costs = np.array([each.units for each in tried]), np.full(4, 6.0)
     mean, sd = search._model.predict(search._of.points(units, costs))
     noise_sd = search._model.noise_sd
-    now = math.log(6.0) - norm.logcdf(mean[:, 0] / np.hypot(sd, noise_sd))
+    log_chance = norm.logcdf(mean[:, 0] / np.hypot(sd, noise_sd))
+    now = math.log(6.0) - log_chance + np.maximum(math.log(0.9) - log_chance, 0.0)
     worth = []
     for i in range(4):
         after = drawn(mean[i, 0], sd[i], noise_sd, cost_s=6.0)

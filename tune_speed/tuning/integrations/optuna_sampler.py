@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -214,21 +214,26 @@ class TimeToTargetPruner(BasePruner):
 
 
 @contextmanager
-def timed(trial: Trial) -> Iterator[None]:
+def timed(trial: Trial, *, device: str = "auto") -> Iterator[None]:
     """Adds what its block takes to the training clock: once before each report.
 
-    Work on a GPU is waited for. Evaluations belong outside.
+    Work on the device is waited for: `cuda:1`, say; `auto` is the first GPU where there is one.
+    Evaluations belong outside.
     """
     readings: list[float] = list(trial.user_attrs.get(TRAIN_S, []))
-    _wait_for_gpu()
+    wait = _waiting(device)
+    wait()
     started_s = time.perf_counter()
     yield
-    _wait_for_gpu()
+    wait()
     readings.append((readings[-1] if readings else 0.0) + time.perf_counter() - started_s)
     trial.set_user_attr(TRAIN_S, readings)
 
 
-def _wait_for_gpu() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.synchronize()
+def _waiting(device: str) -> Callable[[], None]:
+    """Returns what waits for a device. Without torch, slow to import, there is none to wait for."""
+    if "torch" not in sys.modules:
+        return lambda: None
+    from tune_speed.runtime.device import resolve_device, synchronizer
+
+    return synchronizer(resolve_device(device))
