@@ -1,11 +1,6 @@
 """The study as Optuna's: written as trials run, read by Optuna alone, made again when lost."""
 
-import os
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +8,6 @@ from typing import Any
 
 import optuna
 import pytest
-from browsing import DESKTOP, chromium
 from making import make_evaluation, make_record, make_run
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -221,52 +215,3 @@ def test_a_long_curve_is_thinned_out_to_its_last_value(study: StudyFile, tmp_pat
     (trial,) = opened(tmp_path).trials
     assert len(trial.intermediate_values) <= 201
     assert trial.last_step == 1000
-
-
-@pytest.mark.slow
-def test_optunas_dashboard_shows_a_search(tmp_path: Path) -> None:
-    """A real search, the real dashboard on its journal, and a real browser."""
-    from playwright.sync_api import expect, sync_playwright
-
-    program = "from tune_speed.cli.main import main; main()"
-    words = ["search", "digits_quickstart", "--set", "search.trials=6"]
-    environment = {**os.environ, "TUNE_SPEED_STUDIES": str(tmp_path)}
-    easy = ["--set", "workload.target.value=0.3"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words, *easy],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    journal = tmp_path / "digits_quickstart" / JOURNAL
-    assert done.returncode == 0, done.stderr
-    dashboard = Path(sys.executable).with_name("optuna-dashboard")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    at = f"http://127.0.0.1:{port}"
-    with subprocess.Popen([dashboard, str(journal), "--port", port]) as server:
-        try:
-            wait_for(lambda: _answers(f"{at}/api/studies"))
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(
-                    executable_path=chromium(playwright.chromium.executable_path),
-                    args=["--no-sandbox"],
-                )
-                page = browser.new_page(viewport=DESKTOP)
-                page.goto(f"{at}/dashboard/studies/0/trials")
-                expect(page.get_by_text("Trial 0").first).to_be_visible()
-                page.goto(f"{at}/dashboard/studies/0")
-                expect(page.get_by_text("Best Trial").first).to_be_visible()
-                browser.close()
-        finally:
-            server.terminate()
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=1) as answer:
-            return b"digits_quickstart" in answer.read()
-    except OSError:
-        return False
