@@ -32,7 +32,7 @@
   const follow = () => places().forEach((place) => watcher.observe(place));
 
   // What somebody works with is left as it is: lines that were chosen, an enlarged figure, a button.
-  const isBusy = (place) => place.querySelector(".brush, button:active") || [...place.querySelectorAll(".picture")].some((each) => !each.firstElementChild);
+  const isBusy = (place) => place.querySelector(".brush, form[data-action] button:active") || [...place.querySelectorAll(".picture")].some((each) => !each.firstElementChild);
   const isStale = (place) => place.dataset.stamp !== state[place.dataset.follows];
   function isDue(place) {
     const name = place.dataset.part;
@@ -139,34 +139,41 @@
     if (bar) [bar.max, bar.value] = [state.planned || state.finished || 1, state.finished];
     if (live.dataset.layout !== undefined) {
       if (state.title) document.title = state.title;
-      if (state.layout && live.dataset.layout !== state.layout) fetchLayout();
+      if (state.layout && layoutOf(live) !== state.layout) fetchLayout();
     }
     fetchNext();
   }
+  const layoutOf = (part) => part.querySelector(".now")?.dataset.layout;
   async function fetchLayout() {
     if (asked.has("layout")) return;
     asked.add("layout");
-    const wanted = state.layout;
+    let waitMs = LEAST_MS;
     try {
       const answer = await fetch(path("parts/layout"), { cache: "no-store" });
       if (answer.ok) {
-        const text = await answer.text();
-        const [kept, active] = [document.getElementById("actions"), document.activeElement];
-        live.innerHTML = text;
-        // It is the same in any layout, and somebody may be typing in it.
-        if (kept) document.getElementById("actions")?.replaceWith(kept);
-        if (kept?.contains(active)) active.focus({ preventScroll: true });
-        live.dataset.layout = wanted;
-        near.clear();
-        watcher.disconnect();
-        enliven(live);
-        follow();
+        // It may be an older one: then it is asked for again.
+        waitMs = Math.max(LEAST_MS, 1000 * Number(answer.headers.get("again-s")));
+        const next = document.createElement("template");
+        next.innerHTML = await answer.text();
+        if (layoutOf(next.content) !== layoutOf(live)) replaceLayout(next.content);
       }
     } catch {
       tell(GONE);
     }
     asked.delete("layout");
-    setTimeout(show, LEAST_MS);
+    setTimeout(show, waitMs);
+  }
+  function replaceLayout(next) {
+    const [kept, active] = [document.getElementById("actions"), document.activeElement];
+    live.replaceChildren(next);
+    // It is the same in any layout, and somebody may be typing in it.
+    if (kept) document.getElementById("actions")?.replaceWith(kept);
+    if (kept?.contains(active)) active.focus({ preventScroll: true });
+    near.clear();
+    later.clear();
+    watcher.disconnect();
+    enliven(live);
+    follow();
   }
 
   // What is asked of the search, and its answer, which stays beside the button that is made anew.
