@@ -56,6 +56,7 @@ async def ask(
     *,
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
     heard: Callable[[str], None] | None = None,
 ) -> Answer:
     """Returns an application's whole answer; `heard` gets each piece of it as it comes."""
@@ -78,10 +79,10 @@ async def ask(
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8420),
     }
-    code, found, body = 0, dict[str, str](), list[str]()
+    code, found, said = 0, dict[str, str](), list[str]()
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: MutableMapping[str, Any]) -> None:
         nonlocal code
@@ -89,9 +90,9 @@ async def ask(
             code = message["status"]
             found.update({k.decode(): v.decode() for k, v in message["headers"]})
         else:
-            body.append(message.get("body", b"").decode())
+            said.append(message.get("body", b"").decode())
             if heard is not None:
-                heard(body[-1])
+                heard(said[-1])
 
     await app(scope, receive, send)
-    return Answer(code, found, "".join(body))
+    return Answer(code, found, "".join(said))

@@ -1,7 +1,8 @@
 """The commands on studies that run: `watch` in a terminal, `serve` in a browser."""
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -60,17 +61,26 @@ def serve(
         str, typer.Option(help="Listen here; other than loopback, viewers need a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Listen here; 0: any.")] = 8420,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="No buttons that steer searches.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show all studies in a browser while they are searched. Ctrl-C ends it (exit code 130).
 
-    Reads MLflow alone and changes nothing. The token is $TUNE_SPEED_TOKEN, or made anew.
+    Reads MLflow; buttons do what `tune-speed try` and `steer` do, for searches whose folder is
+    here. The token is $TUNE_SPEED_TOKEN, or made anew.
 
     Example: tune-speed serve
     """
     from tune_speed.cli.report import recipe_text
     from tune_speed.reporting.server import run
+    from tune_speed.reporting.server.helm import Helm
     from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tuning.driver import control
+
+    def send(study: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        return control.send(study, request).as_dict()
 
     def announce(address: str) -> None:
         if as_json:
@@ -82,7 +92,14 @@ def serve(
         note("Ctrl-C ends it")
 
     try:
-        run.serve(tracking_uri(), host=host, port=port, recipe_yaml=recipe_text, announce=announce)
+        run.serve(
+            tracking_uri(),
+            host=host,
+            port=port,
+            recipe_yaml=recipe_text,
+            announce=announce,
+            helm=None if read_only else Helm(look=control.outlook, send=send),
+        )
     except KeyboardInterrupt:
         note("stopped serving; searches are not touched")
         raise typer.Exit(INTERRUPTED) from None

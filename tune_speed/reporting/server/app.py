@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
@@ -19,6 +25,7 @@ from tune_speed.reporting.page.site import render
 from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.server.background import in_thread
 from tune_speed.reporting.server.channel import Channel
+from tune_speed.reporting.server.helm import Helm, fields_of
 from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address
 from tune_speed.reporting.server.overview import read_store
 
@@ -45,9 +52,20 @@ Result = TypeVar("Result")
 class LivePages:
     """Answers requests about one store. For one event loop."""
 
-    def __init__(self, uri: str, *, recipe_yaml: RecipeYaml, ending: asyncio.Event) -> None:
-        """Streams end when `ending` is set; `recipe_yaml` gives recipes of trials as YAML."""
+    def __init__(
+        self,
+        uri: str,
+        *,
+        recipe_yaml: RecipeYaml,
+        ending: asyncio.Event,
+        helm: Helm | None = None,
+    ) -> None:
+        """Streams end when `ending` is set; `recipe_yaml` gives recipes of trials as YAML.
+
+        `helm` steers searches; None: pages have no buttons for it.
+        """
         self._uri, self._recipe_yaml, self._ending = uri, recipe_yaml, ending
+        self._helm = helm
         self._heavy = asyncio.Lock()
         self._store = Channel(partial(read_store, uri), heavy=self._heavy)
         self._studies: dict[str, asyncio.Task[Channel]] = {}
@@ -64,6 +82,8 @@ class LivePages:
             Route("/studies/{study}/parts/{name}", self._study_part),
             Route("/studies/{study}/trials/{run_id}", self._trial),
         ]
+        if self._helm is not None:
+            routes.append(Route("/studies/{study}/steer", self._steer, methods=["POST"]))
         wrong = {HTTPException: _problem, ConfigError: _problem}
         away = {ServiceError: _problem, StorageError: _problem}
         return Starlette(routes=routes, exception_handlers={**wrong, **away})
@@ -120,6 +140,12 @@ class LivePages:
     async def _study_part(self, request: Request) -> Response:
         return await _part(await self._channel(request), request.path_params["name"])
 
+    async def _steer(self, request: Request) -> Response:
+        assert self._helm is not None
+        study = _matching(request.path_params["study"], STUDY_NAME)
+        send = partial(self._helm.send, study, await fields_of(request))
+        return JSONResponse(dict(await in_thread(send)))
+
     def _events(self, channel: Channel) -> Response:
         async def stream() -> AsyncIterator[str]:
             yield f"retry: {RETRY_MS}\n\n"
@@ -140,7 +166,8 @@ class LivePages:
         return await asyncio.shield(found)
 
     async def _opened(self, study: str) -> Channel:
-        open_it = partial(LiveStudy, self._uri, study, recipe_yaml=self._recipe_yaml)
+        own: dict[str, Any] = {"recipe_yaml": self._recipe_yaml, "helm": self._helm}
+        open_it = partial(LiveStudy, self._uri, study, **own)
         return Channel((await in_thread(open_it)).read, heavy=self._heavy)
 
     def _forget(self) -> None:
@@ -180,11 +207,18 @@ def _matching(text: str, pattern: str) -> str:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    """Returns why there is no page: in words for people, as text where a script asked."""
+    """Returns why there is no page: in words for people, as text where a script asked.
+
+    As JSON where something was sent.
+    """
+    is_sent = request.method == "POST"
     if isinstance(error, HTTPException):
         code, text = error.status_code, error.detail
     else:
-        code, text = (404 if isinstance(error, ConfigError) else 503), str(error)
+        wrong = 400 if is_sent else 404
+        code, text = (wrong if isinstance(error, ConfigError) else 503), str(error)
+    if is_sent:
+        return JSONResponse({"error": text}, code)
     if "/parts/" in request.url.path or request.url.path.endswith("/events"):
         return PlainTextResponse(text, code)
     return HTMLResponse(render("problem.html.j2", {"text": text, "code": code}), code)

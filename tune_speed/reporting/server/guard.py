@@ -1,4 +1,7 @@
-"""Who may read: a browser that asked this machine by its own name, or that has the token."""
+"""Who may read: a browser that asked this machine by its own name, or that has the token.
+
+Only a page of this server may send: what could be a page from elsewhere is refused.
+"""
 
 import hmac
 import ipaddress
@@ -18,6 +21,11 @@ NOT_LOCAL = (
     "This server listens on this machine alone, and must be asked as localhost, 127.0.0.1 or [::1]:"
     " a page elsewhere may have sent you here under a name of its own."
 )
+NOT_OWN = (
+    "Only a page of this server may send something: reload the page, or use `tune-speed steer`."
+)
+SENT_BY = "x-tune-speed"
+"""A header of the page's requests: a form elsewhere cannot send one, nor can a script unasked."""
 HEADERS = {
     "cache-control": "no-store",
     # The page's own policy, in its head, does not cover frames.
@@ -63,8 +71,12 @@ class Guard:
         # A name that an attacker's domain server maps to 127.0.0.1 is in the Host header.
         if self._is_loopback and not is_local(request.headers.get("host", "")):
             return PlainTextResponse(NOT_LOCAL, 403)
-        if self._token is None:
-            return None
+        denied = None if self._token is None else self._token_refusal(request)
+        if denied is not None or request.method in ("GET", "HEAD"):
+            return denied
+        return None if _is_own(request.headers) else PlainTextResponse(NOT_OWN, 403)
+
+    def _token_refusal(self, request: Request) -> Response | None:
         given = request.query_params.get(TOKEN)
         if given is not None:
             return self._welcome(request) if self._fits(given) else _denied()
@@ -90,6 +102,15 @@ class Guard:
 def _bearer(headers: Headers) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _is_own(headers: Headers) -> bool:
+    """Returns whether a page of this server sent it, by all that a browser says of that."""
+    host = headers.get("host", "")
+    # The scheme is left out: a proxy before this server may speak https.
+    is_same = host != "" and headers.get("origin", "").partition("://")[2] == host
+    is_same = is_same and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    return is_same and SENT_BY in headers
 
 
 def _denied() -> Response:

@@ -15,6 +15,7 @@ from tune_speed.reporting.page.study_page import RecipeYaml, recipe_of, section_
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.server.channel import Moment, Part
+from tune_speed.reporting.server.helm import Helm, shown_of
 from tune_speed.reporting.server.live_trial import trial_html
 from tune_speed.reporting.study.reader import StudyReader, boarded
 from tune_speed.reporting.study.view import StudyPart, StudyView
@@ -38,9 +39,11 @@ _OF_TRIAL = re.compile(f"trial-({RUN_ID})")
 class LiveStudy:
     """Reads a study again and again; what it gives out belongs together."""
 
-    def __init__(self, uri: str, study: str, *, recipe_yaml: RecipeYaml) -> None:
+    def __init__(
+        self, uri: str, study: str, *, recipe_yaml: RecipeYaml, helm: Helm | None = None
+    ) -> None:
         """Finds the study. Raises: ConfigError if there is none, ServiceError, StorageError."""
-        self.study, self._uri, self._recipe_yaml = study, uri, recipe_yaml
+        self.study, self._uri, self._recipe_yaml, self._helm = study, uri, recipe_yaml, helm
         self._reader = StudyReader(uri, study)
         # Parts are made in threads, and a reader is for one at a time.
         self._lock = threading.Lock()
@@ -67,14 +70,19 @@ class LiveStudy:
     def _moment(self, view: StudyView, results: "Results") -> Moment:
         seen = glance(view)
         is_live = seen.state in (State.RUNNING, State.QUIET)
-        pulse = _digest(results.stamp, seen.state, fingerprint(view))
-        stamps = {"stamp": results.stamp, "pulse": pulse, "layout": results.layout}
+        steering = shown_of(self._helm, seen)
+        helm = _digest(steering) if steering else ""
+        pulse = _digest(results.stamp, seen.state, fingerprint(view), helm)
+        stamps = {"stamp": results.stamp, "pulse": pulse, "layout": results.layout, "helm": helm}
         facts = {**facts_of(seen, results.parts), **stamps, "trouble": ""}
 
         def part_of(name: str) -> Part | None:
             if name == "running":
-                running = partial(render_part, "study_parts.html.j2", "running")
-                return Part(lambda: running(view, trials_address(self.study)), "pulse")
+                own = (view, trials_address(self.study), steering.get("why") == "")
+                return Part(partial(render_part, "study_parts.html.j2", "running", *own), "pulse")
+            if name == "actions" and steering:
+                make = partial(render_part, "live_parts.html.j2", "actions", steering)
+                return Part(make, "helm")
             if found := _OF_TRIAL.fullmatch(name):
                 return self._trial(seen, found[1])
             return results.part_of(name, facts)

@@ -14,6 +14,7 @@ from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.server.address import address_of, is_loopback, listen
 from tune_speed.reporting.server.app import LivePages
 from tune_speed.reporting.server.guard import Guard
+from tune_speed.reporting.server.helm import Helm
 from tune_speed.tracking.reader.studies import list_studies
 from tune_speed.tracking.store.store import open_store
 
@@ -29,8 +30,11 @@ def serve(
     port: int,
     recipe_yaml: RecipeYaml,
     announce: Callable[[str], None],
+    helm: Helm | None = None,
 ) -> None:
     """Serves the live pages of a store until Ctrl-C; `announce` gets the address to open.
+
+    `helm` steers searches from their pages; None: nobody does.
 
     Where other machines reach it, viewers need a token: $TUNE_SPEED_TOKEN, or a new one. On
     loopback they need one if that variable is set.
@@ -46,15 +50,21 @@ def serve(
         # Importing MLflow takes two seconds, which the first viewer would wait.
         open_store(uri, create=False)
         announce(address_of(listener, token=token))
-        server_of(listener, uri, token=token, recipe_yaml=recipe_yaml).run(sockets=[listener])
+        server = server_of(listener, uri, token=token, recipe_yaml=recipe_yaml, helm=helm)
+        server.run(sockets=[listener])
 
 
 def server_of(
-    listener: socket.socket, uri: str, *, token: str | None, recipe_yaml: RecipeYaml
+    listener: socket.socket,
+    uri: str,
+    *,
+    token: str | None,
+    recipe_yaml: RecipeYaml,
+    helm: Helm | None = None,
 ) -> "Server":
     """Returns a server of a store's live pages, for one run on `listener`."""
     ending = asyncio.Event()
-    pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending).app()
+    pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending, helm=helm).app()
     is_private, port = is_loopback(listener), listener.getsockname()[1]
     return Server(Guard(pages, token=token, is_loopback=is_private, port=port), ending)
 

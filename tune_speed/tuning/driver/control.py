@@ -25,6 +25,7 @@ from tune_speed.core.event_log import EventLog, LogAdvice
 from tune_speed.core.folders import studies_folder
 from tune_speed.runtime.file_lock import file_lock
 from tune_speed.study.schema import check_study_name
+from tune_speed.study.space import SearchSpace
 from tune_speed.study.yaml import read_yaml
 from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver.requests import (
@@ -102,7 +103,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
     folder = folder_of(study)
     own = {"id": secrets.token_hex(4), "at": utc_now()}
     tree = read_yaml(folder / "study.yaml").tree
-    request = checked_request({**own, **checked_in(tree, fields)})
+    request = checked_request({**checked_in(tree, fields), **own})
     if not is_driven(folder):
         raise ConfigError(
             f"study {study} must be searched to be steered, but no search of it runs. Go on with"
@@ -118,6 +119,26 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
     if answer.refused:
         raise ConfigError(f"{request.words}: {answer.text}")
     return answer
+
+
+def outlook(study: str) -> dict[str, Any]:
+    """Returns `why` a study cannot be steered from here, empty where it can, and its `fields`.
+
+    Each of `fields` is searched, and has `name`, `values` in words and `choices`, if it is one.
+    """
+    try:
+        folder = folder_of(study)
+    except ConfigError:
+        why = "its folder is not here; it is steered where it is searched"
+        return {"why": why, "fields": []}
+    if not is_driven(folder):
+        return {"why": "no search of it runs", "fields": []}
+    try:
+        space = SearchSpace.from_tree(read_yaml(folder / "study.yaml").tree["recipe"])
+    except ConfigError as error:
+        return {"why": str(error), "fields": []}
+    fields = [{"name": p.name, "values": p.text(), "choices": p.choices} for p in space.parameters]
+    return {"why": "", "fields": fields}
 
 
 def history(study: str) -> list[dict[str, Any]]:

@@ -140,7 +140,7 @@ def line_of(request: Request) -> dict[str, Any]:
 def checked_request(fields: Mapping[str, Any]) -> Request:
     """Returns the request of what a user asks. Raises: ConfigError with every mistake."""
     action = fields.get("action")
-    if action not in ACTIONS:
+    if not isinstance(action, str) or action not in ACTIONS:
         known = ", ".join(ACTIONS)
         raise ConfigError.of("action", f"must be one of {known}", given=shown(action))
     mistakes = list(config_mistakes(ACTIONS[action], fields, (), fixed="a request has one value"))

@@ -31,8 +31,8 @@
   }, { rootMargin: "60% 0px" });
   const follow = () => places().forEach((place) => watcher.observe(place));
 
-  // What somebody works with is left as it is: lines that were chosen, a figure that is enlarged.
-  const isBusy = (place) => place.querySelector(".brush") || [...place.querySelectorAll(".picture")].some((each) => !each.firstElementChild);
+  // What somebody works with is left as it is: lines that were chosen, an enlarged figure, a button.
+  const isBusy = (place) => place.querySelector(".brush, form[data-action] button:active") || [...place.querySelectorAll(".picture")].some((each) => !each.firstElementChild);
   const isStale = (place) => place.dataset.stamp !== state[place.dataset.follows];
   function isDue(place) {
     const name = place.dataset.part;
@@ -74,6 +74,7 @@
     place.innerHTML = text;
     enliven(place);
     if (before) handle(place, before);
+    showAnswers();
     if (isNew && location.hash.startsWith("#trial-") && place.querySelector("table.all")) {
       // A browser looks for the target of a link only when it follows it.
       location.replace(location.hash);
@@ -91,12 +92,12 @@
     const active = place.contains(document.activeElement) ? document.activeElement : null;
     const sorted = place.querySelector("[aria-sort]");
     return {
-      open: [...place.querySelectorAll("details[open]")].map((each) => each.closest(ROW)?.id),
+      open: [...place.querySelectorAll("details[open]")].map((each) => each.id || each.closest(ROW)?.id),
       values: [...place.querySelectorAll("form [name]")].map((each) => [each.name, each.value]),
       sort: sorted && [sorted.dataset.name, sorted.getAttribute("aria-sort")],
       scrolls: [...place.querySelectorAll(".scroll, pre")].map((each) => [each.scrollTop, each.scrollLeft]),
       focus: active && [active.name, active.id, active.closest(ROW)?.id, active.localName],
-      caret: active?.name === "text" ? [active.selectionStart, active.selectionEnd] : null,
+      caret: Number.isInteger(active?.selectionStart) ? [active.selectionStart, active.selectionEnd] : null,
     };
   }
   function handle(place, before) {
@@ -106,7 +107,8 @@
     }
     for (const form of place.querySelectorAll("form")) form.dispatchEvent(new Event("input"));
     for (const id of before.open.filter(Boolean)) {
-      const details = document.getElementById(id)?.querySelector("details");
+      const found = document.getElementById(id);
+      const details = found?.matches("details") ? found : found?.querySelector("details");
       if (details) details.open = true;
     }
     const header = before.sort && place.querySelector(`[data-name="${CSS.escape(before.sort[0])}"]`);
@@ -137,30 +139,93 @@
     if (bar) [bar.max, bar.value] = [state.planned || state.finished || 1, state.finished];
     if (live.dataset.layout !== undefined) {
       if (state.title) document.title = state.title;
-      if (state.layout && live.dataset.layout !== state.layout) fetchLayout();
+      if (state.layout && layoutOf(live) !== state.layout) fetchLayout();
     }
     fetchNext();
   }
+  const layoutOf = (part) => part.querySelector(".now")?.dataset.layout;
   async function fetchLayout() {
     if (asked.has("layout")) return;
     asked.add("layout");
-    const wanted = state.layout;
+    let waitMs = LEAST_MS;
     try {
       const answer = await fetch(path("parts/layout"), { cache: "no-store" });
       if (answer.ok) {
-        live.innerHTML = await answer.text();
-        live.dataset.layout = wanted;
-        near.clear();
-        watcher.disconnect();
-        enliven(live);
-        follow();
+        // It may be an older one: then it is asked for again.
+        waitMs = Math.max(LEAST_MS, 1000 * Number(answer.headers.get("again-s")));
+        const next = document.createElement("template");
+        next.innerHTML = await answer.text();
+        if (layoutOf(next.content) !== layoutOf(live)) replaceLayout(next.content);
       }
     } catch {
       tell(GONE);
     }
     asked.delete("layout");
-    setTimeout(show, LEAST_MS);
+    setTimeout(show, waitMs);
   }
+  function replaceLayout(next) {
+    const [kept, active] = [document.getElementById("actions"), document.activeElement];
+    live.replaceChildren(next);
+    // It is the same in any layout, and somebody may be typing in it.
+    if (kept) document.getElementById("actions")?.replaceWith(kept);
+    if (kept?.contains(active)) active.focus({ preventScroll: true });
+    near.clear();
+    later.clear();
+    watcher.disconnect();
+    enliven(live);
+    follow();
+  }
+
+  // What is asked of the search, and its answer, which stays beside the button that is made anew.
+  const said = document.getElementById("said");
+  const answers = new Map();
+  function showAnswers() {
+    for (const place of live.querySelectorAll("[data-answer]")) {
+      const text = answers.get(place.dataset.answer) || "";
+      if (place.textContent !== text) place.textContent = text;
+    }
+  }
+  function answered(action, text) {
+    answers.set(action === "go-on" ? "pause" : action, text);
+    said.textContent = text;
+    showAnswers();
+  }
+  function valueOf({ localName, value }) {
+    if (localName === "select") return JSON.parse(value);
+    const text = value.trim();
+    return text === "none" ? null : Number.isFinite(Number(text)) ? Number(text) : text;
+  }
+  function requestOf(form) {
+    const { action, trial } = form.dataset;
+    if (action === "stop") return { action, trial };
+    const filled = [...form.querySelectorAll("[name]")].filter((each) => each.value.trim());
+    // After the first dot, as its form's own name comes before it.
+    const fields = Object.fromEntries(filled.map((each) => [each.name.replace(/^[^.]*[.]/, ""), valueOf(each)]));
+    return action === "try" ? { action, params: fields } : { action, ...fields };
+  }
+  async function steer(form) {
+    const request = requestOf(form);
+    form.setAttribute("aria-busy", "true");
+    answered(request.action, "Asked …");
+    try {
+      const headers = { "content-type": "application/json", "x-tune-speed": "steer" };
+      const answer = await fetch(path("steer"), { method: "POST", headers, body: JSON.stringify(request) });
+      const text = await answer.text();
+      const isJson = (answer.headers.get("content-type") || "").includes("json");
+      const { words, answer: came, error } = isJson ? JSON.parse(text) : { error: text };
+      answered(request.action, error || `${words}: ${came}`);
+      if (answer.ok) live.querySelector(`form[data-action="${request.action}"]`)?.reset();
+    } catch {
+      answered(request.action, "The server does not answer; what was asked may still be done.");
+    }
+    form.removeAttribute("aria-busy");
+  }
+  live.addEventListener("submit", (event) => {
+    const form = event.target.closest("form[data-action]");
+    if (!form) return;
+    event.preventDefault();
+    if (!form.hasAttribute("aria-busy")) steer(form);
+  });
 
   // A page that nobody looks at follows nothing: browsers have few connections to a server.
   function listen() {
