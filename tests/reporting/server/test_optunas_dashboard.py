@@ -1,6 +1,5 @@
 """A search in Optuna's own dashboard: real search, real dashboard, real browser."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browsing import DESKTOP
+from command import run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -20,18 +20,11 @@ if TYPE_CHECKING:
 def test_optunas_dashboard_shows_a_search(browser: "Browser", tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
-    program = "from tune_speed.cli.main import main; main()"
     words = ["search", "digits_quickstart", "--set", "search.trials=4"]
     easy = ["--set", "workload.target.value=0.3", "--set", "recipe.epochs.high=4"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words, *easy],
-        env={**os.environ, "TUNE_SPEED_STUDIES": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    journal = tmp_path / "digits_quickstart" / "optuna.log"
-    assert done.returncode == 0, done.stderr
+    done = run(*words, *easy, folder=tmp_path)
+    journal = tmp_path / "tune_speed_studies" / "digits_quickstart" / "optuna.log"
+    assert done.code == 0, done.err
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         at = f"http://127.0.0.1:{probe.getsockname()[1]}"
