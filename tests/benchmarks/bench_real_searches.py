@@ -83,7 +83,7 @@ def recommendation(board: Row) -> Row:
     return {
         "trial": row["trial_id"],
         "chance": row.get("chance"),
-        "runs": [row["hits"], row["n"]],
+        "runs": [row.get("hits"), row.get("n")],
         "run_s": row["time_to_target_s"],
         "params": row["params"],
     }
