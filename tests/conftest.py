@@ -6,10 +6,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from browsing import Visit
+    from playwright.sync_api import Browser, BrowserContext
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).parent
@@ -115,3 +119,35 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return Done(code, printed.out, printed.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """A browser, started once."""
+    from browsing import chromium
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: "Browser") -> "Iterator[Callable[..., Visit]]":
+    """Opens a page of its own in the browser."""
+    from browsing import DESKTOP, Visit
+
+    contexts: list[BrowserContext] = []
+
+    def make(*, is_offline: bool = True, **options: Any) -> Visit:
+        contexts.append(browser.new_context(**{"viewport": DESKTOP, **options}))
+        contexts[-1].set_default_timeout(10_000)
+        contexts[-1].set_offline(is_offline)
+        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
+        return Visit(contexts[-1])
+
+    yield make
+    for context in contexts:
+        context.close()

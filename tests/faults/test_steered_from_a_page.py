@@ -3,33 +3,22 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import DESKTOP, PHONE, Visit, chromium
+from browsing import DESKTOP, PHONE, Visit
 from command import finished, ledger, start
 from faulty_runs import limits, searching, write_study
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
 
 SOON = limits({"tuning.ray.trial_process.END_S": 2})
-
-
-@pytest.fixture
-def browser() -> "Iterator[Browser]":
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = chromium(playwright.chromium.executable_path)
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @contextmanager
@@ -58,15 +47,14 @@ def opened(page: "Page", address: str) -> None:
 
 
 def test_search_is_paused_changed_and_told_what_to_try_from_its_page(
-    tmp_path: Path, browser: "Browser"
+    tmp_path: Path, visit: Callable[..., Visit]
 ) -> None:
     write_study(
         tmp_path, model="fault: waits, evaluations: 1", trials=3, concurrent=1, hang_after="600s"
     )
-    context = browser.new_context(viewport=DESKTOP)
-    context.set_default_timeout(40_000)
-    visitor = Visit(context)
+    visitor = visit(is_offline=False)
     page = visitor.page
+    page.set_default_timeout(40_000)
     with searching(tmp_path, "tiny.yaml", **SOON) as search:
         search.wait_until(lambda: list((tmp_path / "faults").glob("training-*")))
         with served(tmp_path) as address:
@@ -87,7 +75,6 @@ def test_search_is_paused_changed_and_told_what_to_try_from_its_page(
     assert len(finished(tmp_path)) == 4
     # The browser itself tells that an answer was a refusal.
     assert [each for each in visitor.complaints if "400" not in each] == []
-    context.close()
 
 
 def steer_by_hand(page: "Page", folder: Path) -> None:

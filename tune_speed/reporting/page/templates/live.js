@@ -248,6 +248,8 @@
     source?.close();
     source = null;
   }
+  // What was left alone meanwhile, as somebody worked with it.
+  for (const kind of ["close", "pointerup"]) addEventListener(kind, () => setTimeout(fetchNext), true);
   document.addEventListener("visibilitychange", () => (document.hidden ? hush() : listen()));
   addEventListener("pagehide", hush);
   addEventListener("pageshow", listen);
