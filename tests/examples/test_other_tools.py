@@ -58,7 +58,8 @@ def test_an_example_ends_with_a_recommendation(
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(name)), *words],
         cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},  # Ray writes there.
+        # Ray writes its results there, and would join a cluster that another test has begun.
+        env={**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local"},
         capture_output=True,
         text=True,
         timeout=400,

@@ -194,15 +194,19 @@ def test_a_tuner_that_was_killed_is_restored_with_what_was_learned(tmp_path: Pat
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     words = [sys.executable, str(program), str(tmp_path)]
-    options: dict[str, Any] = {"env": {**os.environ, "TUNE_GLOBAL_CHECKPOINT_S": "1"}, "text": True}
+    # Local: or it would join a cluster that another test has begun on this machine.
+    environment = {**os.environ, "TUNE_GLOBAL_CHECKPOINT_S": "1", "RAY_ADDRESS": "local"}
+    options: dict[str, Any] = {"env": environment, "text": True}
+    begun = tmp_path / "begun"
     with subprocess.Popen(words, start_new_session=True, **options) as process:
-        begun = tmp_path / "begun"
-        deadline_s = time.monotonic() + 120
-        while not begun.exists() or begun.stat().st_size < 6:
-            assert time.monotonic() < deadline_s and process.poll() is None
-            time.sleep(0.2)
-        time.sleep(2)  # Tune writes its state every second.
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            deadline_s = time.monotonic() + 120
+            while not begun.exists() or begun.stat().st_size < 6:
+                assert time.monotonic() < deadline_s and process.poll() is None
+                time.sleep(0.2)
+            time.sleep(2)  # Tune writes its state every second.
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
     done = subprocess.run(words, capture_output=True, timeout=200, check=False, **options)
     # Had it begun anew, trials would have the numbers, hence the seeds, of those before.
     ended = re.search(r"ENDED (\d+) (\d+)", done.stdout)
