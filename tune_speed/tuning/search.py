@@ -192,6 +192,8 @@ def search(
                 tracker.recommend(favourites)
             finally:
                 journal.close()
+                for line in journal.news():  # Of its end, when no view is there to show it.
+                    on_line(line)
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
         best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}

@@ -14,7 +14,7 @@ from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.integrations.learned_cost import LearnedCost
 from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
-from tune_speed.tuning.policy.curve import Curve, Mode
+from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
@@ -108,12 +108,10 @@ class LearningPolicy:
         return Outcome(status, curve.end_s if met_s is None else met_s, curve)
 
     def _met_s(self, curve: Curve) -> float | None:
-        """Returns when the target held [s]; the last value needs no second one that confirms it."""
-        holds = curve.metric >= self.goal.target.goal
-        if self.goal.mode == "fixed_length":
-            return curve.end_s if holds[-1] else None
-        confirmed = np.flatnonzero(holds & np.append(holds[1:], True))
-        return float(curve.train_s[confirmed[0]]) if len(confirmed) else None
+        """Returns when the target held [s]; the last value confirms itself."""
+        whole = Curve(*(np.append(each, each[-1]) for each in curve))
+        at = crossing(whole, target=self.goal.target.goal, mode=self.goal.mode)
+        return None if at is None else float(whole.train_s[at])
 
     def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         given_s = self.goal.cost_s(params) if self.goal.cost_s else None

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -112,10 +112,7 @@ class TimeToTargetSampler(BaseSampler):
     ) -> dict[str, BaseDistribution]:
         """Returns all that trials of the study asked for, with the latest ranges."""
         self._raise_error_if_multi_objective(study)
-        found: dict[str, BaseDistribution] = {}
-        for other in study.get_trials(deepcopy=False):
-            found.update(other.distributions if other.number != trial.number else {})
-        return {name: each for name, each in found.items() if not each.single()}
+        return _asked_for(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -148,19 +145,15 @@ class TimeToTargetSampler(BaseSampler):
 
     def stop_reason(self, study: Study, trial: FrozenTrial) -> str | None:
         """Returns why a running trial cannot win, or None; what `TimeToTargetPruner` asks."""
-        space = self.infer_relative_search_space(study, trial)
-        own = {n: d for n, d in trial.distributions.items() if not d.single()}
+        space = _asked_for([*study.get_trials(deepcopy=False), trial])
         with self._lock:
-            return self._updated(study, trial, {**space, **own}).stop_reason(trial)
+            return self._updated(study, trial, space).stop_reason(trial)
 
     def recommended(self, study: Study) -> Recommendation | None:
         """Returns the configuration of the least expected time to target; None: none met it."""
         trials = study.get_trials(deepcopy=False)
-        space: dict[str, BaseDistribution] = {}
-        for trial in trials:
-            space.update({n: d for n, d in trial.distributions.items() if not d.single()})
         with self._lock:
-            found = self._observed_of(study, space, trials).recommended()
+            found = self._observed_of(study, _asked_for(trials), trials).recommended()
         if not found:
             return None
         best = found[0]
@@ -191,6 +184,12 @@ class TimeToTargetSampler(BaseSampler):
             known = self._observed[study.study_name] = ObservedStudy(self._goal, parameters)
         known.update(trials)
         return known
+
+
+def _asked_for(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """Returns all that trials asked for, with the latest ranges; not what has one value only."""
+    found = {name: each for trial in trials for name, each in trial.distributions.items()}
+    return {name: each for name, each in found.items() if not each.single()}
 
 
 class TimeToTargetPruner(BasePruner):

@@ -12,6 +12,7 @@ from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
+from ray.tune.utils.util import unflatten_dict
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended
@@ -114,7 +115,7 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
         self._runs[trial_id] = _Run(proposal)
         self._live.add(trial_id)
         seed = {} if self._seed_as is None else {self._seed_as: int(proposal.trial_id[1:])}
-        return _nested({**proposal.params, **seed})
+        return unflatten_dict({**proposal.params, **seed})
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """Takes a report, unless the scheduler was given it before."""
@@ -170,7 +171,8 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
     def config_of(self, trial_id: str) -> dict[str, Any]:
         """Returns the configuration of a recommended trial. Raises: KeyError."""
         by_id = {run.proposal.trial_id: run.proposal for run in self._runs.values()}
-        return _nested(by_id[trial_id].params)
+        config: dict[str, Any] = unflatten_dict(by_id[trial_id].params)
+        return config
 
     def save(self, checkpoint_path: str) -> None:
         """Writes target, space and all runs to a file."""
@@ -215,15 +217,3 @@ class TimeToTargetScheduler(FIFOScheduler):  # type: ignore[misc]
         self._search.on_trial_result(trial.trial_id, result)
         stops = self._search.stop_reason(trial.trial_id) is not None
         return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
-
-
-def _nested(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration as the user wrote its space: names are split at slashes."""
-    nested: dict[str, Any] = {}
-    for name, value in params.items():
-        *path, key = name.split("/")
-        place = nested
-        for part in path:
-            place = place.setdefault(part, {})
-        place[key] = value
-    return nested
