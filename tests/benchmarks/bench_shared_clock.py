@@ -21,6 +21,11 @@ median of all ratios, the range that holds 90 % of them, and by how much a recip
 from round to round (standard deviation of its logarithm). Bars for the training clock: τ 0.97,
 median within 2 %, 90 % within 5 %; with `--load` 0.95, 5 % and 10 %. With two rounds or more, the
 same of the runs alone, each round against the medians, says what the machine itself allows.
+
+A machine that is faster while it searches than while recipes run alone would be blamed on the
+clock. So runs alone take reference steps at their evaluations, off their clock, and the training
+clock is compared a second time, at one speed of the machine: its times over the reference step that
+they are told at, those alone over the ones beside them.
 """
 
 import argparse
@@ -68,6 +73,16 @@ class Shared(NamedTuple):
     first_s: float
     wall_s: float
     timing: str
+    reference_s: float
+    """The reference step [s] at the speed at which `train_s` is told; 0: nobody measured it."""
+
+
+class Alone(NamedTuple):
+    """One recipe alone [s]."""
+
+    train_s: float
+    relative: float
+    """Its time over the reference steps beside it."""
 
 
 def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, Any]:
@@ -94,7 +109,7 @@ def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, 
             "model": {"choices": {"resnet20": {}, "preact_resnet": {"depth": 8}}},
             "optimizer": {"sgd": {"lr": 0.1}},
             "lr_schedule": {"one_cycle": {}},
-            "epochs": {"low": 1.0, "high": 5.0, "log": True},
+            "epochs": {"low": 4.0, "high": 20.0, "log": True},
             "batch_size": {"choices": [32, 64, 128]},
             "accumulation_steps": {"choices": [1, 2]},
             "precision": {"choices": ["fp32", "bf16"]},
@@ -143,12 +158,19 @@ def loaded(phase_s: float | None, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> 
 
 
 def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path) -> None:
-    """Runs each recipe alone, in this process, and writes its time and its reference step [s]."""
+    """Runs each recipe alone, in this process; writes its time, and that over reference steps."""
+    import torch
+
+    from tune_speed.runtime.reference_step import ReferenceStep
+    from tune_speed.runtime.step_timer import steady_interval
     from tune_speed.training.objective import finish, run_trial
     from tune_speed.training.recipe import Recipe
     from tune_speed.training.trial import Allotment, TrialSpec
     from tune_speed.training.workload import Workload
 
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    torch.set_num_threads(cpus)
+    reference = ReferenceStep(torch.device(device), synchronize=synchronize)
     times = []
     for number, (params, recipe) in enumerate(recipes):
         spec = TrialSpec(
@@ -165,13 +187,17 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
             ),
         )
         own: list[float] = []
+        relative: list[float] = []
         while not own or (len(own) < MOST_RUNS and sum(own) < ALONE_S):
-            run = finish(run_trial(spec), on_report=lambda record: None).runs[0]
+            reference.begin()
+            run = finish(run_trial(spec), on_report=lambda _: reference.catch_up()).runs[0]
+            reference.catch_up()
             if run.timing == "shared" or run.time_to_target_s is None:
                 others = ", ".join(run.cotenants) or run.note or run.stop_reason
                 raise SystemExit(f"a run must be alone and meet its target, but got: {others}")
             own.append(run.time_to_target_s)
-        times.append(statistics.median(own))
+            relative.append(run.time_to_target_s / steady_interval(reference.times_s)[1])
+        times.append(Alone(statistics.median(own), statistics.median(relative)))
     out.write_text(json.dumps(times))
 
 
@@ -196,11 +222,12 @@ def run_shared(tree: Mapping[str, Any], folder: Path, address: str) -> tuple[Rec
 
 def _shared(run: RunResult, firsts: Mapping[str, float]) -> Shared:
     assert run.time_to_target_s is not None and run.shared_train_s is not None
-    first_s = run.time_to_target_s
+    first_s, reference_s = run.time_to_target_s, 0.0
     if run.step_times:
         (step_time,) = run.step_times
         first_s *= firsts[step_time.key] / step_time.step_s
-    return Shared(run.time_to_target_s, first_s, run.shared_train_s, run.timing.value)
+        reference_s = step_time.reference_s or 0.0
+    return Shared(run.time_to_target_s, first_s, run.shared_train_s, run.timing.value, reference_s)
 
 
 @contextmanager
@@ -238,9 +265,17 @@ def in_a_process(*arguments: Any) -> None:
 
 
 def report(
-    recipes: Recipes, alone: Sequence[float], searches: Sequence[Sequence[Shared]], *, load: bool
+    recipes: Recipes,
+    alone: Sequence[float],
+    relative: Sequence[float],
+    searches: Sequence[Sequence[Shared]],
+    *,
+    load: bool,
 ) -> dict[str, Any]:
-    """Prints the table and the comparisons; returns the figures."""
+    """Prints the table and the comparisons; returns the figures.
+
+    `alone` are the recipes' times alone [s], `relative` those over the reference steps beside them.
+    """
     names = ("train_s", "first_s", "wall_s")
     words = ("training clock", "first window", "raw wall-clock")
     print(f"| recipe | alone [s] | {' | '.join(f'{w}, ratio' for w in words)} |")
@@ -253,17 +288,24 @@ def report(
         name: _compare(word, alone, [[getattr(t, name) for t in trials] for trials in searches])
         for name, word in zip(names, words, strict=True)
     }
+    if all(trial.reference_s for trials in searches for trial in trials):
+        at_one_speed = [[t.train_s / t.reference_s for t in trials] for trials in searches]
+        found["at_one_speed"] = _compare("training clock at one speed", relative, at_one_speed)
+    for name in ("train_s", "at_one_speed"):
+        print(_verdict(name, found[name], load=load) if name in found else "no reference steps")
+    timings = Counter(trial.timing for trials in searches for trial in trials)
+    print(f"clocks: {dict(timings)}")
+    return {"rounds": len(searches), "load": load, "timings": timings, **found}
+
+
+def _verdict(name: str, ours: Mapping[str, Any], *, load: bool) -> str:
     tau_bar, median_bar, single_bar = BARS[load]
-    ours = found["train_s"]
     off = max(1 - ours["from_5"], ours["to_95"] - 1)
     held = (
         ours["tau"] >= tau_bar and abs(ours["median_ratio"] - 1) <= median_bar and off <= single_bar
     )
     bars = f"τ ≥ {tau_bar}, median within {median_bar:.0%}, 90 % within {single_bar:.0%}"
-    print(f"bar ({bars}): {'held' if held else 'missed'}")
-    timings = Counter(trial.timing for trials in searches for trial in trials)
-    print(f"clocks: {dict(timings)}")
-    return {"rounds": len(searches), "load": load, "timings": timings, **found}
+    return f"bar of {name} ({bars}): {'held' if held else 'missed'}"
 
 
 def _compare(
@@ -307,7 +349,7 @@ def main() -> None:
     cpus = options.threads
     device = "cuda" if options.gpu else "cpu"
     tree = study(options.cotenants, cpus, gpu=options.gpu, compiled=options.compile)
-    alone: list[list[float]] = []
+    alone: list[list[Alone]] = []
     shared: list[list[Shared]] = []
     with (
         tempfile.TemporaryDirectory() as name,
@@ -317,17 +359,24 @@ def main() -> None:
             began = time.time()
             out = Path(name) / f"alone-{number}.json"
             with loaded(options.phase if options.load else None):
-                recipes, times = run_shared(tree, Path(name) / f"shared-{number}", address)
-            shared.append(times)
+                recipes, found = run_shared(tree, Path(name) / f"shared-{number}", address)
+            shared.append(found)
             in_a_process(recipes, tree["workload"], cpus, device, out)
-            alone.append(json.loads(out.read_text()))
+            alone.append([Alone(*each) for each in json.loads(out.read_text())])
             print(f"round {number + 1}: {time.time() - began:.0f} s", file=sys.stderr)
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {cpus} threads a trial, {options.cotenants} co-tenants")
-    medians = [statistics.median(times) for times in zip(*alone, strict=True)]
-    figures = report(recipes, medians, shared, load=options.load)
+    times, relative = (
+        [[getattr(each, name) for each in done] for done in alone] for name in Alone._fields
+    )
+    medians, usual = (
+        [statistics.median(each) for each in zip(*rounds, strict=True)]
+        for rounds in (times, relative)
+    )
+    figures = report(recipes, medians, usual, shared, load=options.load)
     if options.rounds > 1:
-        figures["noise"] = _compare("alone against alone", medians, alone)
+        figures["noise"] = _compare("alone against alone", medians, times)
+        figures["noise_at_one_speed"] = _compare("the same at one speed", usual, relative)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
 

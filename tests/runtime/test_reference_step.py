@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tune_speed.runtime.reference_step import SHARE, ReferenceStep
+from tune_speed.runtime.reference_step import COLD, SHARE, TIMED, ReferenceStep
 from tune_speed.runtime.step_timer import time_steps
 
 CPU = torch.device("cpu")
@@ -28,12 +28,32 @@ def test_it_keeps_to_its_share_of_a_window() -> None:
     clock = Ticking(0.004)
     reference = ReferenceStep(CPU, synchronize=clock.synchronize, now=clock.now)
     reference.begin()
-    assert reference.times_s == pytest.approx([0.004])
+    assert reference.times_s == pytest.approx([0.004] * TIMED)
+    others_s = 0.0
     for _ in range(100):
         clock.now_s += 0.01
+        others_s += 0.01
         reference.catch_up()
-    share = sum(reference.times_s) / clock.now_s
-    assert SHARE <= share < SHARE + 0.004 / 0.5
+    share = 1 - others_s / clock.now_s
+    assert SHARE <= share < SHARE + 0.004 * (COLD + TIMED) / 1.0
+
+
+def test_steps_that_find_the_caches_full_of_a_recipe_are_not_told() -> None:
+    clock = Ticking(0.004)
+    since = [0]
+
+    def synchronize() -> None:
+        clock.now_s += 0.004 * (2.0 if since[0] < COLD else 1.0)
+        since[0] += 1
+
+    reference = ReferenceStep(CPU, synchronize=synchronize, now=clock.now)
+    since[0] = 0
+    reference.begin()
+    for _ in range(10):
+        clock.now_s, since[0] = clock.now_s + 0.1, 0
+        reference.catch_up()
+    assert reference.times_s == pytest.approx([0.004] * len(reference.times_s))
+    assert len(reference.times_s) > TIMED
 
 
 def test_a_window_tells_the_mean_of_the_reference_steps_beside_it_and_its_own_without_them() -> (
@@ -67,7 +87,7 @@ def test_it_takes_time_and_leaves_random_numbers_and_flags_as_they_were() -> Non
     with torch.no_grad():
         reference = ReferenceStep(CPU, synchronize=lambda: None)
         reference.begin()
-    assert len(reference.times_s) == 1 and 0 < reference.times_s[0] < 1
+    assert len(reference.times_s) == TIMED and 0 < reference.times_s[0] < 1
     after = torch.get_rng_state(), torch.backends.cudnn.benchmark, torch.is_grad_enabled()
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
     assert math.isfinite(reference.times_s[0])
