@@ -210,10 +210,11 @@ def flags_of(
     """
     take = ReferenceStep._take
 
-    def unseen(reference: ReferenceStep) -> None:
+    def unseen(reference: ReferenceStep) -> float:
         seen = set(driver.flags)
-        take(reference)
+        took_s = take(reference)
         driver.flags &= seen
+        return took_s
 
     monkeypatch.setattr(ReferenceStep, "_take", unseen)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", not deterministic)
