@@ -14,7 +14,9 @@
 
 **Configurations.** Every combination of the space's choices (a cell) comes once in each block of
 runs, in an order of the block's own; within a cell, ranges follow a scrambled Sobol sequence. So
-the first N runs are balanced for any N. Run number i has seed i.
+the first N runs are balanced for any N. Run number i has seed i. With `--configurations N` (to each
+of the three commands) the first N come again and again, which shows how much their runs differ;
+that table has `_seeds` in its name.
 
 **The clock is steps x isolated step time.** The machine may have other work, so the time of a run
 is not taken while it trains: only steps and metric are. A throughput key is what a step's duration
@@ -26,7 +28,7 @@ times `step_time_s`.
 **A table** has a row per run: `params` (JSON by dotted path, as `SearchSpace.read`), `step`,
 `train_s` and `metric` (lists over evaluations, that of the untrained model left out), `status`
 (`done`, `diverged`, `oom`) and `seed`. The file's metadata under `tune_speed` is JSON: name, space,
-target (which about `SHARE_ON_TARGET` of the runs hold), mode, clock, device, command, environment.
+target (which a given share of the runs holds), mode, clock, device, command, environment.
 
 CIFAR-10 is read from two Parquet files (`--data`), whose images are JPEG of quality 75 there:
 results are not those of CIFAR-10 proper, hence `cifar10-jpeg`.
@@ -39,7 +41,7 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -72,8 +74,6 @@ NEVER = Target(value=1.0)
 ENDLESS_S = 1e9
 """A time limit of a run that never binds [s]."""
 SPAN_STEPS = 30
-SHARE_ON_TARGET = {"digits_one_cycle": 0.05, "cifar10_jpeg_subset": 0.15}
-"""Share of a table's runs that hold its target. 5 % of CIFAR-10's are long runs only."""
 STATUSES = {
     Status.REACHED: "done",
     Status.MISSED: "done",
@@ -130,12 +130,17 @@ class Recording:
     workload: Workload
     seed: int
     """Of the choice of configurations."""
+    share_on_target: float
+    """Share of the runs that hold the target. 5 % of CIFAR-10's are long runs only."""
 
 
 def main() -> None:
     arguments = parse_arguments()
     set_up_process(CPU, cpu_threads=1)
     recording = recordings(arguments.data)[arguments.table]
+    if arguments.configurations:
+        table, name = f"{recording.table}_seeds", f"{recording.name}, several seeds each"
+        recording = replace(recording, table=table, name=name)
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.command == "train":
         planned = itertools.islice(
@@ -158,7 +163,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=DATA)
     parser.add_argument("--runs", type=int, default=1008, help="train: runs in all")
     parser.add_argument(
-        "--configurations", type=int, help="train: the first so many, by turns; default: all differ"
+        "--configurations",
+        type=int,
+        help="the first so many by turns, for TABLE_seeds.parquet; default: all differ",
     )
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="train: no run starts later"
@@ -194,6 +201,7 @@ def recordings(data: str) -> dict[str, Recording]:
             space=SearchSpace.from_tree(DIGITS_SPACE),
             workload=digits,
             seed=1,
+            share_on_target=0.05,
         ),
         Recording(
             table="cifar10_jpeg_subset",
@@ -201,6 +209,7 @@ def recordings(data: str) -> dict[str, Recording]:
             space=SearchSpace.from_tree(CIFAR_SPACE),
             workload=cifar,
             seed=2,
+            share_on_target=0.15,
         ),
     )
     return {recording.table: recording for recording in both}
@@ -346,9 +355,7 @@ def write(recording: Recording, work: Path, out: Path) -> None:
     metadata = {
         "name": recording.name,
         "space": recording.space.tree,
-        "target": choose_target(
-            [final_metric(row) for row in rows], SHARE_ON_TARGET[recording.table]
-        ),
+        "target": choose_target([final_metric(row) for row in rows], recording.share_on_target),
         "mode": recording.workload.mode,
         "clock": f"{CLOCK} (the shortest of at least {num_spans} interleaved spans of a key)",
         "step_time_s": step_time_s,
