@@ -144,6 +144,7 @@ def test_without_its_files_a_trial_is_shown_without_its_curve(
         ("t0001", "study/trial, but there is no such trial"),
         ("first/t0009", r"no such trial\. The latest there are first/t"),
         ("fist/t0000", "there is no study 'fist' in .*did you mean `first`\\? It holds"),
+        ("first", "it is a study. Its board: tune-speed leaderboard --study first"),
         ("first/t0008", "has not finished: it is interrupted"),
         (f"{ODD}/t0008", "has not finished: it is interrupted"),
         ("'; DROP TABLE runs", "there is no such trial"),

@@ -245,6 +245,11 @@ def _not_one(
             f"{trial!r} must name one trial, but it fits {', '.join(map(_label, found))}. Give more"
             " of the run id."
         )
+    if client.get_experiment_by_name(trial) is not None:
+        return (
+            f"{trial!r} must name a trial, but it is a study. Its board: tune-speed leaderboard"
+            f" --study {shlex.quote(trial)}; one of its trials: {trial}/t0000."
+        )
     finished = list(islice(runs_with(client, experiments, {}, also=HAS_RECORD), NUM_SUGGESTIONS))
     there = f"The latest there are {', '.join(map(_label, finished))}" if finished else ""
     return (
