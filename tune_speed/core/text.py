@@ -47,6 +47,16 @@ def factor(ratio: float | None, *, none: str = ABSENT) -> str:
     return none if ratio is None else f"{ratio:.2f}×"
 
 
+def device_text(name: str) -> str:
+    """Returns a device's name in words; records have `cpu (1 threads, …)`, which stays."""
+    return name.replace("(1 threads,", "(1 thread,")
+
+
+def recorded_device(part: str) -> str:
+    """Returns a part of a device's name, as `device_text` has it, as records have it."""
+    return part.replace("(1 thread,", "(1 threads,")
+
+
 def seconds(time_s: float | None, digits: int = 3, *, none: str = INFINITE) -> str:
     """Returns a time with so many decimals: `1.234 s`; infinity as `∞`."""
     if time_s is None or math.isinf(time_s):

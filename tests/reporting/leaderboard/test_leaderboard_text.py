@@ -54,7 +54,7 @@ def test_markdown_is_a_table_with_a_header() -> None:
 def test_table_names_device_target_and_trust() -> None:
     text = shown(boards())
     assert "accuracy ≥ 0.9" in text
-    assert "cpu (1 threads, test)" in text
+    assert "cpu (1 thread, test)" in text
     assert "Estimates from a search" in text
 
 

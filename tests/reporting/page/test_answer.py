@@ -20,7 +20,7 @@ def verified(**verification: object) -> dict[str, Any]:
 def test_fastest_estimate_is_the_answer_until_something_is_certified() -> None:
     found = answer(ordinary())
     assert (found.verdict, found.lead, found.figure) == ("estimate", "Fastest known", "0.500 s")
-    assert "to accuracy ≥ 0.9 on cpu (1 threads, test)" in found.claim
+    assert "to accuracy ≥ 0.9 on cpu (1 thread, test)" in found.claim
     assert "12 trials, cost 38 device-seconds" in found.claim  # 2 · 18.85 of ENDS.
     assert "To be sure, certify it" in " ".join(found.sure)
     assert found.winner is not None and found.winner.record.trial_id == "t0000"

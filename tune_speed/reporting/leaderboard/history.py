@@ -10,7 +10,7 @@ from rich.text import Text
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Timing, TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
-from tune_speed.core.text import moment_of, moment_s, printable
+from tune_speed.core.text import device_text, moment_of, moment_s, printable
 from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, timed
 from tune_speed.reporting.leaderboard.tables import csv_of
 from tune_speed.reporting.leaderboard.text import KINDS, NO_TRIALS, describe_params, interval_text
@@ -131,7 +131,7 @@ def history_markdown(history: Sequence[RecordHeld]) -> str:
 
 def _title(held: RecordHeld) -> str:
     what = f"{held.workload}, {KINDS[held.kind]}, the record over time"
-    return f"{what}: {held.goal}, {held.mode}, on {held.device}"
+    return f"{what}: {held.goal}, {held.mode}, on {device_text(held.device)}"
 
 
 def _cells(held: RecordHeld) -> dict[str, str]:

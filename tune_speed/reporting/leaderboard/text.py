@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tune_speed.core.records import CLOCK_WORDS
-from tune_speed.core.text import INFINITE, counted, fixed, interval, short_names
+from tune_speed.core.text import INFINITE, counted, device_text, fixed, interval, short_names
 from tune_speed.reporting.leaderboard.ranking import Board
 
 NO_TRIALS = "No trial met its target yet."
@@ -40,7 +40,7 @@ def title(board: Board) -> str:
     where = f", where {board.where}" if board.where else ""
     return (
         f"{board.workload}, {KINDS[board.kind]}: {board.goal}, {board.mode}, on"
-        f" {board.device}{where}"
+        f" {device_text(board.device)}{where}"
     )
 
 

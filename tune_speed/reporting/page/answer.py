@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tune_speed.core.comparability import fastest, final_goodness, final_metric, sign_of, totals_of
 from tune_speed.core.records import CLOCK_WORDS, Recommended, Status
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, device_text
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
@@ -47,6 +47,10 @@ def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
     return _failed(part) if part.trials else _nothing(part)
 
 
+def _place(part: StudyPart) -> str:
+    return device_text(part.key.device)
+
+
 def cost_text(part: StudyPart) -> str:
     """Returns how many trials there were and what they cost."""
     totals = totals_of(trial.record for trial in (*part.trials, *part.certified))
@@ -85,7 +89,7 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         verdict="certified",
         lead="Fastest of this study" if is_beaten else "Fastest known",
         figure=seconds(row.time_to_target_s),
-        claim=f"to {part.target.words} on {part.key.device} ({how}) – {cost_text(part)}.",
+        claim=f"to {part.target.words} on {_place(part)} ({how}) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
     )
@@ -154,7 +158,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         verdict="estimate",
         lead="Fastest known",
         figure=seconds(row.time_to_target_s),
-        claim=f"to {part.target.words} on {part.key.device} (an estimate from one seed, not"
+        claim=f"to {part.target.words} on {_place(part)} (an estimate from one seed, not"
         f" certified) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
@@ -178,7 +182,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
         verdict="estimate",
         lead="Recommended",
         figure=seconds(best.expected_s),
-        claim=f"to be expected to {part.target.words} on {part.key.device}, misses run again (an"
+        claim=f"to be expected to {part.target.words} on {_place(part)}, misses run again (an"
         f" estimate, not certified) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
@@ -196,7 +200,7 @@ def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
         verdict="missed",
         lead="Target not met",
         figure=f"{metric:.4f}",
-        claim=f"is the nearest that a trial came to {part.target.words} on {part.key.device}:"
+        claim=f"is the nearest that a trial came to {part.target.words} on {_place(part)}:"
         f" {name}, {how_far} – {cost_text(part)}.",
         sure=(
             f"{name}: {nearest.record.stop_reason}.",
@@ -214,7 +218,7 @@ def _failed(part: StudyPart) -> Answer:
         verdict="failed",
         lead="Nothing trained",
         figure=counted(len(part.trials), "failure"),
-        claim=f"on {part.key.device}: {ended} before a first evaluation – {cost_text(part)}.",
+        claim=f"on {_place(part)}: {ended} before a first evaluation – {cost_text(part)}.",
         sure=(f"First, {first.record.trial_id}: {first.record.stop_reason}",),
         winner=None,
         traceback=first.record.runs[-1].traceback,
@@ -226,7 +230,7 @@ def _nothing(part: StudyPart) -> Answer:
         verdict="none",
         lead="Not confirmed",
         figure="no recipe",
-        claim=f"met {part.target.words} on {part.key.device} in more than half of its fresh seeds –"
+        claim=f"met {part.target.words} on {_place(part)} in more than half of its fresh seeds –"
         f" {cost_text(part)}.",
         sure=("The certified runs are listed below, with what each came to.",),
         winner=None,

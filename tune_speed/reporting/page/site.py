@@ -83,6 +83,7 @@ def _environment() -> Environment:
         "web_address": words.web_address,
         "told_tags": words.told_tags,
         "describe_params": describe_params,
+        "device_text": text.device_text,
     }
     return environment
 

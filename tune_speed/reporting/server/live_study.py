@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
-from tune_speed.core.text import ABSENT, counted, duration
+from tune_speed.core.text import ABSENT, counted, device_text, duration
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.page.site import render_part
 from tune_speed.reporting.page.study_page import RecipeYaml, recipe_of, section_of
@@ -233,7 +233,7 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     left_s = None if seen.left_s is None else round(seen.left_s)
     planned = "" if seen.planned is None else f" of {seen.planned:,}"
     # A study of several parts has no time that is the best of all.
-    where = f" on {parts[0].key.device}" if len(parts) > 1 else ""
+    where = f" on {device_text(parts[0].key.device)}" if len(parts) > 1 else ""
     running = len(seen.view.running)
     texts = {
         "state": seen.state.value,

@@ -21,7 +21,7 @@ from tune_speed.core.records import (
     ended_as,
 )
 from tune_speed.core.stats import mean_interval
-from tune_speed.core.text import counted, printable, significant
+from tune_speed.core.text import counted, device_text, printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page.words import clock_text
@@ -48,7 +48,8 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
         f" {record.evaluated_on} part",
-        f"  device           {record.device}, up to {counted(record.max_cotenants, 'co-tenant')}",
+        f"  device           {device_text(record.device)}, up to"
+        f" {counted(record.max_cotenants, 'co-tenant')}",
         f"  clocks [s]       {clocks}",
         f"  speed            {significant(run.images_per_s)} images/s,"
         f" {significant(run.flop_per_s)} FLOP/s, {significant(run.step_time_ms)} ms a step,"
@@ -202,7 +203,9 @@ def as_renderable(trials: Sequence[Trial]) -> RenderableType:
     for key, group in groupby(trials, key=lambda trial: board_key(trial[1])):
         board = list(group)
         kind = {"estimate": "estimates"}.get(key.kind, key.kind)
-        heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
+        heading = (
+            f"{key.workload}, {kind}, on {device_text(key.device)}; protocol {key.protocol_version}"
+        )
         figures = [name for name in FIGURES if name not in ("hits", "n") or kind == "certified"]
         shown = {name: COLUMNS[name] for name in ("trial_id", *figures, *SPEED)}
         columns = {

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.records import Status, TrialRecord, counts_of_ends, ended_as
-from tune_speed.core.text import counted, duration
+from tune_speed.core.text import counted, device_text, duration
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.study.view import RunningTrial, StudyPart, ViewedTrial
 from tune_speed.reporting.watch.status import State, StudyStatus
@@ -188,7 +188,7 @@ def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
     for part in seen.parts[:MAX_PARTS]:
         is_only, key = len(seen.parts) == 1, part.key
         what = "" if is_only else f", workload {key.workload_hash[:8]}: {part.target.words}"
-        yield "device", Text(plain(f"{key.device}{what}"))
+        yield "device", Text(plain(f"{device_text(key.device)}{what}"))
         yield from _best_rows(part, seen.view.study)
     if len(seen.parts) > MAX_PARTS:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.text import recorded_device
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader import mlflow_filter
@@ -83,7 +84,9 @@ def find_trials(
         schema.STATUS: Status.REACHED.value if only_reached else None,
     }
     tags = {key: value for key, value in wanted.items() if value is not None}
-    on_device = "" if device is None else mlflow_filter.tag_contains(schema.DEVICE, device)
+    on_device = (
+        "" if device is None else mlflow_filter.tag_contains(schema.DEVICE, recorded_device(device))
+    )
     with errors_of(uri):
         experiments = experiments_of(client, uri, study)
         runs = runs_with(
@@ -157,7 +160,7 @@ def find_search(uri: str, study: str) -> FoundSearch:
 
 def is_on(name: str, device: str | None) -> bool:
     """Whether a device's name contains `device`, in whatever case; None is in any."""
-    return device is None or device.casefold() in name.casefold()
+    return device is None or recorded_device(device).casefold() in name.casefold()
 
 
 def study_names(uri: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, TimeInterval
-from tune_speed.core.text import INFINITE, counted, significant
+from tune_speed.core.text import INFINITE, counted, device_text, significant
 from tune_speed.tracking import schema
 from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
@@ -85,7 +85,7 @@ def search_note(
         lines.append("None has met the target so far.")
     else:
         name = f"[{plain(best.trial_id)}]({link})" if link else f"**{plain(best.trial_id)}**"
-        lines.append(f"Best: {name}, {_outcome(best)} On {plain(best.device)}.")
+        lines.append(f"Best: {name}, {_outcome(best)} On {plain(device_text(best.device))}.")
         lines += ["", *_next_lines(best)]
     if plan.command:
         lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
