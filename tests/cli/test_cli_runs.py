@@ -85,6 +85,7 @@ def call(
 
 def test_trials_of_a_study_are_listed_with_all_fields(call: Call) -> None:
     rows = json.loads(call("list", "trials", "--study", "digits", "--json").out)
+    assert rows == json.loads(call("list", "trials", "digits", "--json").out)
     assert [(row["device"], row["kind"], row["trial_id"]) for row in rows] == [
         (GPU, "estimate", "t0004"),
         (CPU, "certified", "t0001"),
@@ -131,7 +132,7 @@ def test_a_terminal_and_markdown_have_the_main_figures(call: Call) -> None:
     ("arguments", "told"),
     [
         (("list", "trials"), "must have --study NAME"),
-        (("list", "trials", "t0003"), "`tune-speed show STUDY/TRIAL`"),
+        (("list", "trials", "digits/t0003"), "`tune-speed show STUDY/TRIAL`"),
         (("list", "models", "--top", "3"), "--top must go with `list trials`"),
         (("list", "trials", "--study", "digits", "--where", "lr>"), "lr>\n     ^"),
         (("list", "trials", "--study", "digits", "--where", "optimiser=sgd"), "`optimizer`?"),

@@ -42,7 +42,8 @@ class Listing(StrEnum):
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
     name: Annotated[
-        str | None, typer.Argument(help="Explain this entry: its source and its fields.")
+        str | None,
+        typer.Argument(help="Explain this entry: its source and its fields. Of trials: the study."),
     ] = None,
     study: Annotated[
         str | None,
@@ -78,7 +79,11 @@ def list_(
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
     if name is not None and what is Listing.TRIALS:
-        raise ConfigError("`list trials` takes no name: `tune-speed show STUDY/TRIAL` shows one.")
+        if study is not None or "/" in name:
+            raise ConfigError(
+                "`list trials` takes a study: `tune-speed show STUDY/TRIAL` shows one."
+            )
+        study = name
     if what is Listing.TECHNIQUES and name is None and form is common.ListFormat.MARKDOWN:
         from tune_speed.reporting.listings.listings import techniques_table
 
