@@ -83,6 +83,8 @@ class Alone(NamedTuple):
     train_s: float
     relative: float
     """Its time over the reference steps beside it."""
+    waited: float
+    """Share of it in which it waited for a core, which windows leave out."""
 
 
 def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, Any]:
@@ -188,6 +190,7 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
         )
         own: list[float] = []
         relative: list[float] = []
+        waited: list[float] = []
         while not own or (len(own) < MOST_RUNS and sum(own) < ALONE_S):
             reference.begin()
             run = finish(run_trial(spec), on_report=lambda _: reference.catch_up()).runs[0]
@@ -197,7 +200,8 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
                 raise SystemExit(f"a run must be alone and meet its target, but got: {others}")
             own.append(run.time_to_target_s)
             relative.append(run.time_to_target_s / steady_interval(reference.times_s)[1])
-        times.append(Alone(statistics.median(own), statistics.median(relative)))
+            waited.append((run.cpu_wait_s or 0.0) / run.clocks.train_s)
+        times.append(Alone(*map(statistics.median, (own, relative, waited))))
     out.write_text(json.dumps(times))
 
 
@@ -366,7 +370,7 @@ def main() -> None:
             print(f"round {number + 1}: {time.time() - began:.0f} s", file=sys.stderr)
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {cpus} threads a trial, {options.cotenants} co-tenants")
-    times, relative = (
+    times, relative, waited = (
         [[getattr(each, name) for each in done] for done in alone] for name in Alone._fields
     )
     medians, usual = (
@@ -374,6 +378,8 @@ def main() -> None:
         for rounds in (times, relative)
     )
     figures = report(recipes, medians, usual, shared, load=options.load)
+    figures["waited"] = statistics.median(share for done in waited for share in done)
+    print(f"runs alone waited {figures['waited']:.1%} of their time for a core (median)")
     if options.rounds > 1:
         figures["noise"] = _compare("alone against alone", medians, times)
         figures["noise_at_one_speed"] = _compare("the same at one speed", usual, relative)

@@ -71,7 +71,7 @@ def _ties(board: Board) -> str:
     kinds = {row.interval_of for row in board.rows if row.rank is not None}
     words = {
         "chance": " Intervals are those of the chance that a run meets the target; what often"
-        " misses comes later than its expected time.",
+        " misses (a chance below 90 %) comes later than its expected time.",
         "step time": " Intervals are those of the step time, without the spread over seeds: a lead"
         " may be luck.",
         "none": " Times without an interval say nothing of the spread over seeds: a lead may be"
