@@ -6,11 +6,11 @@ Sides: ours, ours without repeats (`no_repeats`), ours that keeps 100 to 200 tri
 searches of thousands keep 400 to 800), vanilla, random; ours without repeats and vanilla with their
 five fastest run three times more at the end (`…+reruns`); SMAC3, if it is installed (`pip install
 smac`). Of each also the configuration of its fastest run (`…, fastest run`). Each searches each
-benchmark of `simulation/noisy.py` with 20 full runs' worth and 4 workers; what it recommends then
-runs 400 times more. Printed for each:
-the true expected time with restarts over the best that any side has tried in any search there
-(geometric mean over seeds; a search that recommends nothing counts with its whole budget), the
-chance that a run meets the target, and how often it is at least one half.
+benchmark of `simulation/noisy.py`, or tables of recorded runs with several seeds each, with 20 full
+runs' worth and 4 workers; what it recommends then runs 400 times more, or is known by all its runs.
+Printed for each: the true expected time with restarts over the best that any side has tried in any
+search there (geometric mean over seeds; a search that recommends nothing counts with its whole
+budget), the chance that a run meets the target, and how often it is at least one half.
 """
 
 import argparse
@@ -35,7 +35,9 @@ from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
+from tune_speed.tuning.simulation.benchmarks import find_benchmark
 from tune_speed.tuning.simulation.noisy import NOISY, Noisy
+from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 
 BUDGET_RUNS, WORKERS = 20.0, 4
@@ -44,7 +46,7 @@ MOST_CANDIDATES = 12
 Row = dict[str, Any]
 
 
-def ours(benchmark: Noisy, seed: int, *, parts: Parts) -> Policy:
+def ours(benchmark: Noisy | RecordedBenchmark, seed: int, *, parts: Parts) -> Policy:
     return TimeToTarget(
         space=benchmark.space,
         target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
@@ -54,16 +56,16 @@ def ours(benchmark: Noisy, seed: int, *, parts: Parts) -> Policy:
     )
 
 
-def budget_of(benchmark: Noisy) -> float:
+def budget_of(benchmark: Noisy | RecordedBenchmark) -> float:
     return BUDGET_RUNS * benchmark.full_run_s / WORKERS
 
 
-def with_reruns(benchmark: Noisy, seed: int, *, side: str) -> Policy:
+def with_reruns(benchmark: Noisy | RecordedBenchmark, seed: int, *, side: str) -> Policy:
     policy = SIDES[side](benchmark, seed)
     return WithReruns(policy, budget_s=budget_of(benchmark), workers=WORKERS)
 
 
-SIDES: dict[str, Callable[[Noisy, int], Policy]] = {
+SIDES: dict[str, Callable[[Any, int], Policy]] = {
     "ours": partial(ours, parts=Parts()),
     "no_repeats": partial(ours, parts=Parts(repeats=False)),
     "forgets": partial(ours, parts=Parts(most_trials=100)),
@@ -75,11 +77,17 @@ SIDES: dict[str, Callable[[Noisy, int], Policy]] = {
 }
 
 
+def find_noisy(name: str) -> Noisy | RecordedBenchmark:
+    found = find_benchmark(name)
+    assert isinstance(found, Noisy | RecordedBenchmark), f"runs of {name} do not differ"
+    return found
+
+
 def search(task: tuple[str, str, int]) -> list[Row]:
     """Returns a row for what the search recommends, and one for its fastest run."""
     side, name, seed = task
     hush_optuna()
-    benchmark = NOISY[name].fresh(seed)
+    benchmark = find_noisy(name).fresh(seed)
     policy = SIDES[side](benchmark, seed)
     trace = run_policy(policy, benchmark, num_workers=WORKERS, budget_s=budget_of(benchmark))
     hits = [trial for trial in trace.trials if trial.status == Status.REACHED]
@@ -137,7 +145,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--benchmarks", nargs="+", choices=NOISY, default=list(NOISY))
+    parser.add_argument("--benchmarks", nargs="+", default=list(NOISY))
     parser.add_argument("--out", type=Path, help="rows as JSON; searches that are there do not run")
     options = parser.parse_args()
     rows: list[Row] = []

@@ -14,7 +14,7 @@ from tune_speed.tuning.simulation.noisy import Noisy
 
 TOP, TIMES = 5, 3
 PENALTY = 10.0
-"""A miss counts as so many times its own length (PAR10 of algorithm configuration)."""
+"""A miss counts as so many times the longest run (PAR10 of algorithm configuration)."""
 
 
 class WithReruns:
@@ -100,14 +100,14 @@ class WithReruns:
 class Smac:
     """SMAC3's own optimiser and intensifier over its random forest (`pip install smac`).
 
-    What it minimises is the time of a run, of a miss `PENALTY` times its length; it runs a
+    What it minimises is the time of a run, of a miss `PENALTY` times the longest (PAR10); it runs a
     configuration up to three times, as is its default. No trial is stopped.
     """
 
     def __init__(self, benchmark: Noisy, seed: int) -> None:
         from smac import AlgorithmConfigurationFacade, Scenario
 
-        self.spent, self._space = 0.0, benchmark.space
+        self.spent, self._space, self._benchmark = 0.0, benchmark.space, benchmark
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         scenario = Scenario(
             _space_of(benchmark.space),
@@ -154,7 +154,8 @@ class Smac:
 
         self._leader = base.better(self._leader, trial_id, outcome)
         info, is_hit = self._infos[trial_id], outcome.status == Status.REACHED
-        cost = outcome.train_s if is_hit else PENALTY * max(outcome.curve.end_s, 1e-3)
+        # Not times its own length: what does not fit ends at once, and would be the best of all.
+        cost = outcome.train_s if is_hit else PENALTY * self._benchmark.full_run_s
         self._names.setdefault(info.config, trial_id)
         self._smac.tell(info, TrialValue(cost=cost, time=outcome.curve.end_s), save=False)
 

@@ -80,6 +80,16 @@ def test_runs_of_one_configuration_come_by_turns_in_the_order_of_a_search(tmp_pa
     assert len({tuple(finals(seed)) for seed in range(8)}) > 4
 
 
+def test_truth_of_a_configuration_is_that_of_all_its_runs(tmp_path: Path) -> None:
+    ends = ([0.1, 0.95], [0.1, 0.5], [0.1, 0.9], [0.1, 0.2], [0.1, 0.89])
+    rows = [row(sgd(0.1), metric=each) for each in ends]
+    out_of_memory = row(sgd(0.5), status="oom", step=[], train_s=[], metric=[])
+    benchmark = load(tmp_path, *rows, row(sgd(0.2)), out_of_memory)
+    # Two of five met 0.9, and each took 4 s.
+    assert benchmark.truth(sgd(0.1)) == (0.4, 10.0)
+    assert benchmark.truth(sgd(0.2)) == benchmark.truth(sgd(0.5)) == (0.0, math.inf)
+
+
 def test_nearest_run_is_the_one_that_a_plain_search_finds(tmp_path: Path) -> None:
     rows = [json.loads(r["params"]) for r in random_rows(200, seed=2)]
     benchmark = load(tmp_path, *map(row, rows))

@@ -8,18 +8,31 @@ each by a small one of its own.
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Literal
 
 import numpy as np
 
-from tune_speed.tuning.policy.curve import Curve, crossing
+from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 from tune_speed.tuning.simulation.synthetic import NOISE, Synthetic
 
 Kind = Literal["normal", "uneven", "tails"]
 DRAWS = 400
 """Runs from which the true chance and expected time are computed."""
+
+
+def truth_of(runs: Iterable[Curve], *, target: float, mode: Mode) -> tuple[float, float]:
+    """Returns the share of runs of one configuration that meet the target, and all time over hits.
+
+    What does not fit into memory takes no time, and never meets it.
+    """
+    hits, n, spent_s = 0, 0, 0.0
+    for curve in runs:
+        hit = crossing(curve, target=target, mode=mode) if len(curve.train_s) else None
+        hits, n = hits + (hit is not None), n + 1
+        spent_s += curve.end_s if hit is None else float(curve.train_s[hit])
+    return hits / n, spent_s / hits if hits else math.inf
 
 
 class Noisy:
@@ -68,15 +81,9 @@ class Noisy:
 
         Both from 400 runs that no search sees: hits over runs, and all time over hits.
         """
-        rng, hits, spent_s = np.random.default_rng(12_345), 0, 0.0
-        for _ in range(DRAWS):
-            curve = self._run(params, rng)
-            if not len(curve.train_s):
-                return 0.0, math.inf
-            hit = crossing(curve, target=self.target, mode=self.mode)
-            hits += hit is not None
-            spent_s += curve.end_s if hit is None else float(curve.train_s[hit])
-        return hits / DRAWS, spent_s / hits if hits else math.inf
+        rng = np.random.default_rng(12_345)
+        runs = (self._run(params, rng) for _ in range(DRAWS))
+        return truth_of(runs, target=self.target, mode=self.mode)
 
     def _run(self, params: Mapping[str, Any], rng: np.random.Generator) -> Curve:
         curve = self.base.curve(params)
