@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_noisy_search.py --seeds 10 --jobs 2 --out noisy.json
 
-Sides: ours, ours without repeats (`no_repeats`), ours that keeps 100 to 200 trials (`forgets`, as
-searches of thousands keep 400 to 800), vanilla, random; ours without repeats and vanilla with their
-five fastest run three times more at the end (`…+reruns`); SMAC3, if it is installed (`pip install
-smac`). Of each also the configuration of its fastest run (`…, fastest run`). Each searches each
+Sides: ours, ours that ends once nothing better is likely (`until`), ours without repeats
+(`no_repeats`), ours that keeps 100 to 200 trials (`forgets`, as searches of thousands keep 400 to
+800), vanilla, random; ours without repeats and vanilla with their five fastest run three times more
+at the end (`…+reruns`); SMAC3, if it is installed (`pip install smac`). Of each also the
+configuration of its fastest run (`…, fastest run`). Each searches each
 benchmark of `simulation/noisy.py`, or tables of recorded runs with several seeds each, with 20 full
 runs' worth and 4 workers; what it recommends then runs 400 times more, or is known by all its runs.
 Printed for each: the true expected time with restarts over the best that any side has tried in any
@@ -31,6 +32,7 @@ import numpy as np
 from noisy_sides import Smac, WithReruns
 
 from tune_speed.core.records import Status
+from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
@@ -67,6 +69,7 @@ def with_reruns(benchmark: Noisy | RecordedBenchmark, seed: int, *, side: str) -
 
 SIDES: dict[str, Callable[[Any, int], Policy]] = {
     "ours": partial(ours, parts=Parts()),
+    "until": partial(ours, parts=Parts(until=UntilConfig(probability_of_better=0.05))),
     "no_repeats": partial(ours, parts=Parts(repeats=False)),
     "forgets": partial(ours, parts=Parts(most_trials=100)),
     "vanilla": lambda benchmark, seed: new_policy("vanilla", benchmark, seed),
@@ -108,6 +111,7 @@ def search(task: tuple[str, str, int]) -> list[Row]:
             "expected_s": min(expected_s, BUDGET_RUNS * benchmark.full_run_s),
             "best_s": min((time_s for _, time_s in truths.values()), default=math.inf),
             "trials": len(trace.trials),
+            "spent": max(t.ended_s for t in trace.trials) / budget_of(benchmark),
         }
         rows.append(row)
     return rows
@@ -122,8 +126,8 @@ def table(rows: list[Row]) -> Iterator[str]:
     best: dict[str, float] = {}
     for row in rows:
         best[row["benchmark"]] = min(row["best_s"], best.get(row["benchmark"], math.inf))
-    yield "| side | benchmark | expected / best known | chance | at least 0.5 | n |"
-    yield "|---|---|---:|---:|---:|---:|"
+    yield "| side | benchmark | expected / best known | chance | at least 0.5 | budget used | n |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
     for side in dict.fromkeys(row["side"] for row in rows):
         means = []
         for name in dict.fromkeys(row["benchmark"] for row in rows):
@@ -132,12 +136,13 @@ def table(rows: list[Row]) -> Iterator[str]:
                 continue
             logs = [math.log(row["expected_s"] / best[name]) for row in own]
             chances = np.array([row["chance"] for row in own])
+            spent = np.mean([row.get("spent", 1.0) for row in own])
             means.append(float(np.mean(logs)))
             yield (
                 f"| {side} | {name} | {math.exp(means[-1]):.2f} | {chances.mean():.2f}"
-                f" | {(chances >= 0.5).mean():.0%} | {len(own)} |"
+                f" | {(chances >= 0.5).mean():.0%} | {spent:.0%} | {len(own)} |"
             )
-        yield f"| {side} | all | {math.exp(np.mean(means)):.2f} | | | |"
+        yield f"| {side} | all | {math.exp(np.mean(means)):.2f} | | | | |"
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ class WithReruns:
         self._proposed: dict[str, Proposal] = {}
         self._left: list[Mapping[str, Any]] | None = None
         self._rerun: set[str] = set()
-        self.spent = 0.0
+        self.spent, self.why_settled = 0.0, None
 
     @property
     def leader(self) -> Leader | None:
@@ -107,7 +107,8 @@ class Smac:
     def __init__(self, benchmark: Noisy, seed: int) -> None:
         from smac import AlgorithmConfigurationFacade, Scenario
 
-        self.spent, self._space, self._benchmark = 0.0, benchmark.space, benchmark
+        self.spent, self.why_settled = 0.0, None
+        self._space, self._benchmark = benchmark.space, benchmark
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         scenario = Scenario(
             _space_of(benchmark.space),

@@ -166,6 +166,16 @@ WRONG = {
         "search.hold_back",
         "must be greater than or equal to 0, but got -0.1",
     ),
+    ("trials: 4", "until: {probability_of_better: 1.5}"): (
+        11,
+        "search.until.probability_of_better",
+        "must be less than 1, but got 1.5",
+    ),
+    ("trials: 4", "policy: random, until: {probability_of_better: 0.1}"): (
+        11,
+        "search.until",
+        "must be left out with `policy: random`, which does not know what it may still find",
+    ),
     ("1m30s,", "1m30s, longest_pause: 1s,"): (
         11,
         "search.longest_pause",

@@ -91,6 +91,15 @@ class PriorFile(Config):
         return self.file if self.study is None else f"{self.file} {self.study}"
 
 
+class UntilConfig(Config):
+    """When a search ends before its budget is used up."""
+
+    probability_of_better: Annotated[float, Field(gt=0, lt=1)]
+    """Once the rest of the budget finds a better recipe with less than this probability."""
+    better_by: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Share of the recommended recipe's expected time by which a better one is faster."""
+
+
 class SearchConfig(Config):
     """How the space is searched."""
 
@@ -122,6 +131,10 @@ class SearchConfig(Config):
     hold_back: Annotated[float, Field(ge=0, lt=1)] = 0.15
     """Share of the trials, or of the time budget, at the end of a search that tells its favourites
     apart: they are run again with other seeds. 0: none is held back. Only with
+    `policy: time_to_target`."""
+    until: UntilConfig | None = None
+    """Ends the search before its budget is used up, once nothing better is likely to be found and,
+    in `hold_back` of what it took, its favourites were told apart; null: never. Only with
     `policy: time_to_target`."""
     concurrent: Annotated[int, Field(gt=0)] | Literal["auto"] = 2
     """Trials that run at the same time, at most. `auto`: before the first trial it is measured with

@@ -254,6 +254,7 @@ _OF_DEFAULT_POLICY = {
     "points_to_evaluate": "proposes by itself from the start",
     "warm_start": "learns from this study alone",
     "storage": "keeps its trials in memory",
+    "until": "does not know what it may still find",
 }
 
 

@@ -37,6 +37,7 @@ class Baseline(ABC):
         self._num_proposed = 0
         self.spent = 0.0
         self.leader: Leader | None = None
+        self.why_settled: str | None = None
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:

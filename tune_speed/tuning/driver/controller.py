@@ -144,7 +144,7 @@ class SearchController:
             prior_trials=self._prior_trials(),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
-            parts=Parts(hold_back=search.hold_back),
+            parts=Parts(hold_back=search.hold_back, until=search.until),
         )
 
     def _prior_trials(self) -> list[PriorTrial]:
@@ -307,6 +307,8 @@ class SearchController:
         """Why the search ended before its last trial, where nothing is left to try."""
         if not self._is_exhausted or self.num_finished >= self.study.search.trials:
             return None
+        if (settled := self.policy.why_settled) is not None:
+            return settled
         can_beat = " can beat the leader" if self.policy.leader else " is left"
         return f"no untried configuration{can_beat}"
 

@@ -230,13 +230,9 @@ def best_candidate(
     again = search.again(tried) if objective.has_leader and tried else None
     if objective.only_again:
         return again[1] if again else None
-    order = np.argsort(-evidence.ranks, kind="stable")
-    centers = evidence.units[order[:5]]
-    half = settings.num_candidates // 2
-    around = centers[rng.integers(len(centers), size=half)]
-    scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
-    search.add(rng.random((half, len(encoder.parameters))))
-    search.add(_mutated(encoder, around, scale, rng))
+    drawn = candidates(encoder, evidence, num=settings.num_candidates, rng=rng)
+    for part in np.split(drawn, 2):
+        search.add(part)
     for narrow in (0.08, 0.02):
         if search.best:
             centers = np.array([candidate.units for _, candidate in search.best[:4]])
@@ -244,6 +240,18 @@ def best_candidate(
     if again and (not search.best or again[0] > search.best[0][0]):
         return again[1]
     return search.best[0][1] if search.best else None
+
+
+def candidates(
+    encoder: Encoder, evidence: Evidence, *, num: int, rng: np.random.Generator
+) -> FloatArray:
+    """Returns units (num, P): a half drawn evenly, then a half around the best trials."""
+    order = np.argsort(-evidence.ranks, kind="stable")
+    centers, half = evidence.units[order[:5]], num // 2
+    around = centers[rng.integers(len(centers), size=half)]
+    scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
+    evenly = rng.random((half, len(encoder.parameters)))
+    return np.concatenate([evenly, _mutated(encoder, around, scale, rng)])
 
 
 class _Search:

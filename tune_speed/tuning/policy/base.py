@@ -103,6 +103,10 @@ class Policy(Protocol):
     def favourites(self) -> tuple[Recommended, ...]:
         """Configurations that met the target, best first: at most a hundred."""
 
+    @property
+    def why_settled(self) -> str | None:
+        """Why nothing is proposed any more although the budget is not used up; None: it is not."""
+
     def restore(
         self,
         *,

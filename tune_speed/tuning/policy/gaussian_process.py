@@ -106,13 +106,30 @@ class GaussianProcess:
 
     def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns mean (M,) or (M, K) and standard deviation (M,) of f at points (M, D)."""
+        mean, explained, own = self._given(points)
+        variance = math.exp(2 * self._scales.log_signal) + own - (explained**2).sum(axis=0)
+        return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
+
+    def sample(self, points: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
+        """Returns `num` joint draws of f at points (M, D): (num, M, K); all K move together."""
+        mean, explained, own = self._given(points)
+        covariance = _kernel(points, points, self._scales) + own * _same(points, points)
+        covariance -= explained.T @ explained
+        # By its eigenvalues: what is known exactly leaves none that Cholesky's would take.
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        moved = self._unit * (rng.normal(size=(num, len(points))) @ root.T)
+        drawn: FloatArray = mean.reshape(len(points), -1)[None] + moved[..., None]
+        return drawn
+
+    def _given(self, points: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+        """Returns the means of f, what the observations explain, and a configuration's own part."""
         own = self._scales.own * math.exp(2 * self._scales.log_noise)
         cross = _kernel(self._points, points, self._scales)
         cross += own * self._shares[:, None] * _same(self._points, points)
         mean = self._mean + self._unit * (cross.T @ self._coefficients)
         explained = solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
-        variance = math.exp(2 * self._scales.log_signal) + own - (explained**2).sum(axis=0)
-        return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
+        return mean, explained, own
 
 
 def fit_scales(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 
 
@@ -52,6 +53,8 @@ class Parts:
     anything new is tried."""
     hold_back: float = 0.15
     """Share of the budget, at its end, in which only what was tried is run; 0: none."""
+    until: UntilConfig | None = None
+    """When the search ends before its budget does; None: never."""
     cost_margin: float = 0.9
     """A running trial is stopped for its projected end only if this much of it is too long."""
     # A proposal takes 42 ms with 500 trials, and took 0.8 s with 20,000.

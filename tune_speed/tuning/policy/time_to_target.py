@@ -27,6 +27,7 @@ from scipy.stats import qmc
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.core.stats import wilson_interval
+from tune_speed.study.settings import UntilConfig
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective, best_candidate
@@ -39,6 +40,7 @@ from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Known, Trial
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
+from tune_speed.tuning.policy.outlook import chance_of_better
 from tune_speed.tuning.policy.settings import Parts
 
 # Points of the Sobol sequence; proposals past them are drawn at random.
@@ -105,6 +107,10 @@ class TimeToTarget:
         self._known: tuple[int, Model | None] = (-1, None)
         self._tried: list[Candidate] = []
         """Configurations of the least expected times, which may be run again."""
+        self._outlook: tuple[int, float] = (-1, 1.0)
+        """The chance that the rest of the budget finds something better, after so many trials."""
+        self._settled: tuple[float, float] | None = None
+        """Share of the budget at which that was small enough, and the chance; None: not yet."""
 
     @property
     def leader(self) -> Leader | None:
@@ -171,7 +177,7 @@ class TimeToTarget:
         proposal = self._again.pop(0) if self._again else None
         if proposal is not None:
             self._optuna.enter(proposal.trial_id, proposal.params)
-        else:
+        elif self._wanted or self._points or not self._has_settled():
             proposal = self._new_proposal()
         if proposal is not None:
             self._history.begin(proposal)
@@ -221,6 +227,52 @@ class TimeToTarget:
         if status in WHOLE or self._sampler == "gain":
             return float(distance(best, self._history.target.value))
         return self._history.forecast_end(trial)
+
+    @property
+    def why_settled(self) -> str | None:
+        """Why nothing is proposed any more although the budget is not used up."""
+        if self._settled is None or (until := self._parts.until) is None:
+            return None
+        return (
+            f"the chance that the rest of the budget finds a recipe better by"
+            f" {until.better_by:.0%} is {self._settled[1]:.1%}"
+        )
+
+    def _has_settled(self) -> bool:
+        """Whether nothing better is likely to be found, and the favourites were told apart."""
+        until = self._parts.until
+        if until is None or self.leader is None or self._known[1] is None:
+            return False
+        hold_back = self._parts.hold_back if self._parts.repeats else 0.0
+        if self._settled is None and self.spent < 1 - hold_back:
+            chance = self._chance_of_better(until)
+            if chance < until.probability_of_better:
+                self._settled = self.spent, chance
+        return self._settled is not None and self.spent >= self._settled[0] / (1 - hold_back)
+
+    @one_thread()
+    def _chance_of_better(self, until: UntilConfig) -> float:
+        """Returns the chance that what the budget left pays for finds something better."""
+        history, model = self._history, self._known[1]
+        if self._outlook[0] != history.num_finished and model is not None:
+            best_id = self.favourites[0].trial_id
+            best = next(t for t in history.finished if t.proposal.trial_id == best_id)
+            num_ended = history.num_proposed - len(history.running)
+            left = max(1 - self._parts.hold_back - self.spent, 0.0) / max(self.spent, 1e-9)
+            chance = chance_of_better(
+                self._encoder,
+                model,
+                self._evidence,
+                Candidate(best.units, best.proposal.params, best.likely_s),
+                fractions=history.fractions,
+                at_end=history.by_share,
+                allowed=self._allowed,
+                num_tried=max(1, int(left * num_ended) // self._parts.sure_runs),
+                better_by=until.better_by,
+                rng=np.random.default_rng([self._seed, history.num_finished, 13]),
+            )
+            self._outlook = history.num_finished, chance
+        return self._outlook[1]
 
     def _new_proposal(self) -> Proposal | None:
         number = self._history.num_proposed
@@ -424,7 +476,7 @@ class TimeToTarget:
 
     def _repeat(self, rng: np.random.Generator) -> Choice | None:
         """Returns what must be run again before anything new is."""
-        is_end = self.spent >= 1 - self._parts.hold_back
+        is_end = self._settled is not None or self.spent >= 1 - self._parts.hold_back
         if not self._parts.repeats:
             return None
         if not self._history.knows_length:
