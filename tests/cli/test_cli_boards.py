@@ -12,6 +12,7 @@ from making import make_record, make_run
 from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.history import record_history
+from tune_speed.reporting.leaderboard.queries import choices_of
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.study.file import parse_recipe
 from tune_speed.tracking import Tracker, find_trials, open_store
@@ -105,6 +106,33 @@ def test_misses_stand_at_the_end_without_a_rank(call: Call) -> None:
         (1, "reached"),
         (None, "oom"),
     ]
+
+
+def test_best_of_a_choice_keeps_the_best_row_of_each_with_its_rank(call: Call) -> None:
+    options = ("leaderboard", "--device", "cpu", "--kind", "estimate", "--json")
+    (every,) = json.loads(call(*options))
+    (best,) = json.loads(call(*options, "--best-of", "optimizer"))
+    assert [row["params"]["optimizer"] for row in every["rows"]] == ["adamw", "sgd", "sgd"]
+    assert best == {**every, "rows": every["rows"][:2]}
+    assert (
+        json.loads(call(*options, "--best-of", "optimizer", "--top", "1"))[0]["rows"]
+        == (every["rows"][:1])
+    )
+    refused = call("leaderboard", "--best-of", "optimiser", code=2)
+    assert "--best-of must name a choice that was searched" in refused
+    assert "did you mean `optimizer`" in refused.lower()
+    assert "without --best-of" in call("leaderboard", "--history", "--best-of", "n", code=2)
+
+
+def test_choices_below_a_choice_count_and_numbers_do_not() -> None:
+    params = {
+        "model": "timm",
+        "model.timm.name": "lcnet_050",
+        "models": "x",
+        "model.timm.drop": 0.1,
+    }
+    assert choices_of(params, "model") == (("model", "timm"), ("model.timm.name", "lcnet_050"))
+    assert choices_of({"model": "resnet20", "lr": 0.1}, "model") == (("model", "resnet20"),)
 
 
 def test_filter_ranks_and_counts_what_it_holds_for(call: Call) -> None:

@@ -87,6 +87,14 @@ def leaderboard(
     misses: Annotated[
         bool, typer.Option("--misses", help="Trials that missed the target too, at the end.")
     ] = False,
+    best_of: Annotated[
+        str | None,
+        typer.Option(
+            "--best-of",
+            metavar="FIELD",
+            help="Only the best row of each choice of this parameter, such as `model`.",
+        ),
+    ] = None,
     history: Annotated[
         bool, typer.Option("--history", help="Who held the record when, instead.")
     ] = False,
@@ -108,12 +116,14 @@ def leaderboard(
     form = BoardFormat.JSON if as_json else format_
     if history and misses:
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
+    if history and best_of is not None:
+        raise ConfigError("--history must be given without --best-of: it has records, not choices.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
     else:
-        shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
+        shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses, best_of=best_of))
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return

@@ -1,8 +1,12 @@
 """Leaderboards and record histories of a store, of chosen trials."""
 
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tune_speed.core.config import did_you_mean
+from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.tracking.filter.where import Where
@@ -29,11 +33,18 @@ class Choice:
         return {n: getattr(self, n) for n in ("study", "workload", "device", "kind")}
 
 
-def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[Board]:
+def find_boards(
+    choice: Choice, *, top: int, with_misses: bool = False, best_of: str | None = None
+) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    Raises: ServiceError; ConfigError on a filter's field that no trial has.
+    Of each choice that the parameter `best_of` had, only the best row is left, with its rank.
+
+    Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
+    if best_of is not None:
+        every = find_boards(choice, top=sys.maxsize, with_misses=with_misses)
+        return [_best_of_each(board, best_of, top=top) for board in every]
     if with_misses or choice.where is not None:
         trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
         leaders = _leaders(choice, top=1)
@@ -55,6 +66,31 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
         study_totals=leaders.study_totals,
         favourites=leaders.favourites,
     )
+
+
+def _best_of_each(board: Board, name: str, *, top: int) -> Board:
+    chosen = [choices_of(row.params, name) for row in board.rows]
+    if board.rows and not any(chosen):
+        names = dict.fromkeys(
+            k for row in board.rows for k, v in row.params.items() if _is_choice(v)
+        )
+        there = did_you_mean(name, names) or f". There are: {', '.join(names) or 'none'}."
+        raise ConfigError(
+            f"--best-of must name a choice that was searched, but got {name!r}{there}"
+        )
+    first = {key: row for key, row in zip(reversed(chosen), reversed(board.rows), strict=True)}
+    rows = [row for row in board.rows if row is first[choices_of(row.params, name)]]
+    return board.model_copy(update={"rows": tuple(rows[:top])})
+
+
+def choices_of(params: Mapping[str, Any], name: str) -> tuple[tuple[str, Any], ...]:
+    """Returns the choice made for a parameter, and those below it: of `model`, `timm` and which."""
+    of_it = ((key, v) for key, v in params.items() if key == name or key.startswith(f"{name}."))
+    return tuple((key, value) for key, value in of_it if _is_choice(value))
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, str | bool)
 
 
 def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
