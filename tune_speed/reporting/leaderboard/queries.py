@@ -1,8 +1,9 @@
 """Leaderboards and record histories of a store, of chosen trials."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tune_speed.core.comparability import by_target
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.tracking.filter.where import Where
@@ -22,6 +23,8 @@ class Choice:
     """Part of the device's name, in whatever case."""
     kind: str | None = None
     where: Where | None = None
+    target: float | None = None
+    """Value of the target that a board is of."""
 
     @property
     def of_trial(self) -> dict[str, Any]:
@@ -32,27 +35,37 @@ class Choice:
 def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
+    A search for several targets has a board for each, of which all of its trials are read.
+
     Raises: ServiceError; ConfigError on a filter's field that no trial has.
     """
-    if with_misses or choice.where is not None:
-        trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
-        leaders = _leaders(choice, top=1)
-        # Certified trials do not say what the search before them cost.
-        has_cost = choice.where is None and choice.kind is not None
-        return make_boards(
-            trials,
+    is_whole = with_misses or choice.where is not None
+    leaders = _leaders(choice, top=1 if is_whole else top)
+    if is_whole or leaders.has_lower:
+        boards = _boards_of_all(choice, leaders, top=top, with_misses=with_misses)
+    else:
+        boards = make_boards(
+            ((trial.run_id, trial.record) for trial in leaders.trials),
             top=top,
-            with_misses=with_misses,
-            study_totals=leaders.study_totals if has_cost else None,
-            where=choice.where.text if choice.where else "",
+            totals=leaders.totals,
+            study_totals=leaders.study_totals,
             favourites=leaders.favourites,
         )
-    leaders = _leaders(choice, top=top)
+    return [board for board in boards if choice.target in (None, board.target)]
+
+
+def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: bool) -> list[Board]:
+    # The workload of a lower target has a name of its own.
+    found = chosen_trials(replace(choice, workload=None) if leaders.has_lower else choice)
+    trials = [(trial.run_id, each) for trial in found for each in by_target(trial.record)]
+    # Certified trials do not say what the search before them cost.
+    has_cost = choice.where is None and choice.kind is not None
     return make_boards(
-        ((trial.run_id, trial.record) for trial in leaders.trials),
+        [each for each in trials if choice.workload in (None, each[1].workload_name)],
         top=top,
-        totals=leaders.totals,
-        study_totals=leaders.study_totals,
+        with_misses=with_misses,
+        study_totals=leaders.study_totals if has_cost else None,
+        where=choice.where.text if choice.where else "",
         favourites=leaders.favourites,
     )
 
