@@ -149,6 +149,7 @@ class Results:
         where: str | None = None,
         study: str | None = None,
         kind: str | None = None,
+        target: float | None = None,
     ) -> pd.DataFrame:
         """Returns the `n` fastest recipes of each leaderboard, one a row.
 
@@ -163,6 +164,7 @@ class Results:
             where: a filter: `optimizer=sgd and batch_size>=512`.
             study: only of this study.
             kind: only `estimate` or `certified`.
+            target: only leaderboards of this target, where a study has several.
 
         Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
             or does not hold the study.
@@ -176,6 +178,7 @@ class Results:
             device=device,
             kind=_known_kind(kind),
             where=None if where is None else parse_where(where),
+            target=target,
         )
         boards = find_boards(choice, top=n)
         rows = [(board, row) for board in boards for row in board.rows]

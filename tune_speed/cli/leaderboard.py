@@ -45,6 +45,10 @@ WhereOption = Annotated[
         help="Only trials for which this holds, such as 'optimizer=sgd and batch_size>=512'.",
     ),
 ]
+TargetOption = Annotated[
+    float | None,
+    typer.Option("--target", help="Only boards of this target, where a study has several."),
+]
 
 
 def best(
@@ -53,6 +57,7 @@ def best(
     device: common.DeviceOption = None,
     kind: KindOption = None,
     where: WhereOption = None,
+    target: TargetOption = None,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -66,7 +71,7 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
 
     common.check_export(export, format_)
-    boards = find_boards(_choice(study, workload, device, kind, where), top=top)
+    boards = find_boards(_choice(study, workload, device, kind, where, target), top=top)
     form = BoardFormat.JSON if as_json else BoardFormat.TABLE
     common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
     if export is not None:
@@ -81,6 +86,7 @@ def leaderboard(
     device: common.DeviceOption = None,
     kind: KindOption = None,
     where: WhereOption = None,
+    target: TargetOption = None,
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
     ] = 20,
@@ -112,7 +118,7 @@ def leaderboard(
     """
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
 
-    choice = _choice(study, workload, device, kind, where)
+    choice = _choice(study, workload, device, kind, where, target)
     form = BoardFormat.JSON if as_json else format_
     if history and misses:
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
@@ -136,6 +142,7 @@ def _choice(
     device: str | None,
     kind: Kind | None,
     where: str | None,
+    target: float | None,
 ) -> "Choice":
     from tune_speed.reporting.leaderboard.queries import Choice
     from tune_speed.tracking.filter.where import parse_where
@@ -148,6 +155,7 @@ def _choice(
         device=device,
         kind=kind,
         where=None if where is None else parse_where(where),
+        target=target,
     )
 
 
@@ -200,7 +208,7 @@ def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None)
         )
         raise ConfigError(
             f"--export needs one leaderboard to take the best from, but got {len(with_rows)}:"
-            f" {among or 'none'}. Choose with --study, --workload, --device or --where."
+            f" {among or 'none'}. Choose with --study, --workload, --device, --target or --where."
         )
     best, row = with_rows[0].recommended, with_rows[0].rows[0]
     # Of a search, what is recommended: its fastest run was lucky.

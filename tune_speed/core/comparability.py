@@ -1,11 +1,11 @@
 """What two results must share to be compared, and what a group of such results adds up to."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.core.records import LowerTarget, Recommended, Status, TrialRecord
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
@@ -46,6 +46,33 @@ def board_key(record: TrialRecord) -> ComparisonKey:
         protocol_version=record.protocol_version,
         device=record.device,
         kind=record.kind,
+    )
+
+
+def by_target(record: TrialRecord) -> Iterator[TrialRecord]:
+    """Yields the record, and for each lower target as if its trial had been to reach that one."""
+    yield record
+    for lower in record.lower_targets:
+        yield _judged_by(record, lower)
+
+
+def _judged_by(record: TrialRecord, lower: LowerTarget) -> TrialRecord:
+    target = {k: v for k, v in record.workload["target"].items() if k not in ("values", "weights")}
+    runs = []
+    for run in record.runs:
+        time_s = dict(run.crossings).get(lower.value)
+        changes: dict[str, Any] = {"time_to_target_s": time_s, "crossings": ()}
+        changes |= {} if time_s is None else {"status": Status.REACHED}
+        runs.append(run.model_copy(update=changes))
+    return record.model_copy(
+        update={
+            "workload": {**record.workload, "target": {**target, "value": lower.value}},
+            "workload_name": lower.workload_name,
+            "workload_hash": lower.workload_hash,
+            "lower_targets": (),
+            "runs": tuple(runs),
+            "status": runs[-1].status if runs else record.status,
+        }
     )
 
 

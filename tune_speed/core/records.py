@@ -192,6 +192,14 @@ class StepTime(Record):
     """Windows that it is the mean of, at the machine's speed that `reference_s` says."""
 
 
+class LowerTarget(Record):
+    """A target below the one that a trial was to reach, and what results call its workload."""
+
+    value: float
+    workload_name: str
+    workload_hash: str
+
+
 class RunResult(Record):
     """One training with one seed."""
 
@@ -201,6 +209,8 @@ class RunResult(Record):
     """Why the run ended, in words."""
     time_to_target_s: float | None = None
     """Training clock at which the target held [s]; None for anything but `reached`."""
+    crossings: tuple[tuple[float, float], ...] = Field(default=(), exclude_if=lambda met: not met)
+    """Lower targets' values that it met, and the training clock at which each held [s]."""
     evaluations: tuple[Evaluation, ...] = ()
     clocks: Clocks = Field(default_factory=Clocks)
     steps: int = 0
@@ -312,6 +322,8 @@ class TrialRecord(Record):
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
     certificate: dict[str, Any] | None = None
     """Of a certified result: all that `certificate.Certificate` holds."""
+    lower_targets: tuple[LowerTarget, ...] = Field(default=(), exclude_if=lambda each: not each)
+    """Of a search for several targets: those that a run meets on its way, the hardest first."""
 
     @model_validator(mode="before")
     @classmethod

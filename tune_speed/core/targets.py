@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import Evaluation
+from tune_speed.core.records import Evaluation, RunResult, Status
 
 SHARES = ("accuracy", "macro_f1", "micro_f1", "top5_accuracy")
 """Metrics in [0, 1] of which more is better."""
@@ -25,6 +25,17 @@ class Target(Config):
     """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     mode: Literal["max", "min"] = "max"
     """Whether more is better, or less, as of a loss."""
+    values: tuple[float, ...] = Field(default=(), exclude_if=lambda values: not values)
+    """Of a search for several targets at once: each value, the hardest of which is `value`. A run
+    trains towards that one, and counts for each that it meets on its way."""
+    weights: tuple[float, ...] = Field(default=(), exclude_if=lambda weights: not weights)
+    """How much a gain at each of `values` counts when a trial is chosen; none: all the same."""
+
+    @field_validator("values", "weights", mode="before")
+    @classmethod
+    def _from_list(cls, given: Any) -> Any:
+        # YAML and JSON have lists, which strict validation does not take for a tuple.
+        return tuple(given) if isinstance(given, list) else given
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -38,6 +49,40 @@ class Target(Config):
             raise ValueError("mode must be min for loss: less of it is better")
         return self
 
+    @model_validator(mode="after")
+    def _has_possible_values(self) -> Self:
+        if not self.values and not self.weights:
+            return self
+        if len(set(self.values)) != len(self.values) or len(self.values) < 2:
+            raise ValueError("values must be two different numbers or more")
+        if self.value != hardest(self.values, self.mode):
+            must = "value must be left out, or be the hardest of values"
+            raise ValueError(f"{must}: {hardest(self.values, self.mode):g}")
+        if self.weights and len(self.weights) != len(self.values):
+            raise ValueError(f"weights must be one for each of the {len(self.values)} values")
+        if any(not 0 < weight < math.inf for weight in self.weights):
+            raise ValueError("weights must be more than 0")
+        for each in self.values:
+            self.at(each)
+        return self
+
+    def at(self, value: float) -> "Target":
+        """Returns the target of one value alone. Raises: ValueError if it is none."""
+        return Target(metric=self.metric, value=value, mode=self.mode)
+
+    @property
+    def lower(self) -> tuple["Target", ...]:
+        """Those of `values` but the hardest, the hardest of them first."""
+        rest = sorted(set(self.values) - {self.value}, reverse=self.mode == "max")
+        return tuple(map(self.at, rest))
+
+    def weight(self, value: float) -> float:
+        """Returns the weight of one of `values`, so that they come to 1; 1 without `values`."""
+        if not self.values:
+            return 1.0
+        weights = self.weights or (1.0,) * len(self.values)
+        return weights[self.values.index(value)] / sum(weights)
+
     @property
     def is_share(self) -> bool:
         """Whether the metric is a share of which more is better."""
@@ -47,6 +92,11 @@ class Target(Config):
     def words(self) -> str:
         """The target for people: `accuracy ≥ 0.97`."""
         return f"{self.metric} {SIGNS[self.mode]} {self.value:g}"
+
+    @property
+    def all_words(self) -> str:
+        """All of several targets: `accuracy ≥ 0.97, 0.95`."""
+        return ", ".join([self.words, *(f"{each.value:g}" for each in self.lower)])
 
     def holds(self, metric: float) -> bool:
         """Returns whether a value of the metric is good enough."""
@@ -74,6 +124,11 @@ class Target(Config):
         return self.value if self.is_share else 1.0
 
 
+def hardest(values: Sequence[float], mode: str) -> float:
+    """Returns the value that is met last."""
+    return max(values) if mode == "max" else min(values)
+
+
 class Task(Config):
     """What must be reached, and in which time."""
 
@@ -91,6 +146,27 @@ class Task(Config):
     def label(self) -> str:
         """What results call it, the target included."""
         raise NotImplementedError
+
+    def at(self, value: float) -> Self:
+        """Returns the task with one target alone."""
+        return self.model_copy(update={"target": self.target.at(value)})
+
+    def crossings(self, run: RunResult) -> tuple[tuple[float, float], ...]:
+        """Returns each lower target that a run met, and the training clock [s] at which it did.
+
+        As `crossing` has it, of a run of its own for that target: `fixed_length` counts the end.
+        """
+        at_end = run.status in (Status.REACHED, Status.MISSED)
+        on_grid = self.on_grid(run.evaluations)
+        times = {
+            each.value: self.at(each.value).crossing(on_grid, at_end=at_end)
+            for each in self.target.lower
+        }
+        return tuple((value, time_s) for value, time_s in times.items() if time_s is not None)
+
+    def on_grid(self, evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """Returns the evaluations that confirm a pass before them in `anytime` mode."""
+        return evaluations
 
     def metric_of(self, evaluation: Evaluation) -> float:
         """Returns the target metric's value in `evaluation`, NaN where it has none."""

@@ -94,7 +94,7 @@ class LiveView:
             for word in ENDS_IN_WORDS
             if self._counts[word]
         ]
-        goal = f"target {self._target.words}" if self._best is None else self._best_text()
+        goal = f"target {self._target.all_words}" if self._best is None else self._best_text()
         rows = [
             (trial_id, *self._progress(evaluation), chosen)
             for trial_id, (evaluation, chosen) in list(self._running.items())[:MOST_RUNNING]

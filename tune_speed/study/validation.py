@@ -99,6 +99,8 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
             yield from grid_mistakes(space)
     if found.get("search") == []:
         yield from policy_mistakes(tree["search"] or {})
+    if found.get("workload") == found.get("search", []) == []:
+        yield from _several_mistakes(tree)
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
@@ -270,6 +272,23 @@ def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
             must = f"must be left out with `policy: {policy}`, which {instead}"
             hint = f"Leave out one of the two; `policy: {own['policy']}` takes this."
             yield Mistake(("search", name), must, shown(value), hint)
+
+
+def _several_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields settings of a search that are for one target only, where there are several."""
+    workload, search = tree.get("workload"), tree.get("search") or {}
+    target = workload.get("target") if isinstance(workload, Mapping) else None
+    if not isinstance(target, Mapping) or not target.get("values"):
+        return
+    for name, default in (
+        ("policy", "time_to_target"),
+        ("sampler", "gain"),
+        ("storage", None),
+        ("until", None),
+    ):
+        if (value := search.get(name, default)) != default:
+            must = "must be left out with several targets, which are searched by the default alone"
+            yield Mistake(("search", name), must, shown(value), "Give one value of the target.")
 
 
 def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:

@@ -60,7 +60,7 @@ class Workload(Task):
         if self.name is not None:
             return self.name
         for name, workload in WORKLOADS.items():
-            if workload == self:
+            if workload == self.at(self.target.value):
                 return name
         return f"{self.dataset_name}-{self.target.metric}-{self.target.value:g}"
 
@@ -99,13 +99,22 @@ class Workload(Task):
         Evaluations are in their order, that of the untrained model included; `num_train`, the size
         of the training part, is the grid by default.
         """
+        on_grid = self._on_grid(evaluations, grid=self.grid(num_train=num_train))
+        return self.crossing(on_grid, at_end=at_end)
+
+    def on_grid(self, evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """See `Task`."""
+        trained = [each for each in evaluations if each.epoch]
+        num_train = round(trained[-1].samples / trained[-1].epoch) if trained else 1
+        return self._on_grid(evaluations, grid=self.grid(num_train=max(1, num_train)))
+
+    def _on_grid(self, evaluations: Sequence[Evaluation], *, grid: int) -> Sequence[Evaluation]:
         if self.mode == "fixed_length":
-            return self.crossing(evaluations, at_end=at_end)
-        grid = self.grid(num_train=num_train)
+            return evaluations
         first_of: dict[int, Evaluation] = {}
         for evaluation in evaluations:
             first_of.setdefault(evaluation.samples // grid, evaluation)
-        return self.crossing(list(first_of.values()), at_end=at_end)
+        return list(first_of.values())
 
     def located(self) -> "Workload":
         """Returns the same workload with absolute paths: trials run in folders of their own."""
@@ -125,8 +134,9 @@ class Workload(Task):
         return fields
 
     def identity(self, *, data_hash: str) -> str:
-        """Returns a hash over all that defines the task."""
-        fields = self.task_fields()
+        """Returns a hash over all that defines the task: of several targets, with the hardest."""
+        # What lower targets are counted too changes neither the runs nor when they met this one.
+        fields = self.at(self.target.value).task_fields()
         # Hashes of workloads on record were made before there was another mode.
         if self.target.mode == "max":
             del fields["target"]["mode"]

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.core.comparability import board_key
+from tune_speed.core.comparability import board_key, by_target
 from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
@@ -188,18 +188,27 @@ def search(
                 was_stopped = _run(
                     controller, view, notes, nodes, tracker, journal, steerer, driving
                 )
-                favourites = controller.favourites
-                tracker.recommend(favourites)
+                favourites, lower = controller.favourites, controller.lower_favourites
+                tracker.recommend(favourites, *lower)
             finally:
                 journal.close()
                 for line in journal.news():  # Of its end, when no view is there to show it.
                     on_line(line)
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
-        best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}
+        best = {
+            board_key(record): own
+            for number, own in enumerate((favourites, *lower))
+            for each in own[:1]
+            for record in list(by_target(ledger.records[each.trial_id]))[number : number + 1]
+        }
         return SearchResult(
             records=records,
-            boards=tuple(make_boards(((None, r) for r in records), favourites=best)),
+            boards=tuple(
+                make_boards(
+                    ((None, r) for each in records for r in by_target(each)), favourites=best
+                )
+            ),
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -309,7 +318,7 @@ def _track_steering(tracker: Tracker, controller: SearchController) -> None:
     answers, study = controller.ledger.answers.values(), controller.study
     if answers:
         tags = {
-            "target": study.workload.target.words,
+            "target": study.workload.target.all_words,
             "trials": str(study.search.trials),
             "concurrent": str(study.search.at_once),
             "ends_at": _ends_at(controller.time_left_s()),
@@ -341,7 +350,7 @@ def _run(
     def tick() -> None:
         for line in (*nodes.messages(), *tracker.news(), *journal.news()):
             view.note(line)
-        tracker.recommend(controller.favourites)
+        tracker.recommend(controller.favourites, *controller.lower_favourites)
         view.tick()
 
     def stopping() -> None:
@@ -418,7 +427,7 @@ def tags_of(
     return {
         "workload": study.workload.label,
         "workload_hash": workload_hash,
-        "target": target.words,
+        "target": target.all_words,
         "mode": study.workload.mode,
         "trials": str(search.trials),
         "concurrent": str(search.at_once),

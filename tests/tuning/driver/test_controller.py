@@ -567,3 +567,46 @@ def test_trials_keep_weights_only_where_the_study_asks_for_a_model(
     assert third.keep is not None and third.keep.at_most_s == 2.0
     controller.finished(ended(second, Status.MISSED))
     assert [p.name for p in (tmp_path / "study" / "weights").iterdir()] == [f"{first.trial_id}.pt"]
+
+
+def test_a_trial_for_several_targets_says_when_it_met_each(tmp_path: Path) -> None:
+    text = STUDY.replace("workload: digits", SEVERAL).replace("policy: random_cap, ", "")
+    file = tmp_path / "several.yaml"
+    file.write_text(text)
+
+    def session(ledger: Ledger) -> SearchController:
+        return SearchController(
+            study=load_study(file),
+            workload_hash="w",
+            ledger=ledger,
+            allotment=Allotment(device="cpu"),
+            observers=[],
+            identify=lambda task: f"hash of {task.target.value}",
+        )
+
+    with Ledger(tmp_path / "ledger") as ledger:
+        controller = session(ledger)
+        spec = propose(controller)
+        points = [(10, 0.91), (20, 0.92), (30, 0.7)]
+        evaluations = tuple(
+            make_evaluation(step=step, train_s=step / 10, accuracy=a) for step, a in points
+        )
+        run = make_run(Status.CAPPED).model_copy(update={"evaluations": evaluations})
+        record = make_record(spec, spec.recipe, run, started_at="")
+        controller.finished(record)
+        (lower,) = record.lower_targets
+        assert (lower.value, lower.workload_hash) == (0.9, "hash of 0.9")
+        assert record.status is Status.CAPPED and record.runs[0].crossings == ((0.9, 1.0),)
+        assert controller.favourites == ()
+        ((best,),) = controller.lower_favourites
+        assert (best.study, best.trial_id, best.expected_s) == ("conducted", "t0000", 1.0)
+    with Ledger(tmp_path / "ledger") as again:
+        assert session(again).lower_favourites == controller.lower_favourites
+
+
+SEVERAL = """workload:
+  dataset: digits
+  target: {values: [0.97, 0.9]}
+  mode: anytime
+  eval_every_samples: 320
+"""

@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tune_speed.core.comparability import by_target
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
@@ -26,6 +27,8 @@ class Choice:
     """Part of the device's name, in whatever case."""
     kind: str | None = None
     where: Where | None = None
+    target: float | None = None
+    """Value of the target that a board is of."""
 
     @property
     def of_trial(self) -> dict[str, Any]:
@@ -38,32 +41,41 @@ def find_boards(
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    Of each choice that the parameter `best_of` had, only the best row is left, with its rank.
+    Of each choice that the parameter `best_of` had, only the best row is left, with its rank. A
+    search for several targets has a board for each, of which all of its trials are read.
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
     if best_of is not None:
         every = find_boards(choice, top=sys.maxsize, with_misses=with_misses)
         return [_best_of_each(board, best_of, top=top) for board in every]
-    if with_misses or choice.where is not None:
-        trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
-        leaders = _leaders(choice, top=1)
-        # Certified trials do not say what the search before them cost.
-        has_cost = choice.where is None and choice.kind is not None
-        return make_boards(
-            trials,
+    is_whole = with_misses or choice.where is not None
+    leaders = _leaders(choice, top=1 if is_whole else top)
+    if is_whole or leaders.has_lower:
+        boards = _boards_of_all(choice, leaders, top=top, with_misses=with_misses)
+    else:
+        boards = make_boards(
+            ((trial.run_id, trial.record) for trial in leaders.trials),
             top=top,
-            with_misses=with_misses,
-            study_totals=leaders.study_totals if has_cost else None,
-            where=choice.where.text if choice.where else "",
+            totals=leaders.totals,
+            study_totals=leaders.study_totals,
             favourites=leaders.favourites,
         )
-    leaders = _leaders(choice, top=top)
+    return [board for board in boards if choice.target in (None, board.target)]
+
+
+def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: bool) -> list[Board]:
+    # The workload of a lower target has a name of its own.
+    found = chosen_trials(replace(choice, workload=None) if leaders.has_lower else choice)
+    trials = [(trial.run_id, each) for trial in found for each in by_target(trial.record)]
+    # Certified trials do not say what the search before them cost.
+    has_cost = choice.where is None and choice.kind is not None
     return make_boards(
-        ((trial.run_id, trial.record) for trial in leaders.trials),
+        [each for each in trials if choice.workload in (None, each[1].workload_name)],
         top=top,
-        totals=leaders.totals,
-        study_totals=leaders.study_totals,
+        with_misses=with_misses,
+        study_totals=leaders.study_totals if has_cost else None,
+        where=choice.where.text if choice.where else "",
         favourites=leaders.favourites,
     )
 

@@ -9,6 +9,7 @@ from tune_speed.core.comparability import (
     ComparisonKey,
     best_metric,
     board_key,
+    by_target,
     goodness,
     target_of,
 )
@@ -115,10 +116,13 @@ class StudyReader:
 
 def boarded(view: StudyView) -> StudyView:
     """Returns the view with its boards."""
-    pairs = [(trial.run_id, trial.record) for trial in (*view.trials, *view.certified)]
+    every = (*view.trials, *view.certified)
+    pairs = [(trial.run_id, record) for trial in every for record in by_target(trial.record)]
     said = [{schema.PREFIX + k: v for k, v in s.tags.items()} for s in view.searches]
     keys = {board_key(record) for _, record in pairs}
-    found = favourites_on(keys, [schema.unpack_favourites(each) for each in said])
+    found = favourites_on(
+        keys, [each for tags in said for each in schema.unpack_all_favourites(tags)]
+    )
     return replace(view, boards=tuple(make_boards(pairs, with_misses=True, favourites=found)))
 
 

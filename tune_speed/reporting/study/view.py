@@ -5,11 +5,11 @@ protocol and one device. Nothing is ever drawn or ranked across parts.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tune_speed.core.comparability import ComparisonKey, board_key, fastest, target_of
+from tune_speed.core.comparability import ComparisonKey, board_key, by_target, fastest, target_of
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
@@ -121,10 +121,14 @@ class StudyView:
 
     @property
     def parts(self) -> tuple[StudyPart, ...]:
-        """The trials, split into what may be compared; the part with the most trials first."""
-        keys = dict.fromkeys(part_key(trial.record) for trial in (*self.trials, *self.certified))
+        """The trials, split into what may be compared; the part with the most trials first.
+
+        Each lower one of several targets has a part of its own, of the same trials.
+        """
+        trials, certified = _by_target(self.trials), _by_target(self.certified)
+        keys = dict.fromkeys(part_key(trial.record) for trial in (*trials, *certified))
         parts = [
-            StudyPart(key=key, trials=_of(self.trials, key), certified=_of(self.certified, key))
+            StudyPart(key=key, trials=_of(trials, key), certified=_of(certified, key))
             for key in keys
         ]
         return tuple(sorted(parts, key=lambda part: -len(part.trials)))
@@ -149,6 +153,14 @@ def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
         elapsed_s += moment - before if running else 0.0
         clock[moment], before, running = elapsed_s, moment, running + change
     return {trial.run_id: clock[finish] for trial, (_, finish) in zip(trials, spans, strict=True)}
+
+
+def _by_target(trials: Sequence[ViewedTrial]) -> list[ViewedTrial]:
+    return [
+        each if judged is each.record else replace(each, record=judged)
+        for each in trials
+        for judged in by_target(each.record)
+    ]
 
 
 def _of(trials: Sequence[ViewedTrial], key: ComparisonKey) -> tuple[ViewedTrial, ...]:

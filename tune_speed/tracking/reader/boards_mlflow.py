@@ -36,7 +36,8 @@ class Search(NamedTuple):
     experiment_id: str
     study: str
     totals: dict[ComparisonKey, Totals] | None
-    favourites: schema.Favourites
+    favourites: tuple[schema.Favourites, ...]
+    """One board after the other; of several targets, those of the lower ones last."""
 
 
 class BoardReader(ABC):
@@ -101,7 +102,7 @@ class MlflowReader(BoardReader):
                 experiment,
                 tags.get(schema.STUDY, ""),
                 schema.unpack_boards(tags),
-                schema.unpack_favourites(tags),
+                schema.unpack_all_favourites(tags),
             )
             for run_id, experiment, tags in infos
         ]

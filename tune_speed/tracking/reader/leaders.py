@@ -40,6 +40,8 @@ class Leaders:
     led to."""
     favourites: dict[ComparisonKey, list[Recommended]]
     """What searches recommend on each board, what has the least expected time first."""
+    has_lower: bool = False
+    """Whether a search had several targets: the boards of lower ones have no leaders here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,7 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
             by_place.setdefault(place, []).append(totals)
     parts = {place: sum_of(each) for place, each in by_place.items()}
     keys = sorted({key for key, _ in parts if wanted.takes(key)})
-    favourites = favourites_on(keys, [search.favourites for search in searches])
+    favourites = favourites_on(keys, [each for search in searches for each in search.favourites])
     trials: list[TrackedTrial] = []
     for key in keys:
         leading = _leading(reader.in_order(key), top + 1)
@@ -125,6 +127,7 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
         favourites=favourites,
+        has_lower=any(len(search.favourites) > 1 for search in searches),
     )
 
 

@@ -17,6 +17,7 @@ from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import (
     CLOCKED,
     Evaluation,
+    LowerTarget,
     Recommended,
     RunResult,
     Status,
@@ -94,6 +95,7 @@ class SearchController:
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self.now = allotment, observers, now
         self._identify = identify
+        self._lower_targets = self._find_lower_targets()
         self.is_paused = is_paused(ledger.answers.values())
         self.stood_s = 0.0
         """Seconds for which it was paused and no trial ran: they are not of the time budget."""
@@ -117,6 +119,18 @@ class SearchController:
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
         self._take_over()
 
+    def _find_lower_targets(self) -> tuple[LowerTarget, ...]:
+        tasks = [self.study.workload.at(each.value) for each in self.study.workload.target.lower]
+        assert self._identify is not None or not tasks, tasks
+        return tuple(
+            LowerTarget(
+                value=task.target.value,
+                workload_name=task.label,
+                workload_hash=self._identify(task) if self._identify else "",
+            )
+            for task in tasks
+        )
+
     def _make_best_weights(self) -> BestWeights | None:
         if self.study.tracking.log_model != "best":
             return None
@@ -133,10 +147,17 @@ class SearchController:
         from tune_speed.tuning.policy.settings import Parts
 
         workload, search, space = self.study.workload, self.study.search, self.study.space
+        aim = workload.target
         return make_policy(
             search.policy,
             space=space,
-            target=base.SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
+            target=base.SearchTarget(
+                aim.goal,
+                workload.mode,
+                workload.max_train_s,
+                tuple(aim.score(each.value) for each in aim.lower),
+                tuple(aim.weight(each.value) for each in (aim, *aim.lower)),
+            ),
             cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
@@ -301,6 +322,13 @@ class SearchController:
         """Configurations that met the target, what is recommended first."""
         own = {"study": self.study.name}
         return tuple(each.model_copy(update=own) for each in self.policy.favourites)
+
+    @property
+    def lower_favourites(self) -> tuple[tuple[Recommended, ...], ...]:
+        """Of several targets, the favourites of each lower one, the hardest first."""
+        own = {"study": self.study.name}
+        found = getattr(self.policy, "lower_favourites", ())
+        return tuple(tuple(each.model_copy(update=own) for each in best) for best in found)
 
     @property
     def why_exhausted(self) -> str | None:
@@ -492,6 +520,7 @@ class SearchController:
             recipe=kind.recipe_of(self.study.space.build(proposal.params)),
             workload=self.study.workload,
             workload_hash=self.workload_hash,
+            lower_targets=self._lower_targets,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,

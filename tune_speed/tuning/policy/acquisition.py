@@ -207,6 +207,18 @@ class Model:
         return GaussianProcess(points, values, none, scales)
 
 
+class Aim(NamedTuple):
+    """One of several targets of a search, and what is known of it: see `best_candidate`."""
+
+    model: Model
+    evidence: Evidence
+    running: tuple[FloatArray, FloatArray]
+    objective: Objective
+    tried: Sequence[Candidate]
+    weight: float
+    """Of its gains; those of all targets come to 1."""
+
+
 def best_candidate(
     encoder: Encoder,
     model: Model,
@@ -218,19 +230,25 @@ def best_candidate(
     tried: Sequence[Candidate],
     rng: np.random.Generator,
     settings: AcquisitionSettings,
+    others: Sequence[Aim] = (),
 ) -> Candidate | None:
     """Returns the maximum of the acquisition function; None if none is allowed.
 
     The evidence are finished trials; of running ones there are units (R, P) and likely costs (R,)
-    [s]. Gains are measured against the objective. `tried` may be run again.
+    [s]. Gains are measured against the objective. `tried` may be run again. With `others`, which
+    are further targets, it is the maximum of the weighted sum of all gains.
     """
     search = _Search(encoder, model, running, objective, allowed, settings)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
     again = search.again(tried) if objective.has_leader and tried else None
+    if others:
+        search.take(others)
+        again = search.again_at_any(tried, others)
     if objective.only_again:
         return again[1] if again else None
-    drawn = candidates(encoder, evidence, num=settings.num_candidates, rng=rng)
+    centers = np.concatenate([best_units(each, 5) for each in (evidence, *_evidence(others))])
+    drawn = candidates(encoder, centers, num=settings.num_candidates, rng=rng)
     for part in np.split(drawn, 2):
         search.add(part)
     for narrow in (0.08, 0.02):
@@ -243,11 +261,10 @@ def best_candidate(
 
 
 def candidates(
-    encoder: Encoder, evidence: Evidence, *, num: int, rng: np.random.Generator
+    encoder: Encoder, centers: FloatArray, *, num: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Returns units (num, P): a half drawn evenly, then a half around the best trials."""
-    order = np.argsort(-evidence.ranks, kind="stable")
-    centers, half = evidence.units[order[:5]], num // 2
+    """Returns units (num, P): a half drawn evenly, then a half around the centers (C, P)."""
+    half = num // 2
     around = centers[rng.integers(len(centers), size=half)]
     scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
     evenly = rng.random((half, len(encoder.parameters)))
@@ -272,6 +289,37 @@ class _Search:
         """The best candidates so far, with their gains."""
         self._model = model.with_running(*running)
         self._fractions = np.array(objective.fractions)
+        self._others: list[tuple[float, _Search]] = []
+        """The acquisition functions at other targets, and what they weigh in units of this one."""
+
+    def take(self, others: Sequence[Aim]) -> None:
+        """Takes further targets, whose gains are added to this one's."""
+        own = self._unit * (1 - sum(aim.weight for aim in others))
+        for aim in others:
+            search = _Search(
+                self._encoder, aim.model, aim.running, aim.objective, self._allowed, self._settings
+            )
+            self._others.append((aim.weight * search._unit / own, search))
+
+    @property
+    def _unit(self) -> float:
+        """What a gain is over at the usual cost: times it, gains of any kind are of ln E*."""
+        settings, objective = self._settings, self._objective
+        power = settings.cost_power if objective.has_leader else settings.early_cost_power
+        return self._of.usual_cost**power if objective.at_end else 1.0
+
+    def again_at_any(
+        self, tried: Sequence[Candidate], others: Sequence[Aim]
+    ) -> tuple[float, Candidate] | None:
+        """Returns the best of what `again` returns at each target, in this one's units."""
+        every = [(1.0, self, tried)]
+        every += [(w, s, aim.tried) for (w, s), aim in zip(self._others, others, strict=True)]
+        found = [
+            (weight * again[0], again[1])
+            for weight, search, own in every
+            if own and search._objective.has_leader and (again := search.again(own)) is not None
+        ]
+        return max(found, key=lambda scored: scored[0], default=None)
 
     def add(self, units: FloatArray) -> None:
         params = self._encoder.params(units)
@@ -281,6 +329,9 @@ class _Search:
             return
         cost_s = np.array([costs[row] for row in rows], dtype=float)
         gain, chance = self._score(units[rows], cost_s)
+        for weight, other in self._others:
+            more, chance_there = other._score(units[rows], cost_s)
+            gain, chance = gain + weight * more, np.maximum(chance, chance_there)
         for i in np.argsort(-gain, kind="stable")[:6]:
             row, cost = rows[i], float(cost_s[i])
             candidate = Candidate(units[row], params[row], cost, float(chance[i]))
@@ -375,6 +426,15 @@ class _Search:
         # The time to be beaten is twice the longest run's, so that a hit at its end gains log 2.
         weights[0] = math.log(2.0)
         return np.asarray(falling @ weights)
+
+
+def _evidence(aims: Sequence[Aim]) -> list[Evidence]:
+    return [aim.evidence for aim in aims]
+
+
+def best_units(evidence: Evidence, num: int) -> FloatArray:
+    """Returns the units (num, P) of the trials that are best to search around."""
+    return evidence.units[np.argsort(-evidence.ranks, kind="stable")[:num]]
 
 
 def _some(

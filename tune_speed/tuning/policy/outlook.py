@@ -15,7 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tune_speed.tuning.policy.acquisition import Allowed, Candidate, Evidence, Model, candidates
+from tune_speed.tuning.policy.acquisition import (
+    Allowed,
+    Candidate,
+    Evidence,
+    Model,
+    best_units,
+    candidates,
+)
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import log_expected_s
 
@@ -36,7 +43,7 @@ def chance_of_better(
     rng: np.random.Generator,
 ) -> float:
     """Returns P(better) with `num_tried` further configurations; 0 where none is allowed."""
-    pool = candidates(encoder, evidence, num=NUM_CANDIDATES, rng=rng)
+    pool = candidates(encoder, best_units(evidence, 5), num=NUM_CANDIDATES, rng=rng)
     costs = [allowed(each) for each in encoder.params(pool)]
     rows = [row for row, cost in enumerate(costs) if cost is not None]
     if not rows or num_tried < 1:

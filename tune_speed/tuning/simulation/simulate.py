@@ -85,6 +85,8 @@ class Trace:
     """Finished trials, in order of their ends."""
     recommended: dict[str, Any] | None = None
     """Configuration that the search recommends at its end; None: none."""
+    recommended_lower: tuple[dict[str, Any] | None, ...] = ()
+    """Of several targets, the same at each lower one."""
 
     @property
     def best_s(self) -> float:
@@ -131,12 +133,21 @@ def simulate(
 def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     """Returns the policy of that name for a benchmark's space, target and costs.
 
+    A benchmark that has `lower` has several targets, which weigh the same.
+
     Raises: ConfigError if there is no policy of that name.
     """
+    lower = getattr(benchmark, "lower", ())
     return make_policy(
         name,
         space=benchmark.space,
-        target=base.SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=base.SearchTarget(
+            benchmark.target,
+            benchmark.mode,
+            math.inf,
+            lower,
+            (1 / (1 + len(lower)),) * (1 + len(lower)),
+        ),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
     )
@@ -184,7 +195,14 @@ class _Simulation:
                 self._running[trial_number(proposal.trial_id)] = trial
                 self._push(trial, worker)
         found = {trial.trial_id: trial.params for trial in self._trace.trials}
-        self._trace.recommended = next((found[f.trial_id] for f in self._policy.favourites), None)
+        self._trace.recommended, *lower = (
+            next((found[each.trial_id] for each in favourites), None)
+            for favourites in (
+                self._policy.favourites,
+                *getattr(self._policy, "lower_favourites", ()),
+            )
+        )
+        self._trace.recommended_lower = tuple(lower)
         return self._trace
 
     def _push(self, trial: _Running, worker: int) -> None:
