@@ -6,9 +6,10 @@ recommended configuration (the median of its draws),
 
     P(better) = P(min over m of the x of E(x) < E* · (1 − b)).
 
-The m are those that are most often better in these draws, as many as the budget left can run so
-often that they would be recommended. That the search would try just these makes the chance too
-large; that the model knows nothing of a region far from all runs, too small.
+The m are those that are most often better in these draws: as many as are tried with the budget
+left, at the rate so far, over the runs that one must have to be recommended. That the search would
+try just these makes the chance too large; that the model knows nothing of a region far from all
+runs, too small.
 """
 
 from collections.abc import Sequence

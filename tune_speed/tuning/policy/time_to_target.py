@@ -263,7 +263,6 @@ class TimeToTarget:
         if self._outlook[0] != history.num_finished and model is not None:
             best_id = self.favourites[0].trial_id
             best = next(t for t in history.finished if t.proposal.trial_id == best_id)
-            num_ended = history.num_proposed - len(history.running)
             left = max(1 - self._parts.hold_back - self.spent, 0.0) / max(self.spent, 1e-9)
             chance = chance_of_better(
                 self._encoder,
@@ -273,7 +272,9 @@ class TimeToTarget:
                 fractions=history.fractions,
                 at_end=history.by_share,
                 allowed=self._allowed,
-                num_tried=max(1, int(left * num_ended) // self._parts.sure_runs),
+                num_tried=max(
+                    1, int(left * len(history.configurations())) // self._parts.sure_runs
+                ),
                 better_by=until.better_by,
                 rng=np.random.default_rng([self._seed, history.num_finished, 13]),
             )
