@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torchvision.models import mnasnet0_5
 from training import CPU, Tiny, make_images, make_recipe, make_workload
 
 from tune_speed.components.optim import Adam, Sgd, YellowFin
@@ -18,7 +19,7 @@ from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.training import preparation
 from tune_speed.training.build import Job, build_model, open_loader
-from tune_speed.training.preparation import _steps, prepare
+from tune_speed.training.preparation import _steps, prepare, without_trace
 from tune_speed.training.ranks import ALONE
 
 
@@ -140,3 +141,14 @@ def test_images_of_another_set_keep_their_size_while_those_of_the_run_grow():
     assert recipe.speedups.shape(Shape(8, 8), frac=0.0) == Shape(4, 4)
     # Of all 40 images: other passes check whether the network takes images of a size.
     assert {s[2:] for s in shapes if len(s) == 4 and s[:2] == (40, 1)} == {(8, 8)}
+
+
+def test_network_that_asks_for_the_version_of_its_state_is_put_back():
+    """torchvision's MNASNet does; a plain copy of its state does not say it."""
+    network = mnasnet0_5(num_classes=10)
+    before = copy.deepcopy(network.state_dict())
+    with without_trace(network, device=CPU):
+        network(torch.randn(4, 3, 32, 32))
+        changed = network.state_dict()["layers.1.running_mean"]
+        assert not torch.equal(changed, before["layers.1.running_mean"])
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tune_speed.components.models.networks.weights import take_state
 from tune_speed.core.records import TrialRecord
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits
@@ -64,7 +65,7 @@ def finished_model(record: TrialRecord, weights: Path, splits: Splits) -> Finish
     recipe.speedups.begin(network, seed=run.seed)
     last_shape, _ = step_schedule_of(recipe, splits)[-1]
     recipe.speedups.begin_step(network, last_shape)
-    network.load_state_dict(load_weights(weights))
+    take_state(network, load_weights(weights))
     model = FinishedModel(network, recipe, mean=splits.mean, std=splits.std)
     return model.eval().requires_grad_(False)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tune_speed.components.models.networks.weights import take_state
 from tune_speed.components.optim import Sgd, set_rates
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
@@ -135,7 +136,7 @@ def without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
     model.train()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-    model.load_state_dict(state)
+    take_state(model, state)
     for parameter, requires_grad in zip(model.parameters(), trained, strict=True):
         parameter.requires_grad_(requires_grad)
 

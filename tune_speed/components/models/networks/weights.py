@@ -65,8 +65,20 @@ def load_weights(
             f"{'; '.join(differences[:3])} ({len(differences)} differences in all). "
             "Check the model's name, its stem and the number of channels."
         )
-    network.load_state_dict(fitting)
+    take_state(network, fitting)
     return network
+
+
+def take_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Loads a network's own state from a plain mapping, which does not say modules' versions.
+
+    Raises: RuntimeError if names or shapes differ.
+    """
+    # A copy of `state_dict()` loses them, and torchvision's MNASNet refuses a state without one.
+    with_versions = network.state_dict()
+    with_versions.clear()
+    with_versions.update(state)
+    network.load_state_dict(with_versions)
 
 
 def read_weights(file: str) -> dict[str, Tensor]:

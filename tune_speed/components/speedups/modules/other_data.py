@@ -7,6 +7,7 @@ from functools import cache
 
 from torch import Tensor, nn
 
+from tune_speed.components.models.networks.weights import take_state
 from tune_speed.components.speedups.base import Start, refusal
 from tune_speed.components.speedups.modules.heads import Classifier, find_classifier
 from tune_speed.components.speedups.modules.patches import first_conv
@@ -60,7 +61,7 @@ def learn_from_other(
     loader.close()
     learned = other.state_dict()
     kept = {f"{name}.{field}": value for field, value in own.state_dict().items()}
-    model.load_state_dict({**learned, **kept})
+    take_state(model, {**learned, **kept})
 
 
 def _check_channels(model: nn.Module, splits: Splits) -> None:
