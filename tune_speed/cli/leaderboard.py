@@ -87,6 +87,14 @@ def leaderboard(
     misses: Annotated[
         bool, typer.Option("--misses", help="Trials that missed the target too, at the end.")
     ] = False,
+    best_per: Annotated[
+        str | None,
+        typer.Option(
+            "--best-per",
+            metavar="FIELD",
+            help="Only the first row of each choice of FIELD: model, optimizer, batch_size …",
+        ),
+    ] = None,
     history: Annotated[
         bool, typer.Option("--history", help="Who held the record when, instead.")
     ] = False,
@@ -108,12 +116,15 @@ def leaderboard(
     form = BoardFormat.JSON if as_json else format_
     if history and misses:
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
+    if history and best_per is not None:
+        raise ConfigError("--history must be given without --best-per: it shows who led when.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
     else:
-        shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
+        boards = find_boards(choice, top=top, with_misses=misses, best_per=best_per)
+        shown = _boards_in(form, boards)
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return

@@ -1,6 +1,7 @@
 """One row a configuration: what its runs, and its search, say of it."""
 
 import math
+from typing import Any
 
 import pytest
 from making import make_record, make_run
@@ -123,3 +124,21 @@ def test_certified_recipes_of_which_most_runs_missed_have_no_rank_but_searched_o
     certified = make_record("c0", kind="certified", runs=runs)
     assert board_of(certified).rows[0].rank is None
     assert math.isfinite(row.expected_s or math.inf)
+
+
+def test_best_per_keeps_the_first_row_of_each_choice_with_its_rank_among_all() -> None:
+    def on(number: int, model: dict[str, dict[str, Any]], time_s: float) -> TrialRecord:
+        record = make_record(f"t{number:04}", time_s=time_s)
+        return record.model_copy(update={"recipe": {"model": model, "batch_size": 32 + number}})
+
+    timm = [{"timm": {"name": name, "drop_rate": 0.1}} for name in ("resnet10t", "regnetx_002")]
+    models: list[dict[str, dict[str, Any]]] = [{"resnet20": {}}, {"resnet20": {}}, *timm, timm[0]]
+    # The rate below a choice makes it no other choice.
+    models.append({"timm": {"name": "resnet10t", "drop_rate": 0.2}})
+    trials = [(None, on(i, model, 1.0 + i)) for i, model in enumerate(models)]
+    (board,) = make_boards(trials, best_per="model")
+    kept = [(row.trial_id, row.rank) for row in board.rows]
+    assert kept == [("t0000", 1), ("t0002", 3), ("t0003", 4)]
+    assert board.trials == len(models)
+    (board,) = make_boards(trials, best_per="batch_size", top=2)
+    assert [row.trial_id for row in board.rows] == ["t0000", "t0001"]

@@ -23,6 +23,7 @@ from tune_speed.core.records import (
 from tune_speed.core.stats import RunStatistics, finite_or_none, wilson_interval
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
+from tune_speed.tracking.filter.fields import choice_of
 
 SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
 """What an interval is made of."""
@@ -311,6 +312,7 @@ def make_boards(
     where: str = "",
     favourites: Mapping[comparability.ComparisonKey, Sequence[Recommended]] | None = None,
     by_configuration: bool = True,
+    best_per: str | None = None,
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
 
@@ -321,7 +323,8 @@ def make_boards(
     `with_misses` keeps configurations that missed the target too, unranked, at the end. `totals`
     and `study_totals` are what the trials of a board, and of each of its studies, come to where
     `trials`, chosen by the condition `where`, are not all of them. `favourites` are what searches
-    recommend on each board (see `Leaders`).
+    recommend on each board (see `Leaders`). With `best_per`, a field of the recipe such as `model`,
+    only the first row of each of its choices is kept, with its rank among all.
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -348,6 +351,10 @@ def make_boards(
         order_s = comparability.order_of(best)
         ranked = _ranked(rows, order_s, target=comparability.target_of(records[0].workload))
         shown = [row for row in ranked if with_misses or row.rank is not None]
+        if best_per is not None:
+            chosen = {_name(trial): choice_of(trial[1], best_per) for trial in group}
+            first = {chosen[row.study, row.trial_id]: row for row in reversed(shown)}
+            shown = [row for row in shown if first[chosen[row.study, row.trial_id]] is row]
         sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
             Board(

@@ -91,6 +91,16 @@ def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {**_choices(named), **flatten(named)}
 
 
+def choice_of(record: TrialRecord, field: str) -> tuple[tuple[str, str], ...]:
+    """Returns what a recipe chose at a dotted place and below it, but for numbers with a point.
+
+    So `optimizer` is sgd or adamw at whatever rate; empty where the recipe has no such place.
+    """
+    settings = settings_of(record.recipe).items()
+    own = [(k, v) for k, v in settings if f"{k}.".startswith(f"{field}.")]
+    return tuple((name, str(value)) for name, value in own if not isinstance(value, float))
+
+
 def _choices(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Returns `{"optimizer": "sgd"}` for `{optimizer: {sgd: {…}}}`, by dotted place."""
     found: dict[str, str] = {}
