@@ -18,6 +18,7 @@ from tune_speed.tuning.simulation.scores import overall, score
 from tune_speed.tuning.simulation.simulate import Benchmark, Trace, simulate
 from tune_speed.tuning.simulation.study_table import StudyTable, table_from_records
 from tune_speed.tuning.simulation.synthetic import Synthetic
+from tune_speed.tuning.simulation.zoo import Zoo
 
 # Benchmarks that need no file; a `%` after the number is allowed.
 SYNTHETIC: dict[str, Synthetic] = {
@@ -25,6 +26,8 @@ SYNTHETIC: dict[str, Synthetic] = {
     for mode in ("fixed_length", "anytime")
     for share in (0.01, 0.04, 0.15)
 }
+
+NAMED: Mapping[str, Benchmark] = {**SYNTHETIC, **NOISY, "zoo-fixed_length": Zoo(0.01)}
 
 
 class Comparison(NamedTuple):
@@ -61,13 +64,13 @@ def find_benchmark(name: str) -> Benchmark:
     Raises: ConfigError if there is no such one, or the file is no table of recorded runs.
     """
     plain = name.replace("%", "")
-    if plain in SYNTHETIC or plain in NOISY:
-        return SYNTHETIC.get(plain) or NOISY[plain]
+    if plain in NAMED:
+        return NAMED[plain]
     if name.endswith(".parquet") or Path(name).is_file():
         return RecordedBenchmark.load(name)
     raise ConfigError(
-        f"--benchmark must be a .parquet file or one of {', '.join([*SYNTHETIC, *NOISY])}, but"
-        f" got {name!r}{did_you_mean(name, [*SYNTHETIC, *NOISY]) or '.'}"
+        f"--benchmark must be a .parquet file or one of {', '.join(NAMED)}, but got"
+        f" {name!r}{did_you_mean(name, NAMED) or '.'}"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 from tune_speed.tuning.simulation.synthetic import NOISE, Synthetic
+from tune_speed.tuning.simulation.zoo import Zoo
 
 Kind = Literal["normal", "uneven", "tails"]
 DRAWS = 400
@@ -43,7 +44,7 @@ class Noisy:
     """
 
     def __init__(
-        self, base: Synthetic, spread: float, kind: Kind = "normal", seed: int = 0
+        self, base: Synthetic | Zoo, spread: float, kind: Kind = "normal", seed: int = 0
     ) -> None:
         self.base, self.spread, self.kind, self.seed = base, spread, kind, seed
         suffix = "" if kind == "normal" else f"-{kind}"

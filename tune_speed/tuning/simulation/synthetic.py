@@ -97,13 +97,16 @@ class Synthetic:
         seed = f"-{self.seed}" if self.seed else ""
         return f"synthetic-{self.feasible_share:.0%}-{self.mode}{seed}"
 
+    @property
+    def tree(self) -> dict[str, Any]:
+        """What is searched; the length too where it is fixed beforehand."""
+        length = {"low": MIN_EPOCHS, "high": MAX_EPOCHS, "log": True}
+        return {**TREE, "epochs": length} if self.mode == "fixed_length" else TREE
+
     @functools.cached_property
     def space(self) -> SearchSpace:
-        """What is searched; the length too where it is fixed beforehand."""
-        tree = dict(TREE)
-        if self.mode == "fixed_length":
-            tree["epochs"] = {"low": MIN_EPOCHS, "high": MAX_EPOCHS, "log": True}
-        return SearchSpace.from_tree(tree)
+        """The search space."""
+        return SearchSpace.from_tree(self.tree)
 
     @functools.cached_property
     def target(self) -> float:
@@ -131,7 +134,7 @@ class Synthetic:
     @functools.cached_property
     def full_run_s(self) -> float:
         """Seconds of the longest run of the family."""
-        return max(self.predicted_cost(params) for params in _draws(self.mode, self.seed))
+        return max(self.predicted_cost(params) for params in draws(self.mode, self.seed))
 
     @functools.cached_property
     def best_known_s(self) -> float:
@@ -214,7 +217,8 @@ class Synthetic:
 
 
 @functools.lru_cache(maxsize=8)
-def _draws(mode: Mode, seed: int) -> list[dict[str, Any]]:
+def draws(mode: Mode, seed: int) -> list[dict[str, Any]]:
+    """Returns configurations at random, the same for all searches."""
     from optuna.samplers import RandomSampler
 
     from tune_speed.tuning.policy.samplers import quiet_study
@@ -228,7 +232,7 @@ def _draws(mode: Mode, seed: int) -> list[dict[str, Any]]:
 def _finals(mode: Mode, seed: int) -> list[float]:
     """Returns the final accuracies of the draws: the same whatever share is to meet the target."""
     benchmark = Synthetic(1.0, mode, seed)
-    curves = [benchmark.curve(params).metric for params in _draws(mode, seed)]
+    curves = [benchmark.curve(params).metric for params in draws(mode, seed)]
     # `anytime` needs two evaluations in a row that hold, so the worse of the last two decides.
     num_last = 1 if mode == "fixed_length" else 2
     return [
