@@ -44,7 +44,7 @@ def record_of(run: RunResult) -> TrialRecord:
         ({"value": 0.9, "values": [0.9, 0.9]}, "two different numbers or more"),
         ({"value": 0.9, "values": [0.9, 0.0]}, "more than 0 and at most 1 for accuracy"),
         ({"value": 0.9, "values": [0.9, 0.8], "weights": [1.0]}, "one for each of the 2 values"),
-        ({"value": 0.9, "values": [0.9, 0.8], "weights": [1.0, 0.0]}, "more than 0"),
+        ({"value": 0.9, "values": [0.9, 0.8], "weights": [1.0, 0.0]}, "greater than 0"),
         ({"value": 0.9, "weights": [1.0]}, "two different numbers or more"),
     ],
 )

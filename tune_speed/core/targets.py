@@ -1,6 +1,7 @@
 """What counts as done, whoever trains: a metric's target, when it holds, and the time limit."""
 
 import math
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -25,10 +26,10 @@ class Target(Config):
     """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     mode: Literal["max", "min"] = "max"
     """Whether more is better, or less, as of a loss."""
-    values: tuple[float, ...] = Field(default=(), exclude_if=lambda values: not values)
+    values: tuple[float, ...] = Field(default=(), exclude_if=operator.not_)
     """Of a search for several targets at once: each value, the hardest of which is `value`. A run
     trains towards that one, and counts for each that it meets on its way."""
-    weights: tuple[float, ...] = Field(default=(), exclude_if=lambda weights: not weights)
+    weights: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(), exclude_if=operator.not_)
     """How much a gain at each of `values` counts when a trial is chosen; none: all the same."""
 
     @field_validator("values", "weights", mode="before")
@@ -53,15 +54,12 @@ class Target(Config):
     def _has_possible_values(self) -> Self:
         if not self.values and not self.weights:
             return self
-        if len(set(self.values)) != len(self.values) or len(self.values) < 2:
+        if not 1 < len(set(self.values)) == len(self.values):
             raise ValueError("values must be two different numbers or more")
-        if self.value != hardest(self.values, self.mode):
-            must = "value must be left out, or be the hardest of values"
-            raise ValueError(f"{must}: {hardest(self.values, self.mode):g}")
+        if self.value != (top := hardest(self.values, self.mode)):
+            raise ValueError(f"value must be left out, or be the hardest of values: {top:g}")
         if self.weights and len(self.weights) != len(self.values):
             raise ValueError(f"weights must be one for each of the {len(self.values)} values")
-        if any(not 0 < weight < math.inf for weight in self.weights):
-            raise ValueError("weights must be more than 0")
         for each in self.values:
             self.at(each)
         return self

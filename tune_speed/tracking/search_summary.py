@@ -86,11 +86,10 @@ class Summary:
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
         found = dict[ComparisonKey, list[Recommended]]()
         for number, favourites in enumerate((self.favourites, *self.lower)):
-            if favourites:
+            for each in favourites:
                 key, _ = self._counted[favourites[0].trial_id][number]
-                ids = ({"run_id": run_ids.get(each.trial_id, "")} for each in favourites)
-                pairs = zip(favourites, ids, strict=True)
-                found[key] = [each.model_copy(update=own) for each, own in pairs]
+                known = each.model_copy(update={"run_id": run_ids.get(each.trial_id, "")})
+                found.setdefault(key, []).append(known)
         if self.favourites:
             key = next(iter(found))
             best |= schema.pack_favourites(found.pop(key), key)

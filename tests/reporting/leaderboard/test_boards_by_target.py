@@ -1,6 +1,7 @@
 """A search for several targets has a leaderboard for each."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from making import make_record
 from tune_speed.api.results import Results
 from tune_speed.core.records import LowerTarget, Recommended, Status, TrialRecord
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader import leaders
@@ -23,7 +25,9 @@ def record_of(number: int, *, met_s: float | None, lower_s: float | None) -> Tri
     status = Status.MISSED if met_s is None else Status.REACHED
     record = make_record(f"t{number:04}", status, time_s=met_s or 5.0, params={"lr": number})
     crossings = () if lower_s is None else ((0.9, lower_s),)
-    run = record.runs[0].model_copy(update={"crossings": crossings})
+    final = record.runs[0].evaluations[0]
+    final = final.model_copy(update={"accuracy": 0.93 if met_s is None else 0.96})
+    run = record.runs[0].model_copy(update={"crossings": crossings, "evaluations": (final,)})
     target = {"metric": "accuracy", "value": 0.95, "values": [0.9, 0.95]}
     workload = {**record.workload, "target": target}
     changes = {"workload": workload, "runs": (run,), "lower_targets": (LOWER,)}
@@ -92,3 +96,15 @@ def test_the_study_is_one_part_for_each_target(uri: str) -> None:
     assert found == ["t0000", "t0001"]
     assert len(view.trials) == 3
     assert [board.target for board in view.boards] == [0.95, 0.9]
+
+
+def test_the_page_has_the_front_first_and_each_trial_once(uri: str) -> None:
+    view = read_study(uri, "study")
+    top, lower = view.parts
+    assert [(value, row.trial_id) for value, row in top.front] == [(0.9, "t0001"), (0.95, "t0000")]
+    assert lower.front == () and lower.is_lower and not top.is_lower
+    page = study_page(view, recipe_yaml=lambda trial: "")
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
+    assert page.index("Training time and result") < page.index("Best time so far")

@@ -80,9 +80,9 @@ def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None
 
 
 def _figures(part: StudyPart, *, anchors: Mapping[str, str], number: int) -> dict[str, Any]:
-    drawn = [
-        draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
-    ]
+    # Of several targets the front is the answer, and the first figure.
+    names = sorted(FIGURES, key=lambda name: not part.front or name != "front")
+    drawn = [draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in names]
     figures = [figure for figure in drawn if figure is not None]
     first = [figure.name for figure in figures if not figure.is_wide][:FIRST_FIGURES]
     return {

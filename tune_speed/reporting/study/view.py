@@ -13,7 +13,7 @@ from tune_speed.core.comparability import ComparisonKey, board_key, by_target, f
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
-from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.tracking.notes import NO_NOTE, Note
 from tune_speed.tracking.reader.study_snapshot import SearchRun
 
@@ -59,6 +59,10 @@ class StudyPart:
     trials: tuple[ViewedTrial, ...]
     """Estimates, in the order in which they finished."""
     certified: tuple[ViewedTrial, ...]
+    is_lower: bool = False
+    """Whether its trials, all of another part, were to reach a harder target."""
+    front: tuple[tuple[float, Row], ...] = ()
+    """Of several targets, each that was met with the first row of its board, the lowest first."""
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -127,11 +131,30 @@ class StudyView:
         """
         trials, certified = _by_target(self.trials), _by_target(self.certified)
         keys = dict.fromkeys(part_key(trial.record) for trial in (*trials, *certified))
+        own = {part_key(trial.record) for trial in self.trials} or set(keys)
         parts = [
-            StudyPart(key=key, trials=_of(trials, key), certified=_of(certified, key))
+            StudyPart(
+                key=key,
+                trials=_of(trials, key),
+                certified=_of(certified, key),
+                is_lower=key not in own,
+                front=self._front(key) if key in own and len(keys) > 1 else (),
+            )
             for key in keys
         ]
         return tuple(sorted(parts, key=lambda part: -len(part.trials)))
+
+    def _front(self, key: ComparisonKey) -> tuple[tuple[float, Row], ...]:
+        lower = {(e.value, e.workload_hash) for t in self.trials for e in t.record.lower_targets}
+        found: dict[float, Row] = {}
+        # What is certified is known better than an estimate of the same target.
+        for board in sorted(self.boards, key=lambda board: board.kind, reverse=True):
+            is_own = board.workload_hash == key.workload_hash
+            is_lower = (board.target, board.workload_hash) in lower
+            rows = [row for row in board.rows if row.rank is not None]
+            if rows and (is_own or is_lower) and board.key.device == key.device:
+                found[board.target] = rows[0]
+        return tuple(sorted(found.items())) if len(found) > 1 else ()
 
 
 def part_key(record: TrialRecord) -> ComparisonKey:

@@ -120,16 +120,11 @@ class SearchController:
         self._take_over()
 
     def _find_lower_targets(self) -> tuple[LowerTarget, ...]:
-        tasks = [self.study.workload.at(each.value) for each in self.study.workload.target.lower]
-        assert self._identify is not None or not tasks, tasks
-        return tuple(
-            LowerTarget(
-                value=task.target.value,
-                workload_name=task.label,
-                workload_hash=self._identify(task) if self._identify else "",
-            )
-            for task in tasks
-        )
+        workload, found = self.study.workload, list[LowerTarget]()
+        for task in [workload.at(each.value) for each in workload.target.lower]:
+            names = {"workload_name": task.label, "workload_hash": self.hash_of(task)}
+            found.append(LowerTarget(value=task.target.value, **names))
+        return tuple(found)
 
     def _make_best_weights(self) -> BestWeights | None:
         if self.study.tracking.log_model != "best":
@@ -259,11 +254,11 @@ class SearchController:
             self._set(with_settings(self.study, request.changes))
         return True
 
-    def check_target(self, study: StudyFile) -> str:
-        """Returns the hash of the workload of a study with another target. Raises: ConfigError."""
+    def hash_of(self, workload: Task) -> str:
+        """Returns the hash of the workload with another target. Raises: ConfigError."""
         if self._identify is None:
             raise ConfigError("the target of this search cannot be changed while it runs.")
-        return self._identify(study.workload)
+        return self._identify(workload)
 
     def _set(self, study: StudyFile) -> None:
         is_other = study.workload != self.study.workload
@@ -271,7 +266,7 @@ class SearchController:
         cotenants = {"max_cotenants": study.search.at_once - 1}
         self.allotment = self.allotment.model_copy(update=cotenants)
         if is_other:
-            self.workload_hash = self.check_target(study)
+            self.workload_hash = self.hash_of(study.workload)
             self._best_weights = self._make_best_weights()
             self.policy = self._make_policy()
             self._take_over()

@@ -201,7 +201,7 @@ class Steering:
         if (budget := changes.get("time_budget")) is not None:
             self._check_time(parse_duration_s(budget))
         if "target" in changes:
-            controller.check_target(with_settings(controller.study, changes))
+            controller.hash_of(with_settings(controller.study, changes).workload)
         told = (f"{name} was {_shown(before[name])}" for name in changes)
         configured = {name: self._configured[name] for name in changes}
         return Answer(request=request, at=utc_now(), text="; ".join(told), configured=configured)

@@ -241,13 +241,12 @@ def best_candidate(
     search = _Search(encoder, model, running, objective, allowed, settings)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
-    again = search.again(tried) if objective.has_leader and tried else None
-    if others:
-        search.take(others)
-        again = search.again_at_any(tried, others)
+    search.take(others)
+    again = search.again_at_any(tried)
     if objective.only_again:
         return again[1] if again else None
-    centers = np.concatenate([best_units(each, 5) for each in (evidence, *_evidence(others))])
+    every = (evidence, *(aim.evidence for aim in others))
+    centers = np.concatenate([best_units(each, 5) for each in every])
     drawn = candidates(encoder, centers, num=settings.num_candidates, rng=rng)
     for part in np.split(drawn, 2):
         search.add(part)
@@ -289,8 +288,8 @@ class _Search:
         """The best candidates so far, with their gains."""
         self._model = model.with_running(*running)
         self._fractions = np.array(objective.fractions)
-        self._others: list[tuple[float, _Search]] = []
-        """The acquisition functions at other targets, and what they weigh in units of this one."""
+        self._others: list[tuple[float, _Search, Sequence[Candidate]]] = []
+        """What other targets weigh in units of this one, their own searches, and what was tried."""
 
     def take(self, others: Sequence[Aim]) -> None:
         """Takes further targets, whose gains are added to this one's."""
@@ -299,7 +298,7 @@ class _Search:
             search = _Search(
                 self._encoder, aim.model, aim.running, aim.objective, self._allowed, self._settings
             )
-            self._others.append((aim.weight * search._unit / own, search))
+            self._others.append((aim.weight * search._unit / own, search, aim.tried))
 
     @property
     def _unit(self) -> float:
@@ -308,17 +307,10 @@ class _Search:
         power = settings.cost_power if objective.has_leader else settings.early_cost_power
         return self._of.usual_cost**power if objective.at_end else 1.0
 
-    def again_at_any(
-        self, tried: Sequence[Candidate], others: Sequence[Aim]
-    ) -> tuple[float, Candidate] | None:
+    def again_at_any(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
         """Returns the best of what `again` returns at each target, in this one's units."""
-        every = [(1.0, self, tried)]
-        every += [(w, s, aim.tried) for (w, s), aim in zip(self._others, others, strict=True)]
-        found = [
-            (weight * again[0], again[1])
-            for weight, search, own in every
-            if own and search._objective.has_leader and (again := search.again(own)) is not None
-        ]
+        every = [(1.0, self, tried), *self._others]
+        found = [(w * again[0], again[1]) for w, s, own in every if (again := s.again(own))]
         return max(found, key=lambda scored: scored[0], default=None)
 
     def add(self, units: FloatArray) -> None:
@@ -329,7 +321,7 @@ class _Search:
             return
         cost_s = np.array([costs[row] for row in rows], dtype=float)
         gain, chance = self._score(units[rows], cost_s)
-        for weight, other in self._others:
+        for weight, other, _ in self._others:
             more, chance_there = other._score(units[rows], cost_s)
             gain, chance = gain + weight * more, np.maximum(chance, chance_there)
         for i in np.argsort(-gain, kind="stable")[:6]:
@@ -342,8 +334,10 @@ class _Search:
     def again(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
         """Returns the gain of another run of what was tried, where it is worth most, and of what.
 
-        None where that is next to nothing.
+        None where that is next to nothing, or no run has met the target.
         """
+        if not tried or not self._objective.has_leader:
+            return None
         units = np.array([each.units for each in tried])
         costs = np.array([each.cost_s for each in tried])
         mean, sd = self._model.predict(self._of.points(units, costs))
@@ -426,10 +420,6 @@ class _Search:
         # The time to be beaten is twice the longest run's, so that a hit at its end gains log 2.
         weights[0] = math.log(2.0)
         return np.asarray(falling @ weights)
-
-
-def _evidence(aims: Sequence[Aim]) -> list[Evidence]:
-    return [aim.evidence for aim in aims]
 
 
 def best_units(evidence: Evidence, num: int) -> FloatArray:

@@ -24,8 +24,6 @@ from tune_speed.tuning.policy.curve import Curve, crossing
 from tune_speed.tuning.policy.history import WHOLE
 from tune_speed.tuning.policy.time_to_target import Choice, TimeToTarget
 
-MET = "target met"
-
 
 class SeveralTargets(TimeToTarget):
     """The policy of the hardest target, which asks those of the lower ones too."""
@@ -97,10 +95,12 @@ class SeveralTargets(TimeToTarget):
         out[0] = super().report(trial_id, **told) or out[0]
         for number, (value, each) in enumerate(self._pairs(), start=1):
             out[number] = each.report(trial_id, **told) or out[number]
-            trial = each._history.running[trial_id]
-            curve = Curve(np.array(trial.clock), np.array(trial.metric))
-            if not self._is_fixed and self._crossing(curve, value) is not None:
-                out[number] = MET
+            curve = Curve(np.empty(0), np.array(each._history.running[trial_id].metric))
+            if (
+                self._target.mode == "anytime"
+                and crossing(curve, target=value, mode="anytime") is not None
+            ):
+                out[number] = "target met"
         return out[0] if all(out) else None
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
@@ -117,24 +117,14 @@ class SeveralTargets(TimeToTarget):
             each.withdraw(trial_id)
         del self._out[trial_id]
 
-    @property
-    def _is_fixed(self) -> bool:
-        return self._target.mode == "fixed_length"
-
     def _pairs(self) -> Iterator[tuple[float, TimeToTarget]]:
         return zip(self._target.lower, self._lower, strict=True)
 
-    def _crossing(self, curve: Curve, value: float) -> int | None:
-        return crossing(curve, target=value, mode=self._target.mode)
-
     def _judged(self, outcome: Outcome, value: float) -> Outcome:
         """Returns the outcome that a trial would have had with a lower target."""
-        if outcome.status in (Status.OOM, Status.FAILED):
-            return outcome
-        if self._is_fixed and outcome.status not in WHOLE:
-            return outcome
-        hit = self._crossing(outcome.curve, value)
-        if hit is None:
+        is_over = outcome.status in WHOLE or self._target.mode == "anytime"
+        hit = crossing(outcome.curve, target=value, mode=self._target.mode)
+        if hit is None or not is_over or outcome.status in (Status.OOM, Status.FAILED):
             return outcome
         train_s = float(outcome.curve.train_s[hit])
         return outcome._replace(status=Status.REACHED, train_s=train_s)
@@ -147,22 +137,10 @@ class SeveralTargets(TimeToTarget):
         costs = (super()._allowed(params), *(each._allowed(params) for each in self._lower))
         return next((cost for cost in costs if cost is not None), None)
 
-    def _in_turn(self) -> list[int]:
-        """Returns 0 for the hardest target and 1, 2 … for the others, another one first each time.
-
-        Those of more weight come first as often as they weigh more.
-        """
-        rng = np.random.default_rng([self._seed, self._history.num_proposed, 13])
-        order = rng.choice(
-            len(self._target.weights),
-            len(self._target.weights),
-            replace=False,
-            p=self._target.weights,
-        )
-        return [int(number) for number in order]
-
     def _repeat(self, rng: np.random.Generator) -> Choice | None:
-        for number in self._in_turn():
+        """Returns what must be run again at one of the targets, another one first each time."""
+        every = 1 + len(self._lower)
+        for number in np.roll(np.arange(every), -self._history.num_proposed % every):
             choice = self._lower[number - 1]._repeat(rng) if number else super()._repeat(rng)
             if choice is not None:
                 return choice
