@@ -122,17 +122,37 @@ def test_a_run_is_stopped_when_it_can_lead_at_no_target() -> None:
     assert reason is not None and "which is recommended" in reason
 
 
-def test_a_target_that_a_run_has_met_does_not_keep_it_running() -> None:
-    policy = policy_of(mode="anytime", rungs=False)
-    policy.restore(finished=[ended(0, 12)], unfinished=())
+def judged_by(
+    policy: SeveralTargets, monkeypatch: pytest.MonkeyPatch, top: list[Any], lower: list[Any]
+) -> None:
+    """Has the rules at each target return these, report by report."""
+    answers = [(policy._stopping, iter(top)), (policy._lower[0]._stopping, iter(lower))]
+    for rules, said in answers:
+        monkeypatch.setattr(rules, "reason", lambda trial, said=said: next(said))
+
+
+def reported(policy: SeveralTargets, metrics: list[float]) -> list[str | None]:
     proposal = policy.ask()
     assert proposal is not None
-    told = [(0.5, 0.81), (1.0, 0.82), (200.0, 0.83)]
-    reasons = [
-        policy.report(proposal.trial_id, train_s=at, step=i, metric=metric)
-        for i, (at, metric) in enumerate(told)
-    ]
-    assert reasons[:2] == [None, None] and reasons[2] is not None
+    told = [{"train_s": float(i), "step": i, "metric": m} for i, m in enumerate(metrics, start=1)]
+    return [policy.report(proposal.trial_id, **each) for each in told]
+
+
+def test_a_rung_of_one_target_is_not_enough_and_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = policy_of(mode="anytime")
+    judged_by(policy, monkeypatch, ["rung", None, None], [None, None, "late"])
+    assert reported(policy, [0.5, 0.5, 0.5]) == [None, None, "rung"]
+
+
+def test_a_target_that_a_run_has_met_does_not_keep_it_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = policy_of(mode="anytime")
+    judged_by(policy, monkeypatch, [None, "late", None], [None, None, None])
+    # 0.8 holds twice in a row at the third report.
+    assert reported(policy, [0.5, 0.81, 0.82]) == [None, None, "late"]
 
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
