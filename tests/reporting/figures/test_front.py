@@ -88,6 +88,9 @@ def test_of_several_targets_each_has_its_expected_time_with_its_interval() -> No
     several = replace(part, front=((0.8, near), (0.9, unknown)))
     sketch = FRONT.draw(several, LIGHT)
     assert sketch is not None
+    least = min(*sketch.canvas.panel.get_ylim())
+    easy = FRONT.draw(replace(part, front=((0.05, near),)), LIGHT)
+    assert easy is not None and min(*easy.canvas.panel.get_ylim()) < 0.05 < least
     assert line(sketch, "expected") == [(1.0, 0.8), (2.0, 0.9)]
     (bars,) = (c for c in sketch.canvas.panel.collections if len(c.get_paths()[0].vertices) == 2)
     ends = [(path.vertices[0][0], path.vertices[1][0]) for path in bars.get_paths()]

@@ -51,7 +51,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         spots = [Spot(end.train_s / unit.length_s, end.metric, end.trial) for end in group]
         canvas.points(panel, spots, LOOKS[status])
     expected = _draw_expected(panel, part, palette, unit.length_s, max(e.train_s for e in ends))
-    goal = draw_metric_axis(canvas, panel, [end.metric for end in ends], target)
+    goal = draw_metric_axis(
+        canvas, panel, [*(end.metric for end in ends), *(value for value, _ in part.front)], target
+    )
     right = panel.get_xlim()[1]
     x = [*(end.train_s / unit.length_s for end in front), right]
     y = [*(end.metric for end in front), front[-1].metric]

@@ -59,6 +59,7 @@ def section_of(
         "id": f"part-{number}",
         "key": part.key,
         "target": part.target.words,
+        "is_lower": part.is_lower,
         "answer": answer,
         "num_trials": len(part.trials),
         "totals": totals_of(records),
