@@ -79,8 +79,8 @@ class SpecBase(Config):
     recipe: Config
     workload: Task
     workload_hash: str
-    lower_targets: tuple[LowerTarget, ...] = ()
-    """Of a search for several targets."""
+    lower_targets: tuple[LowerTarget, ...] = Field(default=(), exclude_if=lambda each: not each)
+    """Of a search for several targets. Without, checkpoints are of the trials that they were of."""
     space_hash: str
     seed: int
     evaluated_on: Literal["validation", "test"] = "validation"
