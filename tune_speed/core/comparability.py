@@ -1,11 +1,12 @@
 """What two results must share to be compared, and what a group of such results adds up to."""
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import LowerTarget, Recommended, Status, TrialRecord
+from tune_speed.core.records import LowerTarget, Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
@@ -141,6 +142,7 @@ def target_of(workload: Mapping[str, Any]) -> Target:
         metric=str(fields.get("metric", "accuracy")),
         value=float(fields.get("value", math.nan)),
         mode="min" if fields.get("mode") == "min" else "max",
+        within_s=fields.get("within_s"),
     )
 
 
@@ -150,9 +152,22 @@ def sign_of(target: Target) -> float:
 
 
 def final_metric(record: TrialRecord) -> float | None:
-    """Returns the target's metric at the end of the last run; None where it was not measured."""
+    """Returns the target's metric at the end of the last run; None where it was not measured.
+
+    Where the best within a time is sought, it is the mean of the runs that ended in time, if any.
+    """
+    target = target_of(record.workload)
+    if target.within_s is not None and (ends := ends_in_time(record.runs, target)):
+        return statistics.fmean(ends)
     final = record.runs[-1].final if record.runs else None
-    return None if final is None else final.value(target_of(record.workload).metric)
+    return None if final is None else final.value(target.metric)
+
+
+def ends_in_time(runs: Iterable[RunResult], target: Target) -> list[float]:
+    """Returns the metrics at which runs ended that count for a target of the best within a time."""
+    finals = (run.final for run in runs if run.status is Status.REACHED)
+    ends = (None if final is None else final.value(target.metric) for final in finals)
+    return [end for end in ends if end is not None]
 
 
 def best_metric(record: TrialRecord) -> float | None:

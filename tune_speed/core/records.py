@@ -393,6 +393,12 @@ class Recommended(Record):
     """Upper end of it."""
     expected_s: float
     """Expected time to target where each miss is run again [s]."""
+    metric: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
+    """Expected metric of another run, where the best is sought within a time; else None."""
+    metric_low: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
+    """Worse end of its 95 % interval."""
+    metric_high: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
+    """Better end of it."""
 
     @property
     def chance_text(self) -> str:
@@ -404,6 +410,12 @@ class Recommended(Record):
     @property
     def text(self) -> str:
         """What people read: `t0052: 5 of 6 runs met the target, …`."""
+        if self.metric is not None:
+            ends = f"({self.metric_low:.4f} to {self.metric_high:.4f})"
+            times = f"{counted(self.runs, 'run')} of {self.expected_s:.3f} s"
+            return (
+                f"{self.trial_id}: {times}; another is expected to end at {self.metric:.4f} {ends}"
+            )
         chance = f", another does with {self.chance_text}" if self.chance_text else ""
         met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
         return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

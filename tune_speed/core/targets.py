@@ -31,6 +31,11 @@ class Target(Config):
     trains towards that one, and counts for each that it meets on its way."""
     weights: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(), exclude_if=operator.not_)
     """How much a gain at each of `values` counts when a trial is chosen; none: all the same."""
+    within_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, exclude_if=lambda limit: limit is None
+    )
+    """What counts is not the time but the metric of runs that end within this [s]: the better, the
+    better. `value` is then the worst that counts at all. The short form is `goal`."""
 
     @field_validator("values", "weights", mode="before")
     @classmethod
@@ -66,7 +71,7 @@ class Target(Config):
 
     def at(self, value: float) -> "Target":
         """Returns the target of one value alone. Raises: ValueError if it is none."""
-        return Target(metric=self.metric, value=value, mode=self.mode)
+        return Target(metric=self.metric, value=value, mode=self.mode, within_s=self.within_s)
 
     @property
     def lower(self) -> tuple["Target", ...]:
@@ -88,8 +93,21 @@ class Target(Config):
 
     @property
     def words(self) -> str:
-        """The target for people: `accuracy ≥ 0.97`."""
+        """The target for people: `accuracy ≥ 0.97`, or `best accuracy within 60 s`."""
+        if self.within_s is not None:
+            return f"best {self.metric} within {self.within_s:g} s"
         return f"{self.metric} {SIGNS[self.mode]} {self.value:g}"
+
+    @property
+    def label(self) -> str:
+        """Metric and value, `accuracy-0.97`, or metric and time, `accuracy-within-60s`."""
+        within = self.within_s is not None
+        return f"{self.metric}-" + (f"within-{self.within_s:g}s" if within else f"{self.value:g}")
+
+    @property
+    def met(self) -> str:
+        """What a run did that counts, for people."""
+        return "target met" if self.within_s is None else "ended in time"
 
     @property
     def all_words(self) -> str:
@@ -100,6 +118,14 @@ class Target(Config):
         """Returns whether a value of the metric is good enough."""
         # A metric that was not measured is NaN, with which both comparisons are false.
         return metric >= self.value if self.mode == "max" else metric <= self.value
+
+    def said(self, metric: float) -> str:
+        """Returns how a value compares for people: `accuracy 0.9712 ≥ 0.97`."""
+        score = f"{self.metric} {metric:.4f}"
+        if self.within_s is not None and self.holds(metric):
+            return score
+        sign = SIGNS[self.mode] if self.holds(metric) else "not " + SIGNS[self.mode]
+        return f"{score} {sign} {self.value:g}"
 
     def score(self, metric: float) -> float:
         """Returns a value of the metric as a policy takes it: more is better, `goal` is enough.
@@ -144,6 +170,17 @@ class Task(Config):
     def label(self) -> str:
         """What results call it, the target included."""
         raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _ends_in_time(self) -> Self:
+        limit_s = self.target.within_s
+        if limit_s is None:
+            return self
+        if self.mode != "fixed_length" or self.target.values:
+            raise ValueError("mode must be fixed_length and the target one, where it has within_s")
+        if limit_s != self.max_train_s:
+            raise ValueError(f"max_train_s must be target.within_s, {limit_s:g}")
+        return self
 
     def at(self, value: float) -> Self:
         """Returns the task with one target alone."""

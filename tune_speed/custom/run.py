@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from tune_speed.core.records import MEASURED, Evaluation, Status, StepTime
-from tune_speed.core.targets import SIGNS
 from tune_speed.core.text import counted
 from tune_speed.custom.checkpoints import CountedSteps, SavedRuns, Standing
 from tune_speed.custom.spec import OwnSpec
@@ -373,7 +372,8 @@ class OwnRun:
 
     def _judge(self) -> None:
         last, target = self.evaluations[-1], self._task.target
-        if last.step == 0 and target.holds(self._task.metric_of(last)):
+        is_met = last.step == 0 and target.holds(self._task.metric_of(last))
+        if is_met and target.within_s is None:
             self._fail(f"the target must not be met before training, but {self._score()}")
         self._end_if_over_time()
         if self._task.mode == "fixed_length":
@@ -395,15 +395,13 @@ class OwnRun:
             f", {late_s:.2f} s of training before its end" if late_s > 0.01 * last.train_s else ""
         )
         if status == Status.REACHED:
-            return f"target met: {self._score()}{note}"
+            return f"{self._task.target.met}: {self._score()}{note}"
         is_single = target.holds(self._task.metric_of(last))
         alone = ", at one evaluation: two in a row must hold it" if is_single else ""
         return f"the run ended with {self._score()}{alone}{note}"
 
     def _score(self) -> str:
-        target, metric = self._task.target, self._task.metric_of(self.evaluations[-1])
-        sign = SIGNS[target.mode] if target.holds(metric) else "not " + SIGNS[target.mode]
-        return f"{target.metric} {metric:.4f} {sign} {target.value:g}"
+        return self._task.target.said(self._task.metric_of(self.evaluations[-1]))
 
     def _end_if_interrupted(self) -> None:
         if self._interrupt():

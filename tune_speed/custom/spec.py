@@ -27,7 +27,7 @@ class OwnTask(Task):
     @property
     def label(self) -> str:
         """Function, metric and value: `my_train-accuracy-0.97`."""
-        return f"{self.function}-{self.target.metric}-{self.target.value:g}"
+        return f"{self.function}-{self.target.label}"
 
     def identity(self) -> str:
         """Returns a hash over all that defines the task: of several targets, with the hardest."""

@@ -21,6 +21,7 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study import settings, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
+from tune_speed.study.goal import GoalConfig, goal_mistakes, with_goal
 from tune_speed.study.locations import with_locations
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
@@ -78,6 +79,8 @@ class OwnStudySchema(Config):
     """Name of the study; null: the function's."""
     workload: Task
     """What must be reached, and in which time."""
+    goal: GoalConfig | None = None
+    """The best value of a metric within a training time, in place of the workload's target."""
     recipe: dict[str, Any]
     """What the function is called with; any value in it may be searched."""
     search: settings.SearchConfig | None = None
@@ -203,11 +206,12 @@ def recipe_of(
 
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
+    twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
     # Written out before, so that an override can change one field of a built-in workload.
     source = with_locations(_written_out(source), shipped=shipped_folder())
     source, problems = apply_overrides(source, overrides, schema=StudySchema)
     # Again, as an override may be a short form.
-    return _written_out(source), problems
+    return with_goal(_written_out(source)), [*twice, *problems]
 
 
 def _written_out(source: Source) -> Source:
@@ -251,10 +255,11 @@ def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -
 
     Raises: ConfigError with every mistake of the tree and of the overrides.
     """
+    twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
     whole = with_whole_task(source)
     source, problems = apply_overrides(whole, overrides, schema=OwnStudySchema)
-    source = with_whole_task(source)
-    source = _checked(source, problems, _own_mistakes(source.tree))
+    source = with_goal(with_whole_task(source))
+    source = _checked(source, [*twice, *problems], _own_mistakes(source.tree))
     made_by = {"function": loop.name, "function_hash": loop.source_hash}
     task = OwnTask.model_validate({**source.tree["workload"], **made_by})
     return _searched_file(

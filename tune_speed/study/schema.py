@@ -9,6 +9,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.study import settings
+from tune_speed.study.goal import GoalConfig
 from tune_speed.study.mistake import shown
 from tune_speed.study.replication import ReplicationConfig, Scale
 from tune_speed.training.recipe import Recipe
@@ -28,6 +29,8 @@ class StudySchema(Config):
     """Name of the study; null: the file's name without its ending."""
     workload: Workload
     """What must be reached: a mapping, or the name of a built-in workload."""
+    goal: GoalConfig | None = None
+    """The best value of a metric within a training time, in place of the workload's target."""
     recipe: Recipe
     """How to train; any value in it may be searched."""
     search: settings.SearchConfig | None = None

@@ -275,19 +275,18 @@ def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _several_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that are for one target only, where there are several."""
+    """Yields settings of a search that are for one target only, where there are several or none."""
     workload, search = tree.get("workload"), tree.get("search") or {}
     target = workload.get("target") if isinstance(workload, Mapping) else None
-    if not isinstance(target, Mapping) or not target.get("values"):
+    if not isinstance(target, Mapping) or not (target.get("values") or target.get("within_s")):
         return
-    for name, default in (
-        ("policy", "time_to_target"),
-        ("sampler", "gain"),
-        ("storage", None),
-        ("until", None),
-    ):
+    is_best = not target.get("values")
+    what = "a goal" if is_best else "several targets"
+    own = ("storage", "until") if is_best else ("policy", "sampler", "storage", "until")
+    for name in own:
+        default = SearchConfig.model_fields[name].default
         if (value := search.get(name, default)) != default:
-            must = "must be left out with several targets, which are searched by the default alone"
+            must = f"must be left out with {what}, searched by the default alone"
             yield Mistake(("search", name), must, shown(value), "Give one value of the target.")
 
 

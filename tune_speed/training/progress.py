@@ -15,7 +15,6 @@ from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime
-from tune_speed.core.targets import SIGNS
 from tune_speed.core.text import counted
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
@@ -228,7 +227,7 @@ class Progress:
         """Raises: ConfigError if the only evaluation, of the untrained model, meets the target."""
         target, untrained = self.workload.target, self.workload.metric_of(self.evaluations[0])
         target = (target, *target.lower)[-1]
-        if not target.holds(untrained):
+        if target.within_s is not None or not target.holds(untrained):
             return
         harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")
         raise ConfigError.of(
@@ -252,7 +251,7 @@ class Progress:
             return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
         if self._time_to_target() is not None:
             self.status = Status.REACHED
-            return f"target met: {score} {SIGNS[target.mode]} {target.value:g}"
+            return f"{target.met}: {target.said(self.workload.metric_of(evaluation))}"
         if self._is_last():
             self.status = Status.MISSED
             return f"the run ended with {score}, target {target.value:g}"

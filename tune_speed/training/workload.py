@@ -62,7 +62,7 @@ class Workload(Task):
         for name, workload in WORKLOADS.items():
             if workload == self.at(self.target.value):
                 return name
-        return f"{self.dataset_name}-{self.target.metric}-{self.target.value:g}"
+        return f"{self.dataset_name}-{self.target.label}"
 
     @property
     def dataset_name(self) -> str:

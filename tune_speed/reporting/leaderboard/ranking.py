@@ -5,6 +5,7 @@ Sorted by expected time, a row whose interval overlaps that of the first row of 
 
 import json
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ from tune_speed.core.records import (
     Timing,
     TrialRecord,
 )
-from tune_speed.core.stats import RunStatistics, finite_or_none, wilson_interval
-from tune_speed.core.targets import SIGNS, Target
+from tune_speed.core.stats import RunStatistics, finite_or_none, mean_interval, wilson_interval
+from tune_speed.core.targets import SHARES, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
 
 SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
@@ -97,6 +98,13 @@ class Row(BoardColumns, Ranked):
     Of a search's runs of one configuration it has the columns of the fastest, and counts all.
     """
 
+    mean_metric: float | None = None
+    """Where the best metric within a time is sought: that of another run, as its search expects it,
+    or the mean of its runs. Rows are ranked by it then. None: a target is to be met."""
+    mean_metric_low: float | None = None
+    """Lower end of its 95 % interval; None: a single run."""
+    mean_metric_high: float | None = None
+    """Upper end of it."""
     chance: float | None = None
     """Probability that another run meets the target, as its search knew it; None: not known."""
 
@@ -174,6 +182,7 @@ def make_row(
         median_low_s=median.low_s,
         median_high_s=median.high_s,
         **_interval(expected),
+        **_mean_metric(record.runs, comparability.target_of(record.workload)),
         hit_rate_low=rate.low,
         hit_rate_high=rate.high,
         params=record.params,
@@ -223,7 +232,24 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     low, high = wilson_interval(hits, n)
     counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
     chance = {"chance": None if known is None else known.chance}
-    return row.model_copy(update=counted | chance | _interval(expected))
+    metric = _mean_metric(runs, comparability.target_of(records[0].workload), known)
+    return row.model_copy(update=counted | chance | metric | _interval(expected))
+
+
+def _mean_metric(
+    runs: Sequence[RunResult], target: Target, known: Recommended | None = None
+) -> dict[str, float | None]:
+    """Returns the fields of a row about its metric, where the best within a time is sought."""
+    names = ("mean_metric", "mean_metric_low", "mean_metric_high")
+    ends = comparability.ends_in_time(runs, target) if target.within_s is not None else []
+    if known is not None and known.metric is not None:
+        return dict(zip(names, (known.metric, known.metric_low, known.metric_high), strict=True))
+    if not ends:
+        return {}
+    if len(ends) == 1:
+        return {names[0]: ends[0]}
+    mean = mean_interval(ends, is_share=target.metric in SHARES)
+    return dict(zip(names, (statistics.fmean(ends), mean.low, mean.high), strict=True))
 
 
 def _interval(expected: Timed) -> dict[str, Any]:
@@ -248,6 +274,8 @@ class BoardFacts(Config):
     """Value that it must reach."""
     target_mode: str = "max"
     """Whether more of the metric is better, `max`, or less, `min`."""
+    within_s: float | None = None
+    """Training time [s] within which the best metric is sought; None: the target, soonest."""
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
     protocol_version: int
@@ -267,7 +295,18 @@ class BoardFacts(Config):
     @property
     def goal(self) -> str:
         """The target for people: `accuracy ≥ 0.97`."""
-        return f"{self.metric} {SIGNS[self.target_mode]} {self.target:g}"
+        return self._target.words
+
+    @property
+    def met(self) -> str:
+        """What a run did that counts, for people."""
+        return "ended in time" if self.within_s is not None else "met the target"
+
+    @property
+    def _target(self) -> Target:
+        return Target.model_construct(
+            metric=self.metric, value=self.target, mode=self.target_mode, within_s=self.within_s
+        )
 
 
 def facts_of(record: TrialRecord) -> dict[str, Any]:
@@ -278,6 +317,7 @@ def facts_of(record: TrialRecord) -> dict[str, Any]:
         "metric": target.metric,
         "target": target.value,
         "target_mode": target.mode,
+        "within_s": target.within_s,
         "mode": record.workload["mode"],
     }
 
@@ -374,21 +414,34 @@ def _totals_by_study(
 def _ranked(
     rows: list[Row], order_s: Mapping[tuple[str, str], float], *, target: Target
 ) -> list[Row]:
-    """Returns the rows by expected time with restarts or `order_s`, those without a rank last."""
+    """Returns the rows by expected time with restarts or `order_s`, those without a rank last.
+
+    Where the best metric within a time is sought, by that.
+    """
+    sign = comparability.sign_of(target)
 
     def order(row: Row) -> comparability.SortKey:
         # The median is None where half of the runs or more missed: such a recipe has no rank.
         time_s = None if row.time_to_target_s is None else row.expected_s
-        time_s = order_s.get((row.study, row.trial_id), time_s)
-        return comparability.sort_key(
-            time_s, comparability.goodness(row.final_metric, target), row.study, row.trial_id
-        )
+        if target.within_s is not None:
+            metric = row.final_metric if row.mean_metric is None else row.mean_metric
+            key_s = None if time_s is None else target.within_s
+        else:
+            key_s, metric = order_s.get((row.study, row.trial_id), time_s), row.final_metric
+        goodness = comparability.goodness(metric, target)
+        return comparability.sort_key(key_s, goodness, row.study, row.trial_id)
+
+    def interval(row: Row) -> tuple[float, float]:
+        if target.within_s is None:
+            return _or_inf(row.expected_low_s), _or_inf(row.expected_high_s)
+        known = (row.mean_metric_low, row.mean_metric_high)
+        ends = [row.mean_metric if end is None else end for end in known]
+        low, high = sorted(-sign * _or_inf(end) for end in ends)
+        return low, high
 
     ordered = sorted(rows, key=order)
     timed_rows = [row for row in ordered if row.time_to_target_s is not None]
-    ranks = shared_ranks(
-        [(_or_inf(r.expected_low_s), _or_inf(r.expected_high_s)) for r in timed_rows]
-    )
+    ranks = shared_ranks(list(map(interval, timed_rows)))
     ranked = [r.model_copy(update=p.model_dump()) for r, p in zip(timed_rows, ranks, strict=True)]
     return [*ranked, *ordered[len(ranked) :]]
 

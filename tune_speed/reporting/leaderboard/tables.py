@@ -46,6 +46,15 @@ def _expected(row: Row) -> str:
     return interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
 
 
+def _metric(row: Row) -> str:
+    if row.mean_metric is None:
+        return ABSENT
+    value, low, high = row.mean_metric, row.mean_metric_low, row.mean_metric_high
+    if low is None or high is None:
+        return f"{value:.4f}"
+    return f"{value:.4f} ({low:.4f}–{high:.4f})"
+
+
 def _search_cost(row: Row) -> str:
     if row.study_trials is None or row.study_device_s is None:
         return ABSENT
@@ -60,7 +69,7 @@ def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
 
 # The second is the first without the rival's name, which is then below the table.
 FASTER, FACTOR = "faster than", "factor, p"
-EXPECTED = "expected_s (95 %)"
+EXPECTED, METRIC = "expected_s (95 %)", "metric (95 %)"
 NAME, SEARCH = "study/trial", "search: trials, device"
 
 SHOWN: dict[str, Shown] = {
@@ -76,6 +85,10 @@ SHOWN: dict[str, Shown] = {
         "Median [s] (interval)",
     ),
     EXPECTED: Shown(_expected, "expected [s]", "Expected with restarts [s] (95 %)"),
+    METRIC: Shown(_metric, "metric (95 %)", "Metric at the end (95 %)"),
+    "train_s": Shown(
+        lambda row: COLUMNS["time_to_target_s"].text(row.time_to_target_s), "time [s]", "Time [s]"
+    ),
     "chance": Shown(
         lambda row: ABSENT if row.chance is None else f"{row.chance:.0%}", "chance", "Chance"
     ),
@@ -100,7 +113,9 @@ SHOWN: dict[str, Shown] = {
     "searched": Shown(lambda row: describe_params(row.params), "searched", is_left=True),
 }
 """All columns by their headings in Markdown."""
-MARKDOWN = tuple(name for name in SHOWN if name != FACTOR)
+WITHIN = {EXPECTED: METRIC, "time_to_target_s": "train_s", "median (interval)": "train_s"}
+"""Columns where the best metric within a time is sought, in place of those of a time to target."""
+MARKDOWN = tuple(name for name in SHOWN if name not in (FACTOR, *WITHIN.values()))
 
 _ESTIMATE = ("rank", EXPECTED, "chance", "hits/n", "status")
 _OF_FASTEST = (
@@ -135,7 +150,7 @@ PAGE = {
 
 
 def _none_met(board: Board) -> str:
-    return f"{title(board)}: none of {counted(board.trials, 'trial')} met the target."
+    return f"{title(board)}: none of {counted(board.trials, 'trial')} {board.met}."
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
@@ -190,6 +205,9 @@ def told(board: Board, names: Sequence[str]) -> list[str]:
         "timing": board.kind != "certified" or any(row.is_disturbed for row in board.rows),
         "reclocked": any(row.reclocked for row in board.rows),
     }
+    if board.within_s is not None:
+        says |= {"hits/n": True, "chance": False, "train_s": True, "final": False}
+        names = [WITHIN.get(name, name) for name in names]
     return [name for name in names if says.get(name, True)]
 
 
@@ -264,7 +282,8 @@ def as_markdown(boards: Sequence[Board]) -> str:
     """Returns a GitHub table for each board."""
     lines = []
     for board in boards:
-        columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in MARKDOWN}
+        names = MARKDOWN if board.within_s is None else told(board, MARKDOWN)
+        columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in names}
         lines += [f"**{escape_markdown(title(board))}**", "", Table.of_columns(columns).markdown()]
         lines += ["", escape_markdown(caption(board)), ""]
     return "\n".join(lines)

@@ -62,18 +62,21 @@ def caption(board: Board) -> str:
     recommended = f"Recommended: {best.study}/{best.text}. " if best is not None else ""
     return recommended + (
         f"{trust}.{_ties(board)} {counted(ranked, 'configuration')} shown; {board.reached} of"
-        f" {counted(board.trials, 'trial')}{held} met the target, and all took {cost}; workload"
+        f" {counted(board.trials, 'trial')}{held} {board.met}, and all took {cost}; workload"
         f" {board.workload_hash[:8]}, protocol {board.protocol_version}."
     )
 
 
 def _ties(board: Board) -> str:
     kinds = {row.interval_of for row in board.rows if row.rank is not None}
+    if board.within_s is not None:
+        kinds = {"metric"}
     words = {
         "chance": " Intervals are those of the chance that a run meets the target; what often"
         " misses (a chance below 90 %) comes later than its expected time.",
         "step time": " Intervals are those of the step time, without the spread over seeds: a lead"
         " may be luck.",
+        "metric": " Ranked by the metric at the end, that of another run as its search expects it.",
         "none": " Times without an interval say nothing of the spread over seeds: a lead may be"
         " luck.",
     }

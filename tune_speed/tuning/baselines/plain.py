@@ -1,4 +1,4 @@
-"""Baseline policies: an Optuna sampler that knows only times and a penalty.
+"""Baseline policies: an Optuna sampler that knows only times and a penalty, or only ends.
 
 | policy        | sampler | value of a miss            | stops trials                  |
 |---------------|---------|----------------------------|-------------------------------|
@@ -30,8 +30,10 @@ class Baseline(ABC):
 
     _study: optuna.Study
 
-    def __init__(self, sampler: Callable[[int], BaseSampler], *, seed: int) -> None:
-        self._sampler, self._seed = sampler, seed
+    def __init__(
+        self, sampler: Callable[[int], BaseSampler], *, target: SearchTarget, seed: int
+    ) -> None:
+        self._sampler, self._target, self._seed = sampler, target, seed
         self._again: list[Proposal] = []
         self._wanted: list[tuple[Mapping[str, Any], str]] = []
         self._num_proposed = 0
@@ -56,12 +58,15 @@ class Baseline(ABC):
         for proposal, outcome in finished:
             self._count(proposal)
             self._restore(proposal, outcome)
-            self.leader = base.better(self.leader, proposal.trial_id, outcome)
+            self._lead(proposal.trial_id, outcome)
         for proposal in unfinished:
             self._count(proposal)
             self._again.append(proposal)
         # By the first seed, what the search began with would be drawn again.
         self._study.sampler = self._sampler(self._seed + self._num_proposed)
+
+    def _lead(self, trial_id: str, outcome: Outcome) -> None:
+        self.leader = base.better(self.leader, trial_id, outcome, by_end=self._target.best)
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial; it is proposed again."""
@@ -102,14 +107,18 @@ class Plain(Baseline):
     def __init__(
         self, *, space: SearchSpace, target: SearchTarget, sampler: str, is_capped: bool, seed: int
     ) -> None:
-        super().__init__(lambda seed: make_sampler(sampler, space=space, seed=seed), seed=seed)
+        super().__init__(
+            lambda seed: make_sampler(sampler, space=space, seed=seed), target=target, seed=seed
+        )
         self._space, self._is_capped = space, is_capped
         self._study = quiet_study(self._sampler(seed))
         self._running: dict[str, optuna.Trial] = {}
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         self._study.add_trial(
-            optuna_trial(self._space, proposal, outcome, failures=(Status.FAILED,))
+            optuna_trial(
+                self._space, proposal, outcome, target=self._target, failures=(Status.FAILED,)
+            )
         )
 
     def ask(self) -> Proposal:
@@ -130,31 +139,42 @@ class Plain(Baseline):
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop, where trials are stopped at the best time to target."""
-        if not self._is_capped or self.leader is None:
+        if not self._is_capped or self.leader is None or self._target.best:
             return None
         return base.past_leader(self.leader, train_s)
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the sampler."""
         trial = self._running.pop(trial_id)
-        self.leader = base.better(self.leader, trial_id, outcome)
+        self._lead(trial_id, outcome)
         if outcome.status == Status.FAILED:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            self._study.tell(trial, penalised_s(outcome))
+            self._study.tell(trial, minimised(outcome, self._target))
 
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial."""
         self._study.tell(self._running.pop(trial_id), state=TrialState.FAIL)
 
 
-def penalised_s(outcome: Outcome) -> float:
-    """Returns the time to target [s], or `PENALTY_S` in its place."""
+def minimised(outcome: Outcome, target: SearchTarget) -> float:
+    """Returns the time to target [s], or `PENALTY_S` in its place.
+
+    Where the best metric is sought, it is that at the end or at the limit, with the sign turned.
+    """
+    if target.best:
+        seen = [float(each) for each in outcome.curve.metric if each == each]
+        return -seen[-1] if seen and outcome.status != Status.DIVERGED else 0.0
     return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S
 
 
 def optuna_trial(
-    space: SearchSpace, proposal: Proposal, outcome: Outcome, *, failures: Container[Status]
+    space: SearchSpace,
+    proposal: Proposal,
+    outcome: Outcome,
+    *,
+    target: SearchTarget,
+    failures: Container[Status],
 ) -> FrozenTrial:
     """Returns a finished trial for `Study.add_trial`, as FAIL if its status is in `failures`."""
     failed = outcome.status in failures
@@ -162,5 +182,5 @@ def optuna_trial(
         state=TrialState.FAIL if failed else TrialState.COMPLETE,
         params=space.read(proposal.params),
         distributions=distributions(space, proposal.params),
-        value=None if failed else penalised_s(outcome),
+        value=None if failed else minimised(outcome, target),
     )

@@ -18,8 +18,8 @@ from ray.tune.search.optuna import OptunaSearch
 from tune_speed.core.records import Status
 from tune_speed.core.text import counted
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, optuna_trial, penalised_s
-from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget, better
+from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised, optuna_trial
+from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.samplers import hush_optuna, suggest
 
 TIME = "time_to_target_s"
@@ -33,7 +33,7 @@ class Vanilla(Baseline):
     """Ray's searcher and scheduler behind the seam of a policy."""
 
     def __init__(self, *, space: SearchSpace, target: SearchTarget, seed: int) -> None:
-        super().__init__(lambda seed: TPESampler(seed=seed), seed=seed)
+        super().__init__(lambda seed: TPESampler(seed=seed), target=target, seed=seed)
         self._space = space
         hush_optuna()
         self._searcher = OptunaSearch(
@@ -47,7 +47,8 @@ class Vanilla(Baseline):
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         # Ray's own restore brings neither the scheduler's rungs nor the last results back.
-        self._study.add_trial(optuna_trial(self._space, proposal, outcome, failures=_ERRORS))
+        found = optuna_trial(self._space, proposal, outcome, target=self._target, failures=_ERRORS)
+        self._study.add_trial(found)
         self._begin(proposal.trial_id)
         # Whatever the rungs say now, in the order of ends: these values were reported then.
         for index, value in enumerate(outcome.curve.metric):
@@ -84,12 +85,12 @@ class Vanilla(Baseline):
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Passes a trial's end on. One that failed or had no memory has no result, as in Tune."""
-        self.leader = better(self.leader, trial_id, outcome)
+        self._lead(trial_id, outcome)
         self._end_in_scheduler(trial_id, outcome)
         if outcome.status in _ERRORS:
             self._searcher.on_trial_complete(trial_id, error=True)
             return
-        self._searcher.on_trial_complete(trial_id, {TIME: penalised_s(outcome)})
+        self._searcher.on_trial_complete(trial_id, {TIME: minimised(outcome, self._target)})
 
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial."""

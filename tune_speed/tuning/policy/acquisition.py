@@ -37,7 +37,7 @@ from scipy.special import ndtr
 
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import BoolArray, Encoder
-from tune_speed.tuning.policy.expected_time import gain_of_run, log_expected_s
+from tune_speed.tuning.policy.expected_time import gain_of_metric, gain_of_run, log_expected_s
 from tune_speed.tuning.policy.gaussian_process import (
     GaussianProcess,
     Scales,
@@ -77,6 +77,9 @@ class Objective(NamedTuple):
     """Whether only what was tried may be run."""
     is_end: bool = False
     """Whether the favourites are told apart, whatever it brings: the budget is held back for it."""
+    best_y: float | None = None
+    """Where the metric counts and not the time: the distance to be beaten. Then −y takes the place
+    of ln E in all gains."""
 
 
 class Candidate(NamedTuple):
@@ -378,15 +381,22 @@ class _Search:
         # The run's own metric has to meet the target, and that includes its noise.
         chances = ndtr((mean - self._threshold) / np.hypot(sd, self._model.noise_sd)[:, None])
         if self._objective.has_leader:
-            to_beat = np.full(len(sd), math.log(self._objective.best_s))
+            to_beat = np.full(len(sd), self._to_beat)
             gain = self._gain_of_run(mean, sd, costs, to_beat=to_beat) / self._price(costs)
         else:
             gain = self._gain(chances, costs)
         return gain * self._of.fits(points), chances[:, 0]
 
+    @property
+    def _to_beat(self) -> float:
+        best_y = self._objective.best_y
+        return math.log(self._objective.best_s) if best_y is None else -best_y
+
     def _gain_of_run(
         self, mean: FloatArray, sd: FloatArray, costs: FloatArray, *, to_beat: FloatArray
     ) -> FloatArray:
+        if self._objective.best_y is not None:
+            return gain_of_metric(mean[:, 0], sd, self._model.noise_sd, to_beat=to_beat)
         log_cost = np.log(self._cost(costs)) if self._objective.at_end else None
         if log_cost is None:  # E is a share of the time to beat.
             to_beat = to_beat - math.log(self._objective.best_s)
@@ -400,6 +410,8 @@ class _Search:
         )
 
     def _log_expected(self, mean: FloatArray, sd: FloatArray, costs: FloatArray) -> FloatArray:
+        if self._objective.best_y is not None:
+            return -mean[:, 0]
         at_end = self._objective.at_end
         log_cost = np.log(self._cost(costs)) if at_end else None
         share = log_expected_s(mean, sd, log_cost=log_cost, fractions=self._fractions)

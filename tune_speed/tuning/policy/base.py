@@ -20,6 +20,8 @@ class SearchTarget(NamedTuple):
     """Of several targets, the lower values of the metric, the hardest first."""
     weights: tuple[float, ...] = (1.0,)
     """Of `value` and of each of `lower`; they come to 1."""
+    best: bool = False
+    """Whether the best metric of a run that ends within `max_train_s` is sought, not the time."""
 
 
 class Cost(NamedTuple):
@@ -84,10 +86,12 @@ class PriorTrial(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """The trial with the shortest time to target."""
+    """The trial with the shortest time to target, or with the best end within a time."""
 
     trial_id: str
     time_to_target_s: float
+    end: float | None = None
+    """Metric at its end, where that counts and not the time."""
 
 
 class Policy(Protocol):
@@ -145,15 +149,19 @@ class Policy(Protocol):
         """Takes back a trial that ended without an outcome and is not run again for now."""
 
 
-def better(leader: Leader | None, trial_id: str, outcome: Outcome) -> Leader | None:
-    """Returns the leader after an outcome; of equal times that of the smaller number leads."""
+def better(
+    leader: Leader | None, trial_id: str, outcome: Outcome, *, by_end: bool = False
+) -> Leader | None:
+    """Returns the leader after an outcome; of equals, that of the smaller number leads."""
     if outcome.status != Status.REACHED:
         return leader
-    other = Leader(trial_id, outcome.train_s)
-    if leader is None:
-        return other
-    key = (leader.time_to_target_s, trial_number(leader.trial_id))
-    return other if (other.time_to_target_s, trial_number(trial_id)) < key else leader
+    other = Leader(trial_id, outcome.train_s, float(outcome.curve.metric[-1]) if by_end else None)
+
+    def key(each: Leader) -> tuple[float, int]:
+        value = each.time_to_target_s if each.end is None else -each.end
+        return value, trial_number(each.trial_id)
+
+    return min((each for each in (leader, other) if each is not None), key=key)
 
 
 def alone(leader: Leader | None) -> tuple[Recommended, ...]:

@@ -46,6 +46,13 @@ def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
     return y
 
 
+def metric_at(y: npt.ArrayLike, target: float) -> FloatArray:
+    """Returns the metric at a distance: the inverse of `distance`."""
+    units = np.sign(y) * np.expm1(np.abs(y))
+    metric: FloatArray = target + GAP_UNIT * units
+    return metric
+
+
 def gap(y: float) -> float:
     """Returns how far below the target a distance lies, in units of `GAP_UNIT`; 0 if above."""
     return math.expm1(max(-y, 0.0))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tune_speed.tuning.policy.base import alone
+from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.history import History, Trial
 from tune_speed.tuning.policy.settings import Parts
@@ -54,10 +55,14 @@ class EarlyStopping:
 
     def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> str | None:
         history, leader = self._history, self._history.leader
-        if leader is None or not self._parts.cap:
+        if not self._parts.cap or (leader is None and not history.target.best):
             return None
-        best, to_beat_s = (*history.favourites, *alone(leader))[0], history.to_beat_s()
-        known = f"{best.trial_id}, which is recommended, takes {to_beat_s:.1f} s with restarts"
+        to_beat_s = history.to_beat_s()
+        if history.target.best:
+            known = f"the time limit is {to_beat_s:.1f} s"
+        else:
+            best = (*history.favourites, *alone(leader))[0]
+            known = f"{best.trial_id}, which is recommended, takes {to_beat_s:.1f} s with restarts"
         if train_s > to_beat_s:
             # What is run again tells how long its runs take: stopped in time, none ever took long.
             is_late = history.knows_length or not trial.again or train_s > AGAIN * to_beat_s
@@ -73,26 +78,33 @@ class EarlyStopping:
         )
 
     def _below_rung(self, trial: Trial, end_s: float) -> str | None:
-        if not self._parts.rungs or self._history.knows_length:
+        if not self._parts.rungs or (self._history.knows_length and not self._history.target.best):
             return None
         # Rungs at or before the trial's clock: the first is the earliest.
-        rungs_s = self._parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0) * end_s
-        level = int((trial.clock[-1] >= rungs_s).sum())
+        places, keeps = self._rungs()
+        level = int((trial.clock[-1] >= places * end_s).sum())
         if level <= trial.rung:
             return None
         trial.rung = level
-        place = self._parts.rung_factor ** (level - 1 - NUM_RUNGS)
+        place = float(places[level - 1])
         num, ahead = self._history.table().standing(
             at=place,
             mine=self._distances(trial, place * end_s),
             running=self._others_at(trial, place),
         )
-        if num < self._parts.rung_runs or ahead < self._parts.rung_keeps * (num + 1):
+        if num < self._parts.rung_runs or ahead < keeps * (num + 1):
             return None
         return (
             f"stopped at {trial.clock[-1]:.1f} s: {ahead} of {num} trials promised more by"
             f" {place * end_s:.1f} s"
         )
+
+    def _rungs(self) -> tuple[FloatArray, float]:
+        """Returns the rungs' places (R,), and which share continues past one."""
+        parts = self._parts
+        if self._history.target.best:
+            return np.array([parts.best_rung]), parts.best_keeps
+        return parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0), parts.rung_keeps
 
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
         """Returns the distances of the other running trials that have come to a place."""
@@ -107,7 +119,7 @@ class EarlyStopping:
     def _distances(self, trial: Trial, train_s: float) -> tuple[float, float]:
         """Returns a running trial's distance at a clock reading, and at half of it."""
         clock, start_y = np.append(0.0, trial.clock), self._history.start_y
-        y = np.nan_to_num(distance(trial.metric, self._history.target.value), nan=start_y)
+        y = np.nan_to_num(distance(trial.metric, self._history.level), nan=start_y)
         y = np.append(start_y, y)
         here, before = np.interp([train_s, train_s / 2], clock, y)
         return float(here), float(before)

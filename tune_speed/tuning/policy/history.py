@@ -139,8 +139,9 @@ class History:
         self.leader: Leader | None = None
         self.favourites: tuple[Recommended, ...] = ()
         """Configurations by their expected times to target, once a model says these."""
-        self.start_y = float(distance(0.0, target.value))
-        """Distance before any training."""
+        self.level = target.value
+        """Metric from which distances are measured: the target, or where the best metric is sought
+        the best so far, about which the scale is finest."""
         self.num_proposed = 0
         self.num_finished = 0
         """Trials that did not fail, those of other studies included."""
@@ -158,6 +159,11 @@ class History:
     def knows_length(self) -> bool:
         """Whether a run's length is fixed before it starts."""
         return self.target.mode == "fixed_length"
+
+    @property
+    def start_y(self) -> float:
+        """Distance before any training."""
+        return float(distance(0.0, self.level))
 
     @property
     def by_share(self) -> bool:
@@ -199,7 +205,8 @@ class History:
         """Stores how a trial ended, and returns the trial."""
         trial = self.running.pop(trial_id)
         trial.outcome, trial.clock, trial.metric = outcome, [], []
-        self.leader = base.better(self.leader, trial_id, outcome)
+        by_end = self.target.best
+        self.leader = base.better(self.leader, trial_id, outcome, by_end=by_end)
         self._add(trial)
         return trial
 
@@ -230,8 +237,17 @@ class History:
         self.spent_s += trial.outcome.curve.end_s if trial.number >= 0 else 0.0
         self._longest_s = max(self._longest_s, trial.cost.likely_s if trial.cost else -math.inf)
         self._table = self._sorted = self._configurations = self._known = None
+        self._raise_level(trial.outcome)
         if len(self._finished) >= 2 * self._most_trials:
             self._thin_out({trial.number})
+
+    def _raise_level(self, outcome: Outcome) -> None:
+        if not self.target.best or outcome.status != Status.REACHED:
+            return
+        if (end := float(outcome.curve.metric[-1])) > self.level:
+            self.level = end
+            for trial in (*self._finished.values(), *self.running.values()):
+                trial.row = None
 
     def _thin_out(self, kept: set[int]) -> None:
         """Forgets half of the trials but `kept`; of a configuration all runs stay, or none.
@@ -253,11 +269,20 @@ class History:
     def _promise(self, runs: Sequence[Trial]) -> float:
         """Returns how good a configuration is, larger is better; with one more miss if it met."""
         ends = [trial for trial in runs if self._is_run(trial)]
-        if hits := sum(trial.met for trial in ends):
+        hits = sum(trial.met for trial in ends)
+        if hits and not self.target.best:
             return _rank_of_time(sum(map(_spent_s, ends)) / hits * (1 + 1 / len(ends)))
         outcomes = [trial.outcome for trial in runs if trial.outcome is not None]
         best = [-math.inf if o.best_metric is None else o.best_metric for o in outcomes]
-        return max(map(_rank, outcomes, distance(best, self.target.value)))
+        return max(map(self._rank, outcomes, distance(best, self.level)))
+
+    def _rank(self, outcome: Outcome, best_y: float) -> float:
+        """Returns how good a trial is to search around; those that reached come first, by time."""
+        if outcome.status == Status.OOM:
+            return -math.inf
+        if outcome.status == Status.REACHED and not self.target.best:
+            return _rank_of_time(outcome.train_s)
+        return min(best_y, 0.0)
 
     @property
     def finished(self) -> list[Trial]:
@@ -278,8 +303,10 @@ class History:
         """Returns the time in which a run must meet the target to be of use [s].
 
         That is the recommended configuration's expected time with restarts; before any met the
-        target, the longest run's.
+        target, the longest run's. Where the best metric is sought, it is the time limit.
         """
+        if self.target.best:
+            return self.target.max_train_s
         if self.leader is None:
             return self.longest_s()
         if self.knows_length:
@@ -336,7 +363,7 @@ class History:
         return make_row(
             places,
             np.asarray(trial.outcome.curve.train_s, dtype=float)[seen] / end_s,
-            distance(metric[seen], self.target.value),
+            distance(metric[seen], self.level),
             start=self.start_y,
             is_whole=trial.outcome.status in WHOLE,
         )
@@ -371,7 +398,7 @@ class History:
             costs=np.array([self._cost_here_s(trial) for trial in trials]),
             distances=distances,
             variances=np.where(is_void, 0.0, scales**2),
-            ranks=np.array(list(map(_rank, outcomes, distances.max(axis=1)))),
+            ranks=np.array(list(map(self._rank, outcomes, distances.max(axis=1)))),
             fits=np.array([o.status != Status.OOM or not memory for o in outcomes], dtype=bool),
         )
 
@@ -386,15 +413,6 @@ def _by_params(trials: Iterable[Trial]) -> dict[base.ParamsKey, list[Trial]]:
 def _spent_s(trial: Trial) -> float:
     assert trial.outcome is not None
     return trial.outcome.train_s if trial.met else trial.outcome.curve.end_s
-
-
-def _rank(outcome: Outcome, best_y: float) -> float:
-    """Returns how good a trial is to search around; those that reached come first, by time."""
-    if outcome.status == Status.OOM:
-        return -math.inf
-    if outcome.status == Status.REACHED:
-        return _rank_of_time(outcome.train_s)
-    return min(best_y, 0.0)
 
 
 def _rank_of_time(time_s: float) -> float:

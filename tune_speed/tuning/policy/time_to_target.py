@@ -327,7 +327,8 @@ class TimeToTarget:
         cost = self._cost_of(params)
         if cost is None:
             return math.nan
-        is_screened = self._parts.cost and self._history.knows_length and self.leader is not None
+        is_screened = self._parts.cost and self._history.knows_length
+        is_screened = is_screened and (self.leader is not None or self._history.target.best)
         if is_screened and cost.train_s >= self._history.to_beat_s():
             return None
         return cost.likely_s

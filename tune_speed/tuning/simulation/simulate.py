@@ -133,20 +133,22 @@ def simulate(
 def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     """Returns the policy of that name for a benchmark's space, target and costs.
 
-    A benchmark that has `lower` has several targets, which weigh the same.
+    A benchmark that has `lower` has several targets, which weigh the same; one that has `within_s`
+    seeks the best end of a run within it.
 
     Raises: ConfigError if there is no policy of that name.
     """
-    lower = getattr(benchmark, "lower", ())
+    lower, within_s = getattr(benchmark, "lower", ()), getattr(benchmark, "within_s", None)
     return make_policy(
         name,
         space=benchmark.space,
         target=base.SearchTarget(
             benchmark.target,
             benchmark.mode,
-            math.inf,
+            math.inf if within_s is None else within_s,
             lower,
             (1 / (1 + len(lower)),) * (1 + len(lower)),
+            best=within_s is not None,
         ),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
@@ -168,6 +170,7 @@ def run_policy(
 class _Simulation:
     def __init__(self, policy: Policy, benchmark: Benchmark, overhead_s: float) -> None:
         self._policy, self._benchmark, self._overhead_s = policy, benchmark, overhead_s
+        self._limit_s = getattr(benchmark, "within_s", math.inf)
         # (virtual time, kind, number of the trial, worker)
         self._events: list[tuple[float, int, int, int]] = []
         self._running: dict[int, _Running] = {}
@@ -221,6 +224,9 @@ class _Simulation:
         trial.next_evaluation += 1
         if not math.isfinite(curve.metric[index]):
             self._end(now_s, worker, trial, Status.DIVERGED, "the metric is not a number")
+            return
+        if curve.train_s[index] > self._limit_s:
+            self._end(now_s, worker, trial, Status.CAPPED, "the time limit has passed")
             return
         # In `anytime` mode the second of two passes confirms the first, and the run ends there.
         last = len(curve.train_s) - 1

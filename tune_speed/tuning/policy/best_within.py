@@ -1,0 +1,77 @@
+"""The policy for the best metric within a training time: the other face of time to target.
+
+The limit T takes the place of the target: a run counts if its length, known beforehand, fits into
+it. What is sought is the configuration with the best mean of the metric at the end, so gains are
+those of the mean's best (`expected_time.gain_of_metric`), over c^κ with the cost c as ever, and
+distances are measured from the best end so far, where differences count (`History.level`).
+
+A proposal whose run would end past T is made shorter, if the length is searched: of a one-cycle
+run the whole schedule shrinks with it. One in two is made as long as T allows, since longer runs
+end better more often than not.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tune_speed.core.records import Recommended
+from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective
+from tune_speed.tuning.policy.base import params_key
+from tune_speed.tuning.policy.curve import FloatArray
+from tune_speed.tuning.policy.curve_table import metric_at
+from tune_speed.tuning.policy.history import Known, Trial
+from tune_speed.tuning.policy.time_to_target import NUM_FAVOURITES, TimeToTarget
+
+LENGTH = "epochs"
+"""The searched parameter to which a run's time is proportional."""
+
+
+class BestWithin(TimeToTarget):
+    """Proposes, stops and learns from trials, as `TimeToTarget` does, for the best end in time."""
+
+    _best_y: float | None = None
+    """Distance that the best configuration's runs end at, by the model."""
+
+    def _by_the_model(self, model: Model, known: Sequence[Known]) -> tuple[Recommended, ...]:
+        del known
+        runs = [own for own in self._history.configurations().values() if any(t.met for t in own)]
+        _, mean, sd, costs = self._log_expected(model, runs)
+        order = np.argsort(-mean, kind="stable")
+        self._tried = [
+            Candidate(runs[i][0].units, runs[i][0].proposal.params, float(costs[i]))
+            for i in order[:16]
+        ]
+        self._best_y = float(mean[order[0]])
+        level = self._history.level
+        return tuple(
+            _recommended(runs[i], [metric_at(mean[i] + z * sd[i], level) for z in (0, -1.96, 1.96)])
+            for i in order[:NUM_FAVOURITES]
+        )
+
+    def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
+        objective = super()._objective(only_again=only_again, is_end=is_end)
+        return objective._replace(best_y=self._best_y if self.leader else None)
+
+    def _reason(self, candidate: Candidate) -> str:
+        at = f" at a cost of {candidate.cost_s:.1f} s" if math.isfinite(candidate.cost_s) else ""
+        return f"gain: {candidate.chance:.0%} likely to end better than any so far{at}"
+
+    def _reason_again(self, params: Mapping[str, Any]) -> str:
+        runs = self._history.configurations()[params_key(params)]
+        return f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration"
+
+
+def _recommended(runs: Sequence[Trial], metric: Sequence[FloatArray]) -> Recommended:
+    in_time = [(trial, trial.outcome) for trial in runs if trial.met and trial.outcome is not None]
+    best = max(in_time, key=lambda each: float(each[1].curve.metric[-1]))[0]
+    return Recommended(
+        trial_id=best.proposal.trial_id,
+        runs=len(runs),
+        hits=len(in_time),
+        expected_s=sum(outcome.train_s for _, outcome in in_time) / len(in_time),
+        metric=float(metric[0]),
+        metric_low=float(metric[1]),
+        metric_high=float(metric[2]),
+    )
