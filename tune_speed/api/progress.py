@@ -99,7 +99,7 @@ class Progress:
         self.line(
             f"{study.name}: {counted(study.search.trials, 'trial')},"
             f" {study.search.at_once} at a time;"
-            f" target {study.workload.target.all_words}, {study.workload.mode}"
+            f" {study.workload.target.aim}, {study.workload.mode}"
         )
         return LiveView(
             self._console,

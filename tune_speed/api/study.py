@@ -126,6 +126,8 @@ class Study(Shown):
     def __repr__(self) -> str:
         best = self.recommended
         time = "none met the target" if best is None else f"best {best.expected_s:.3f} s"
+        if best is not None and best.metric is not None:
+            time = f"best {best.metric:.4f}"
         stopped = ", stopped" if self.was_stopped else ""
         trials = counted(len(self.records), "trial")
         return printable(f"Study({self.name!r}: {trials}, {time}{stopped})")

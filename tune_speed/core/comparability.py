@@ -186,3 +186,11 @@ def goodness(metric: float | None, target: Target) -> float:
 def final_goodness(record: TrialRecord) -> float:
     """Returns the goodness of the target's metric at the end of the last run."""
     return goodness(final_metric(record), target_of(record.workload))
+
+
+def result_text(record: TrialRecord) -> str:
+    """Returns what a record that has a rank is ranked by, for people: `1.51 s`, `accuracy 0.98`."""
+    target, metric = target_of(record.workload), final_metric(record)
+    if target.within_s is not None and metric is not None:
+        return f"{target.metric} {metric:.4f}"
+    return f"{record.time_to_target_s:.2f} s"

@@ -106,8 +106,18 @@ class Target(Config):
 
     @property
     def met(self) -> str:
-        """What a run did that counts, for people."""
+        """What a run did that counts, for people, as a heading."""
         return "target met" if self.within_s is None else "ended in time"
+
+    @property
+    def did_meet(self) -> str:
+        """The same as what runs did."""
+        return "met the target" if self.within_s is None else "ended in time"
+
+    @property
+    def aim(self) -> str:
+        """What a search is for: `target accuracy ≥ 0.97`, or `best accuracy within 60 s`."""
+        return f"target {self.all_words}" if self.within_s is None else self.words
 
     @property
     def all_words(self) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from tune_speed.core.comparability import fastest, target_of
+from tune_speed.core.comparability import fastest, result_text, target_of
 from tune_speed.core.records import ENDS_IN_WORDS, Evaluation, Status, TrialRecord, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, duration, words_cut
@@ -94,7 +94,7 @@ class LiveView:
             for word in ENDS_IN_WORDS
             if self._counts[word]
         ]
-        goal = f"target {self._target.all_words}" if self._best is None else self._best_text()
+        goal = self._target.aim if self._best is None else self._best_text()
         rows = [
             (trial_id, *self._progress(evaluation), chosen)
             for trial_id, (evaluation, chosen) in list(self._running.items())[:MOST_RUNNING]
@@ -114,7 +114,7 @@ class LiveView:
             f"{self._counts.total()}/{counted(self.trials, 'trial')}",
             f"{len(self._running)} running",
         ]
-        parts += [f"{self._counts[Status.REACHED]} met the target", f"{failed} failed"]
+        parts += [f"{self._counts[Status.REACHED]} {self._target.did_meet}", f"{failed} failed"]
         parts += [] if self._best is None else [self._best_text()]
         parts += [
             f"{self._metric(evaluation):.3f} in {name}"
@@ -160,7 +160,7 @@ class LiveView:
 
     def _best_text(self) -> str:
         assert self._best is not None
-        return f"best {self._best.time_to_target_s:.2f} s ({self._best.trial_id})"
+        return f"best {result_text(self._best)} ({self._best.trial_id})"
 
     def _progress(self, evaluation: Evaluation | None) -> tuple[str, str]:
         """Returns the metric, and how far the trial is."""

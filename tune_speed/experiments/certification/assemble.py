@@ -1,5 +1,6 @@
 """Turns the runs of a certification into certified records, each with its certificate."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 from tune_speed.core.comparability import sign_of, totals_of
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.records import Status, Timing, TrialRecord
+from tune_speed.core.significance import Comparison
 from tune_speed.core.stats import RunStatistics, finite_or_none, sample_of
 from tune_speed.custom.spec import task_of
 from tune_speed.experiments.certification import certificate as sections
@@ -23,6 +25,10 @@ CONFIDENCE = 0.95
 DROPPING_RULE = (
     "after each round a finalist is dropped whose expected time with restarts is above the best's"
     " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
+)
+NO_DROPPING = "none is dropped: all run with all seeds"
+BEST_METHOD = (
+    "mean difference of the metric at the end, paired t-test; a run past the time is worse"
 )
 
 
@@ -131,6 +137,7 @@ class _Parts:
             mode=task.mode,
             grid_samples=task.grid_samples(num_train=facts.num_train),
             max_train_s=task.max_train_s,
+            within_s=task.target.within_s,
             tta_views=1,
         )
 
@@ -234,22 +241,34 @@ class _Parts:
     def verification(self) -> sections.Verification:
         of, rival, compared = self.of, self.placed.rival, self.placed.comparison
         theirs = next((each for each in of.ranks if each.name == rival), None)
+        is_best = task_of(self.records[0]).target.within_s is not None
+        ratio = None if is_best else compared
         return sections.Verification(
             status=sections.VerificationStatus.RETIMED,
             incumbent=rival,
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),
             interleaving=tuple(ran.turn.name for ran in of.runs),
-            speedup=_inverse(compared and compared.ratio),
-            speedup_low=_inverse(compared and compared.high),
-            speedup_high=_inverse(compared and compared.low),
+            speedup=_inverse(ratio and ratio.ratio),
+            speedup_low=_inverse(ratio and ratio.high),
+            speedup_high=_inverse(ratio and ratio.low),
+            **(_metric_gain(compared) if is_best and compared is not None else {}),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
-            method=compared and compared.method,
-            dropping_rule=DROPPING_RULE,
+            method=BEST_METHOD if is_best and compared else compared and compared.method,
+            dropping_rule=NO_DROPPING if is_best else DROPPING_RULE,
         )
 
 
 def _inverse(ratio: float | None) -> float | None:
     """Returns 1 / ratio; None where it is infinite or not known."""
     return finite_or_none(1 / ratio) if ratio else None
+
+
+def _metric_gain(compared: Comparison) -> dict[str, float | None]:
+    """Returns the gain in the metric where samples were e^(−m), with its interval."""
+    ends = (compared.ratio, compared.high, compared.low)
+    gains = (-math.log(end) if end else None for end in ends)
+    names = ("metric_gain", "metric_gain_low", "metric_gain_high")
+    found = {n: None if g is None else finite_or_none(g) for n, g in zip(names, gains, strict=True)}
+    return found

@@ -8,7 +8,7 @@ import math
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tune_speed.core import records
 from tune_speed.core.renamed import RecordedRecipe
@@ -62,6 +62,8 @@ class Task(records.Record):
     """Evaluation grid [training samples]; None for a training function, which evaluates itself."""
     max_train_s: float
     """Limit of one run on the training clock [s]."""
+    within_s: float | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """Training time [s] within which the best metric is sought; None: the target, soonest."""
     tta_views: int
     """Views of an image that an evaluation averages; 1: no test-time augmentation."""
 
@@ -293,6 +295,13 @@ class Verification(records.Record):
     """One-sided p-value of being faster than the leader; None without one."""
     adjusted_p_value: float | None
     """The same, corrected for the number of finalists; None without a leader."""
+    metric_gain: float | None = Field(default=None, exclude_if=lambda gain: gain is None)
+    """Where the best metric within a time is sought: by how much this one's is better than the
+    leader's, on the mean; p-values are of that then. None: see `speedup`."""
+    metric_gain_low: float | None = Field(default=None, exclude_if=lambda gain: gain is None)
+    """Lower end of its 95 % interval."""
+    metric_gain_high: float | None = Field(default=None, exclude_if=lambda gain: gain is None)
+    """Upper end of it."""
     method: str | None
     """How p-value and interval were computed, in words; None without a leader."""
     dropping_rule: str

@@ -14,7 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_speed.core.comparability import board_key, by_target, final_metric, target_of
+from tune_speed.core.comparability import (
+    board_key,
+    by_target,
+    final_goodness,
+    final_metric,
+    target_of,
+)
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
@@ -120,6 +126,7 @@ def certify(
             plan=config,
             seed_base=f"{study}/{path.stem}",
             miss_s=first.miss_s,
+            target=target_of(first.workload),
         )
         session = _Session(ledger, schedule, [*finalists, *([leader] if leader else [])], on_line)
         session.resume()
@@ -136,10 +143,10 @@ def certify(
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
-            chosen_by=f"one of the {config.top} of the least expected times with restarts, of"
+            chosen_by=f"one of the {config.top} that the search recommends first, of"
             f" {counted(len(estimates), 'trial')}"
             if best
-            else f"one of the {config.top} fastest of {len(estimates)} estimates of one seed each",
+            else f"one of the {config.top} best of {len(estimates)} estimates of one seed each",
         )
         records = tuple(certified_record(placed, done) for placed in ranks)
         _save(folder / "certified", records, done)
@@ -367,9 +374,11 @@ def choose_finalists(
     place = {trial_id: number for number, trial_id in enumerate(favourites)}
 
     # The name decides a tie: other finalists than those begun could not be continued with.
-    def order(each: TrackedTrial) -> tuple[float, float, str]:
-        number = place.get(each.record.trial_id, math.inf)
-        return number, each.record.time_to_target_s or math.inf, each.name
+    def order(each: TrackedTrial) -> tuple[float, float, float, str]:
+        number, record = place.get(each.record.trial_id, math.inf), each.record
+        is_best = target_of(record.workload).within_s is not None
+        goodness = final_goodness(record) if is_best else 0.0
+        return number, -goodness, record.time_to_target_s or math.inf, each.name
 
     for each in sorted(estimates, key=order):
         if each.record.time_to_target_s is None and each.record.trial_id not in place:
@@ -394,7 +403,13 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
         and each.record.recipe not in recipes
         and each.name not in names
     ]
-    return min(others, key=lambda e: RunStatistics.of(e.record).expected_s, default=None)
+
+    def order(each: TrackedTrial) -> float:
+        is_best = target_of(each.record.workload).within_s is not None
+        expected_s = RunStatistics.of(each.record).expected_s
+        return -final_goodness(each.record) if is_best else expected_s
+
+    return min(others, key=order, default=None)
 
 
 def refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:

@@ -92,13 +92,15 @@ class Elimination:
         error_rate: float = 0.05,
         least_success_rate: float = 0.5,
         miss_s: float | None = None,
+        drops: bool = True,
     ) -> None:
         """Starts a race of finalists, each given once.
 
         Nobody is dropped after the last of `num_rounds`, which would save nothing. The true best is
         dropped with a chance of `error_rate` at most. No leader's success rate is taken to be lower
         than `least_success_rate`. `miss_s` is the time limit [s] in the `anytime` mode, where a
-        miss takes that long; None if runs have a fixed length, met or missed.
+        miss takes that long; None if runs have a fixed length, met or missed. Without `drops` all
+        run to the end: where samples are no times.
         """
         assert len(set(names)) == len(names) > 0, names
         assert 0 < error_rate < 1 and 0 < least_success_rate <= 1
@@ -109,7 +111,7 @@ class Elimination:
         self.num_closed = 0
         self._error_rate = error_rate
         self._least_success_rate = least_success_rate
-        self._miss_s = miss_s
+        self._miss_s, self._drops = miss_s, drops
 
     @property
     def alive(self) -> tuple[str, ...]:
@@ -129,7 +131,7 @@ class Elimination:
         alive = self.alive
         assert all(len(self.samples[name]) == self.num_closed + 1 for name in alive), alive
         self.num_closed += 1
-        if not LEAST_PAIRS <= self.num_closed < self.num_rounds:
+        if not self._drops or not LEAST_PAIRS <= self.num_closed < self.num_rounds:
             return ()
         leader, *rivals = self._by_expected_time(alive)
         found = [self._judge(leader, rival) for rival in rivals]

@@ -84,6 +84,8 @@ def _suggestions(result: CertifyResult) -> list[str]:
     lines = []
     for record in result.records:
         target = target_of(record.workload)
+        if target.within_s is not None:
+            continue
         near = NEAR if target.is_share else NEAR * abs(target.value)
         enough = goodness(target.value, target) - near
         slope = estimate_slope([p for p in _lengths(result.estimates) if p[1] >= enough])

@@ -18,14 +18,17 @@ The ledger has what ran, one JSON line each, on disk before the next run begins:
 # chosen result is biased (the winner's curse).
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tune_speed.core.comparability import sign_of
 from tune_speed.core.event_log import SessionLog
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare, holm
-from tune_speed.core.stats import sample_of
+from tune_speed.core.stats import Sample, sample_of
+from tune_speed.core.targets import Target
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
 from tune_speed.study.settings import CertifyConfig
 
@@ -72,16 +75,20 @@ class CertificationSchedule:
         plan: CertifyConfig,
         seed_base: str,
         miss_s: float | None,
+        target: Target | None = None,
     ) -> None:
         """Begins before the first run, with names: the best estimate's first.
 
-        `leader` is the present leader if it is none of them, `seed_base` a text from which fresh
-        seeds are hashed, and `miss_s` what a miss costs in the `anytime` mode, see `Elimination`.
+        With a target of the best metric within a time, runs are judged by their ends (see
+        `_sample`), and nobody is dropped. `leader` is the present leader if it is none of them,
+        `seed_base` a text from which fresh seeds are hashed, and `miss_s` what a miss costs in the
+        `anytime` mode, see `Elimination`.
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s
+        self._best = target if target is not None and target.within_s is not None else None
         names = (*([leader] if leader else ()), *finalists)
-        self.first = Elimination(names, num_rounds=plan.seeds, miss_s=miss_s)
+        self.first = self._elimination(names, plan.seeds)
         self.final: Elimination | None = None
         self.turns: list[Turn] = []
         """All that ran, in order."""
@@ -105,7 +112,7 @@ class CertificationSchedule:
         stage, race = self._race
         self._runs.setdefault((stage, turn.name), []).append((len(self.turns), run))
         self.turns.append(turn)
-        race.add(turn.name, sample_of(run))
+        race.add(turn.name, self._sample(run))
         if any(len(race.samples[name]) == race.num_closed for name in race.alive):
             return ()
         dropped = race.close_round()
@@ -159,7 +166,25 @@ class CertificationSchedule:
         finalists = [name for name in self.first.order() if name != self.leader]
         best = [name for name in finalists if name in self.first.alive][: self.plan.final]
         names = (*([self.leader] if self.leader else ()), *best)
-        return Elimination(names, num_rounds=self.plan.final_seeds, miss_s=self._miss_s)
+        return self._elimination(names, self.plan.final_seeds)
+
+    def _elimination(self, names: Sequence[str], num_rounds: int) -> Elimination:
+        drops = self._best is None
+        return Elimination(names, num_rounds=num_rounds, miss_s=self._miss_s, drops=drops)
+
+    def _sample(self, run: RunResult) -> Sample:
+        """Returns a run as statistics take it.
+
+        For the best metric m within a time, e^(−m) takes the place of the time (e^m where less is
+        better): the log of it is what the paired t-test of `compare` sees.
+        """
+        sample = sample_of(run)
+        if self._best is None:
+            return sample
+        final = None if run.final is None else run.final.value(self._best.metric)
+        is_hit = sample.is_hit and final is not None
+        goodness = sign_of(self._best) * final if final is not None else 0.0
+        return Sample(math.exp(-goodness), is_hit)
 
     def _counting(self, name: str) -> tuple[Stage, list[tuple[int, RunResult]]]:
         """Returns the runs that count: those of the last stage that it ran in."""
@@ -173,7 +198,7 @@ class CertificationSchedule:
         if not both[1]:
             both = [self._runs.get(("first", n), []) for n in (name, rival)]
         num_pairs = min(len(runs) for runs in both)
-        ours, theirs = ([sample_of(run) for _, run in runs[:num_pairs]] for runs in both)
+        ours, theirs = ([self._sample(run) for _, run in runs[:num_pairs]] for runs in both)
         return compare(ours, theirs, miss_s=self._miss_s)
 
 

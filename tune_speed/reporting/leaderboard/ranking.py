@@ -134,6 +134,9 @@ class Row(BoardColumns, Ranked):
     """How far to believe it: `estimate`, or a certificate's word."""
     speedup: float | None
     """Of a certified row: the rival's time / this one's; above 1 this one is faster."""
+    metric_gain: float | None = None
+    """Of a certified row where the best metric within a time is sought: by how much its metric is
+    better than the rival's; then `p_value` is of that."""
     rival: str | None
     """With which it was timed together: the leader, or for the leader the best of the others."""
     p_value: float | None
@@ -170,6 +173,7 @@ def make_row(
     `search` is what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
+    values |= _mean_metric(record.runs, comparability.target_of(record.workload))
     runs, expected = RunStatistics.of(record), timed(record)
     rate, median = runs.success_rate, runs.median_interval
     certificate = record.certificate or {}
@@ -182,12 +186,12 @@ def make_row(
         median_low_s=median.low_s,
         median_high_s=median.high_s,
         **_interval(expected),
-        **_mean_metric(record.runs, comparability.target_of(record.workload)),
         hit_rate_low=rate.low,
         hit_rate_high=rate.high,
         params=record.params,
         verification=verification.get("status", record.kind),
         speedup=verification.get("speedup"),
+        metric_gain=verification.get("metric_gain"),
         rival=verification.get("incumbent"),
         p_value=verification.get("p_value") if adjusted is None else adjusted,
         study_trials=found.get("tuning_trials", search and search.trials),
@@ -300,12 +304,15 @@ class BoardFacts(Config):
     @property
     def met(self) -> str:
         """What a run did that counts, for people."""
-        return "ended in time" if self.within_s is not None else "met the target"
+        return self._target.did_meet
 
     @property
     def _target(self) -> Target:
         return Target.model_construct(
-            metric=self.metric, value=self.target, mode=self.target_mode, within_s=self.within_s
+            metric=self.metric,
+            value=self.target,
+            mode="min" if self.target_mode == "min" else "max",
+            within_s=self.within_s,
         )
 
 

@@ -39,7 +39,8 @@ def faster_text(row: Row) -> str:
     """Returns `1.25×, p = 0.02`: how much faster than its rival a certified row is; how sure."""
     if row.rival is None or row.p_value is None:
         return ABSENT
-    return f"{factor(row.speedup)}, p = {row.p_value:.2g}"
+    gain = factor(row.speedup) if row.metric_gain is None else f"{row.metric_gain:+.4f}"
+    return f"{gain}, p = {row.p_value:.2g}"
 
 
 def _expected(row: Row) -> str:

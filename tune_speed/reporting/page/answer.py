@@ -12,6 +12,7 @@ from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 # A difference with a higher p-value is called chance.
 LIKELY = 0.05
+BE_SURE = "To be sure, certify it: the favourites again with fresh seeds, alone on the device."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,8 @@ class Answer:
 def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
     """Returns the answer of `part`, whose leaderboards are `boards`."""
     certified, estimate = _first(boards, "certified"), _first(boards, "estimate")
+    if part.target.within_s is not None and (row := certified or estimate) is not None:
+        return _best_in_time(part, row, boards, is_certified=certified is not None)
     if certified is not None:
         return _certified(part, certified, boards)
     if estimate is not None:
@@ -95,6 +98,44 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     )
 
 
+def _best_in_time(
+    part: StudyPart, row: Row, boards: Sequence[Board], *, is_certified: bool
+) -> Answer:
+    """Returns the answer where the best metric within a time is sought."""
+    winner = _trial(part.certified if is_certified else part.trials, row)
+    kind = "certified" if is_certified else "estimate"
+    metric = row.final_metric if row.mean_metric is None else row.mean_metric
+    low, high = row.mean_metric_low, row.mean_metric_high
+    ends = "" if low is None or high is None else f" (95 % interval {low:.4f} to {high:.4f})"
+    runs = f"{row.hits} of {counted(row.n, 'run')} ended in time, each in"
+    how = "certified" if is_certified else "an estimate, not certified"
+    sure = (
+        f"{runs} {seconds(row.time_to_target_s)} of training, judged on the"
+        f" {winner.record.evaluated_on} part{ends}.",
+        f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
+        *([_gain(row)] if row.metric_gain is not None and row.p_value is not None else []),
+        *_ties(row, boards, kind),
+        *([] if is_certified else [BE_SURE]),
+    )
+    return Answer(
+        verdict=kind,
+        lead="Best known" if is_certified else "Recommended",
+        figure=f"{part.target.metric} {metric:.4f}",
+        claim=f"within {seconds(part.target.within_s)} of training on {_place(part)} ({how}) –"
+        f" {cost_text(part)}.",
+        sure=sure,
+        winner=winner,
+    )
+
+
+def _gain(row: Row) -> str:
+    shown = "beyond chance" if (row.p_value or 1.0) <= LIKELY else "which may be chance"
+    return (
+        f"With the same seeds it ended by {row.metric_gain:+.4f} better than {row.rival}, {shown}"
+        f" (p = {row.p_value:.2g})."
+    )
+
+
 def _rival(row: Row) -> list[str]:
     """Returns a sentence on the rival that was timed in turns with the winner, if any."""
     if row.rival is None or not row.speedup:
@@ -118,7 +159,8 @@ def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
     if not count:
         return []
     told = f"{count} others share the first rank" if count > 1 else "Another shares the first rank"
-    return [f"{told}: their intervals overlap, so which is faster is not known."]
+    better = "faster" if first.mean_metric is None else "better"
+    return [f"{told}: their intervals overlap, so which is {better} is not known."]
 
 
 def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
@@ -176,7 +218,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
         f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         f"The fastest single run, {once.trial_id}, took {seconds(once.time_to_target_s)}: of"
         f" {counted(len(part.trials), 'trial')} the best one is lucky.",
-        "To be sure, certify it: the favourites again with fresh seeds, alone on the device.",
+        BE_SURE,
     )
     return Answer(
         verdict="estimate",

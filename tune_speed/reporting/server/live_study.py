@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
+from tune_speed.core.comparability import result_text
 from tune_speed.core.text import ABSENT, counted, device_text, duration
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.page.site import render_part
@@ -234,13 +235,14 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     planned = "" if seen.planned is None else f" of {seen.planned:,}"
     # A study of several parts has no time that is the best of all.
     where = f" on {device_text(parts[0].key.device)}" if len(parts) > 1 else ""
+    is_best = leader is not None and parts[0].target.within_s is not None
     running = len(seen.view.running)
     texts = {
         "state": seen.state.value,
         "standing": standing if (standing := state_text(seen)) != seen.state.value else "",
         "finished": f"{seen.num_finished:,}{planned}",
         "running": f"{running:,}",
-        "best": seconds(best_s),
+        "best": result_text(leader.record) if leader and is_best else seconds(best_s),
         "best_trial": f"{best_trial}{where}" if best_trial else "none met the target yet",
         "elapsed": duration(seen.elapsed_s),
         "left": ABSENT if left_s is None else duration(left_s),

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tune_speed.core.comparability import final_metric
+from tune_speed.core.comparability import final_metric, result_text
 from tune_speed.core.records import Status, TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import counted, device_text, duration
 from tune_speed.reporting.leaderboard.text import describe_params
@@ -82,7 +82,7 @@ def standing(seen: StudyStatus) -> str:
         [
             _progress(seen),
             *_counts(seen),
-            *(f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best),
+            *(f"best {result_text(r)} ({plain(r.trial_id)})" for r in best),
             *_times(seen),
         ]
     )
@@ -206,18 +206,21 @@ def steered_text(at: str, line: str) -> str:
 def _best_rows(part: StudyPart, study: str) -> Iterator[tuple[str, RenderableType]]:
     trials = part.records
     if not trials:
-        yield "best", Text("no trial has met the target yet", style="dim")
+        yield "best", Text(f"no trial {part.target.did_meet} yet", style="dim")
     else:
         record = trials[-1].record
-        best = Text(f"{record.time_to_target_s:.2f} s  {plain(record.trial_id)}", style="bold")
+        best = Text(f"{result_text(record)}  {plain(record.trial_id)}", style="bold")
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
     if len(trials) > 1:
-        times_s = [trial.record.time_to_target_s or 0.0 for trial in trials]
-        times = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
-        more = "… → " if len(times_s) > MAX_RECORDS else ""
-        text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
-        text.append(f"  {more}{times} s", style="default")
+        is_best = part.target.within_s is not None
+        unit, digits = ("", 4) if is_best else (" s", 2)
+        values = [final_metric(t.record) if is_best else t.record.time_to_target_s for t in trials]
+        known = [value or 0.0 for value in values]
+        times = " → ".join(f"{value:.{digits}f}" for value in known[-MAX_RECORDS:])
+        more = "… → " if len(known) > MAX_RECORDS else ""
+        text = Text(sparkline(known[-MAX_SPARKS:]), style="green")
+        text.append(f"  {more}{times}{unit}", style="default")
         if len(trials) <= MAX_NAMED:
             names = " → ".join(plain(trial.record.trial_id) for trial in trials)
             text.append(f"  ({names})", style="dim")
