@@ -206,7 +206,7 @@ def test_time_to_be_beaten_is_that_of_what_is_recommended_or_twice_the_longest()
     slow = policy.ask()
     found = policy._objective(only_again=False, is_end=False)
     assert found.best_s == 4.0 * slow.params["epochs"]
-    assert found[1:] == (False, True, (1.0,), False, False)
+    assert found[1:] == (False, True, (1.0,), False, False, None)
     finish(policy, slow, Status.REACHED, (7.0, 0.95))
     found = policy._objective(only_again=False, is_end=False)
     assert (found.best_s, *found[1:]) == (7.0, True, True, (1.0,), False, False)

@@ -252,7 +252,7 @@ class _Parts:
             speedup=_inverse(ratio and ratio.ratio),
             speedup_low=_inverse(ratio and ratio.high),
             speedup_high=_inverse(ratio and ratio.low),
-            **(_metric_gain(compared) if is_best and compared is not None else {}),
+            **_metric_gain(compared if is_best else None),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
             method=BEST_METHOD if is_best and compared else compared and compared.method,
@@ -265,9 +265,9 @@ def _inverse(ratio: float | None) -> float | None:
     return finite_or_none(1 / ratio) if ratio else None
 
 
-def _metric_gain(compared: Comparison) -> dict[str, float | None]:
+def _metric_gain(compared: Comparison | None) -> dict[str, float | None]:
     """Returns the gain in the metric where samples were e^(−m), with its interval."""
-    ends = (compared.ratio, compared.high, compared.low)
+    ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
     gains = (-math.log(end) if end else None for end in ends)
     names = ("metric_gain", "metric_gain_low", "metric_gain_high")
     found = {n: None if g is None else finite_or_none(g) for n, g in zip(names, gains, strict=True)}

@@ -62,7 +62,7 @@ class Task(records.Record):
     """Evaluation grid [training samples]; None for a training function, which evaluates itself."""
     max_train_s: float
     """Limit of one run on the training clock [s]."""
-    within_s: float | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    within_s: float | None = Field(exclude_if=lambda limit: limit is None)
     """Training time [s] within which the best metric is sought; None: the target, soonest."""
     tta_views: int
     """Views of an image that an evaluation averages; 1: no test-time augmentation."""
@@ -75,7 +75,7 @@ class Task(records.Record):
         # Certificates from before targets had a mode, training functions, and `certify_on`.
         trained_on = "train" if fields.get("function_hash") is None else None
         only = {"target_mode": "max", "function_hash": None, "trained_on": trained_on}
-        return {**only, **fields}
+        return {**only, "within_s": None, **fields}
 
 
 class CertifiedRun(records.Record):
@@ -295,17 +295,24 @@ class Verification(records.Record):
     """One-sided p-value of being faster than the leader; None without one."""
     adjusted_p_value: float | None
     """The same, corrected for the number of finalists; None without a leader."""
-    metric_gain: float | None = Field(default=None, exclude_if=lambda gain: gain is None)
+    metric_gain: float | None = Field(exclude_if=lambda gain: gain is None)
     """Where the best metric within a time is sought: by how much this one's is better than the
     leader's, on the mean; p-values are of that then. None: see `speedup`."""
-    metric_gain_low: float | None = Field(default=None, exclude_if=lambda gain: gain is None)
+    metric_gain_low: float | None = Field(exclude_if=lambda gain: gain is None)
     """Lower end of its 95 % interval."""
-    metric_gain_high: float | None = Field(default=None, exclude_if=lambda gain: gain is None)
+    metric_gain_high: float | None = Field(exclude_if=lambda gain: gain is None)
     """Upper end of it."""
     method: str | None
     """How p-value and interval were computed, in words; None without a leader."""
     dropping_rule: str
     """By which rule finalists were dropped early, and its error rate, in words."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_gain(cls, fields: Any) -> Any:
+        # Left out of those of times to target, and unknown to older ones.
+        gain = dict.fromkeys(("metric_gain", "metric_gain_low", "metric_gain_high"))
+        return {**gain, **fields} if isinstance(fields, dict) else fields
 
 
 class Certificate(records.Record):

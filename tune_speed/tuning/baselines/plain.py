@@ -34,6 +34,7 @@ class Baseline(ABC):
         self, sampler: Callable[[int], BaseSampler], *, target: SearchTarget, seed: int
     ) -> None:
         self._sampler, self._target, self._seed = sampler, target, seed
+        self._ends = dict[str, float]()
         self._again: list[Proposal] = []
         self._wanted: list[tuple[Mapping[str, Any], str]] = []
         self._num_proposed = 0
@@ -66,7 +67,8 @@ class Baseline(ABC):
         self._study.sampler = self._sampler(self._seed + self._num_proposed)
 
     def _lead(self, trial_id: str, outcome: Outcome) -> None:
-        self.leader = base.better(self.leader, trial_id, outcome, by_end=self._target.best)
+        ends = self._ends if self._target.best else None
+        self.leader = base.better(self.leader, trial_id, outcome, ends=ends)
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial; it is proposed again."""

@@ -90,8 +90,6 @@ class Leader(NamedTuple):
 
     trial_id: str
     time_to_target_s: float
-    end: float | None = None
-    """Metric at its end, where that counts and not the time."""
 
 
 class Policy(Protocol):
@@ -150,18 +148,23 @@ class Policy(Protocol):
 
 
 def better(
-    leader: Leader | None, trial_id: str, outcome: Outcome, *, by_end: bool = False
+    leader: Leader | None, trial_id: str, outcome: Outcome, *, ends: dict[str, float] | None = None
 ) -> Leader | None:
-    """Returns the leader after an outcome; of equals, that of the smaller number leads."""
+    """Returns the leader after an outcome; of equals, that of the smaller number leads.
+
+    With `ends`, in which it notes the metric at the end of each trial, the best end leads.
+    """
     if outcome.status != Status.REACHED:
         return leader
-    other = Leader(trial_id, outcome.train_s, float(outcome.curve.metric[-1]) if by_end else None)
+    if ends is not None:
+        ends[trial_id] = float(outcome.curve.metric[-1])
 
     def key(each: Leader) -> tuple[float, int]:
-        value = each.time_to_target_s if each.end is None else -each.end
+        value = each.time_to_target_s if ends is None else -ends[each.trial_id]
         return value, trial_number(each.trial_id)
 
-    return min((each for each in (leader, other) if each is not None), key=key)
+    other = Leader(trial_id, outcome.train_s)
+    return other if leader is None else min(leader, other, key=key)
 
 
 def alone(leader: Leader | None) -> tuple[Recommended, ...]:

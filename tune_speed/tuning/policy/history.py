@@ -147,7 +147,7 @@ class History:
         """Trials that did not fail, those of other studies included."""
         self.spent_s = 0.0
         """What the study's finished trials took, on their training clocks."""
-        self._num_prior, self._longest_s = 0, -math.inf
+        self._num_prior, self._longest_s, self._ends = 0, -math.inf, dict[str, float]()
         self._finished: dict[int, Trial] = {}
         self._tried: dict[base.ParamsKey, set[int]] = {}  # With the numbers of its trials.
         self._table: tuple[float | None, CurveTable] | None = None
@@ -205,8 +205,8 @@ class History:
         """Stores how a trial ended, and returns the trial."""
         trial = self.running.pop(trial_id)
         trial.outcome, trial.clock, trial.metric = outcome, [], []
-        by_end = self.target.best
-        self.leader = base.better(self.leader, trial_id, outcome, by_end=by_end)
+        ends = self._ends if self.target.best else None
+        self.leader = base.better(self.leader, trial_id, outcome, ends=ends)
         self._add(trial)
         return trial
 

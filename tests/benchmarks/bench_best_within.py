@@ -1,0 +1,130 @@
+"""How good the best recipe within a training time is that searches of one budget recommend.
+
+    python tests/benchmarks/bench_best_within.py --seeds 6 --jobs 2 --out best_within.json
+    python tests/benchmarks/bench_best_within.py --benchmarks digits_seeds.parquet --shares 0.2 0.5
+
+Sides: ours; ours without its rung (`no_rung`) and without repeats (`no_repeats`); Optuna's TPE and
+GP, which maximise the metric at the end of a run, or where the time limit stopped it; Ray's
+OptunaSearch and ASHA with the same objective (`asha`); random. Each searches each benchmark of
+fixed length whose runs differ by `simulation/noisy.py`, or tables of recorded runs, with a limit of
+so large a share of the longest run (`--shares`), 20 times the limit as budget, and 4 workers. What
+a side recommends (all but ours: the best run that ended in time) then runs 100 times more, or is
+known by all its recorded runs. Printed is by how many points of accuracy the mean of these ends
+lies below the best that any side has recommended in any search there; in each search, and as the
+mean over all, with its 95 % interval over benchmarks and seeds (Student's t).
+"""
+
+import argparse
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
+
+import optuna
+
+from tune_speed.core.stats import mean_interval
+from tune_speed.tuning.baselines.plain import Plain
+from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
+from tune_speed.tuning.policy.best_within import BestWithin
+from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.simulation.benchmarks import find_benchmark
+from tune_speed.tuning.simulation.noisy import NOISY
+from tune_speed.tuning.simulation.simulate import new_policy, run_policy
+from tune_speed.tuning.simulation.within import Within
+
+BUDGET_RUNS, WORKERS = 20.0, 4
+Task = tuple[str, str, float, int]
+
+
+def ours(benchmark: Within, seed: int, **parts: Any) -> Policy:
+    return BestWithin(
+        space=benchmark.space,
+        target=target_of(benchmark),
+        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
+        seed=seed,
+        parts=Parts(**parts),
+    )
+
+
+def plain(benchmark: Within, seed: int, *, sampler: str) -> Policy:
+    target = target_of(benchmark)
+    return Plain(space=benchmark.space, target=target, sampler=sampler, is_capped=False, seed=seed)
+
+
+def target_of(benchmark: Within) -> SearchTarget:
+    return SearchTarget(benchmark.target, benchmark.mode, benchmark.within_s, best=True)
+
+
+SIDES: dict[str, Callable[[Within, int], Policy]] = {
+    "ours": ours,
+    "no_rung": partial(ours, rungs=False),
+    "no_repeats": partial(ours, repeats=False),
+    "tpe": partial(plain, sampler="tpe"),
+    "gp": partial(plain, sampler="gp"),
+    "asha": lambda benchmark, seed: new_policy("vanilla", benchmark, seed),
+    "random": partial(plain, sampler="random"),
+}
+
+
+def search(task: Task) -> dict[str, Any]:
+    """Returns the true mean end of what a search recommends."""
+    side, name, share, seed = task
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")  # Of GPSampler's fallbacks, one for each parameter.
+    found: Any = find_benchmark(name)
+    benchmark = Within(found, share).fresh(seed)
+    budget_s = BUDGET_RUNS * benchmark.within_s / WORKERS
+    policy = SIDES[side](benchmark, seed)
+    trace = run_policy(policy, benchmark, num_workers=WORKERS, budget_s=budget_s)
+    end = 0.0 if trace.recommended is None else benchmark.truth(trace.recommended)
+    row = {"side": side, "benchmark": benchmark.name, "seed": seed, "end": end}
+    return row | {"trials": len(trace.trials)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    fixed = [name for name in NOISY if name.endswith("fixed_length")]
+    parser.add_argument("--benchmarks", nargs="+", default=fixed)
+    parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.4])
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write each search there, as JSON")
+    options = parser.parse_args()
+    tasks: list[Task] = [
+        (side, name, share, seed)
+        for seed in range(options.seeds)
+        for name in options.benchmarks
+        for share in options.shares
+        for side in options.sides
+    ]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(search, tasks))
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1))
+    best: dict[str, float] = {}
+    for row in rows:
+        best[row["benchmark"]] = max(row["end"], best.get(row["benchmark"], -math.inf))
+    print("| side | below the best known, in points | worst benchmark | trials | n |")
+    print("|---|---:|---:|---:|---:|")
+    for side in options.sides:
+        own = [row for row in rows if row["side"] == side]
+        below = {name: [] for name in best}
+        for row in own:
+            below[row["benchmark"]].append(100 * (best[row["benchmark"]] - row["end"]))
+        mean = mean_interval([value for values in below.values() for value in values])
+        ends = "" if mean.low is None else f" ({mean.low:.2f}–{mean.high:.2f})"
+        worst = max(sum(values) / len(values) for values in below.values())
+        trials = sum(row["trials"] for row in own) / len(own)
+        print(f"| `{side}` | {mean.mean:.2f}{ends} | {worst:.2f} | {trials:.0f} | {len(own)} |")
+
+
+if __name__ == "__main__":
+    main()
