@@ -116,7 +116,7 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|")
     for side in options.sides:
         own = [row for row in rows if row["side"] == side]
-        below = {name: [] for name in best}
+        below: dict[str, list[float]] = {name: [] for name in best}
         for row in own:
             below[row["benchmark"]].append(100 * (best[row["benchmark"]] - row["end"]))
         mean = mean_interval([value for values in below.values() for value in values])

@@ -52,11 +52,15 @@ def viewed(record: TrialRecord, *, has_curve: bool = False) -> ViewedTrial:
 
 
 def make_part(
-    *trials: ViewedTrial, certified: Sequence[ViewedTrial] = (), target: float = TARGET
+    *trials: ViewedTrial,
+    certified: Sequence[ViewedTrial] = (),
+    target: float = TARGET,
+    **more: Any,
 ) -> StudyPart:
+    """Returns a part; `more` are fields of the target."""
     workload = {
         "dataset": {"name": "digits"},
-        "target": {"metric": "accuracy", "value": target},
+        "target": {"metric": "accuracy", "value": target, **more},
         "mode": "fixed_length",
     }
     estimates, others = (

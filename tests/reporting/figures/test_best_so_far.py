@@ -4,6 +4,7 @@ import pytest
 from figure_parts import line, make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
+from tune_speed.reporting.figures import FIGURES
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR, moments, records
 from tune_speed.reporting.figures.theme import LIGHT
 
@@ -82,3 +83,37 @@ def test_records_are_strictly_falling() -> None:
 
 def test_nothing_is_drawn_where_nothing_met_the_target() -> None:
     assert BEST_SO_FAR.draw(make_part(make_trial(status=Status.MISSED)), LIGHT) is None
+
+
+def test_line_rises_with_the_metric_where_the_best_within_a_time_is_sought() -> None:
+    ends = (0.7, 0.9, 0.8, 0.95)
+    trials = (
+        make_trial(f"t{i}", accuracy=end, time_s=5.0 - i, started_s=float(i))
+        for i, end in enumerate(ends)
+    )
+    part = make_part(*trials, target=0.1, within_s=6.0)
+    sketch = BEST_SO_FAR.draw(part, LIGHT)
+    assert sketch is not None
+    assert [y for _, y in line(sketch, "best")] == pytest.approx([0.7, 0.9, 0.95, 0.95])
+    assert "4 of 4 trials ended in time" in sketch.alt
+    assert "the best accuracy rose to 0.95 (t3)" in sketch.alt
+    assert part.leader is not None and part.leader.record.trial_id == "t3"
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_no_figure_speaks_of_a_target_where_there_is_none(name: str) -> None:
+    trials = (
+        make_trial(
+            f"t{i}",
+            accuracy=0.7 + 0.02 * i,
+            curve=[0.1, 0.5, 0.7 + 0.02 * i],
+            started_s=float(i),
+            params={"lr": 0.1 * (i + 1), "epochs": i},
+        )
+        for i in range(12)
+    )
+    sketch = FIGURES[name].draw(make_part(*trials, target=0.1, within_s=6.0), LIGHT)
+    if sketch is None:
+        return
+    texts = [t.get_text() for panel in sketch.canvas.panels for t in panel.texts]
+    assert "met the target" not in sketch.alt and not any("0.1 s" in text for text in texts)

@@ -107,5 +107,5 @@ def test_the_page_has_the_front_first_and_each_trial_once(uri: str) -> None:
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
-    assert page.index("Training time and result") < page.index("Best time so far")
+    assert page.index("Training time and result") < page.index("Best so far")
     assert "This study had several targets" in page and "cannot be compared" not in page

@@ -26,7 +26,7 @@ SMALLEST = """[...document.querySelectorAll("figure svg text")].map(text => {
 
 def test_answer_and_two_figures_fill_the_first_screen(page: "Page") -> None:
     boxes = page.evaluate(BOXES)
-    assert [box["title"] for box in boxes[:2]] == ["Best time so far", "Training time and result"]
+    assert [box["title"] for box in boxes[:2]] == ["Best so far", "Training time and result"]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
     svg = page.locator("figure svg").nth(1).bounding_box()
     assert svg is not None and svg["y"] + svg["height"] <= DESKTOP["height"]

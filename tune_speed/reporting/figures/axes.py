@@ -76,9 +76,16 @@ def padded(
 def draw_metric_axis(
     canvas: Canvas, panel: "Axes", values: Sequence[float], target: Target
 ) -> tuple["Line2D", str]:
-    """Scales the upright axis, and draws the target across; returns its entry in a legend."""
-    shown, words = [*values, target.value], metric_words(target)
-    if not target.is_share or target.value < STEEP_FROM:
+    """Scales the upright axis, and draws the target across; returns its entry in a legend.
+
+    Where the best within a time is sought, it draws the best of the values.
+    """
+    best = max if target.mode == "max" else min
+    across, what = target.value, "target"
+    if target.within_s is not None:
+        across, what = best(values), "best"
+    shown, words = [*values, across], metric_words(target)
+    if not target.is_share or across < STEEP_FROM:
         scale(panel.yaxis, [])
         low, high = min(shown), max(shown)
         room = 0.07 * ((high - low) or abs(high) or 1.0)
@@ -86,9 +93,9 @@ def draw_metric_axis(
     else:
         _scale_errors(panel, shown)
         words += f" (logarithmic in the error, 1 − {words})"
-    line = panel.axhline(target.value, color=canvas.palette["ink"], linestyle="--", linewidth=1.0)
+    line = panel.axhline(across, color=canvas.palette["ink"], linestyle="--", linewidth=1.0)
     canvas.title(panel, words)
-    return line, f"target {score(target.value)}"
+    return line, f"{what} {score(across)}"
 
 
 def steep(metric: ArrayLike) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from tune_speed.core.comparability import target_of
 from tune_speed.core.stats import RunStatistics, median_interval_s
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
@@ -67,7 +68,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     panel.set_yticks([])
     for row, pair in enumerate(found):
         _draw_row(canvas, pair, row, unit.length_s)
-    panel.set_xlabel(unit.label("time to target"))
+    is_best = part.target.within_s is not None
+    panel.set_xlabel(unit.label("training time" if is_best else "time to target"))
     looks = {"estimate": ESTIMATE, "certified median, interval": CERTIFIED}
     if any(pair.median_s is None for pair in found):
         looks["missed in half of the runs or more"] = NEVER
@@ -86,7 +88,8 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
     if pair.estimate_s is not None:
         canvas.points(panel, [Spot(pair.estimate_s / unit_s, row, pair.trial)], ESTIMATE)
     panel.annotate(
-        f"{name_of(pair.trial)}: {pair.hits} of {counted(pair.n, 'run')} met the target",
+        f"{name_of(pair.trial)}: {pair.hits} of {counted(pair.n, 'run')}"
+        f" {target_of(pair.trial.record.workload).did_meet}",
         (0.0, row),
         xycoords=panel.get_yaxis_transform(),
         xytext=(0, 7),

@@ -153,8 +153,10 @@ def _alt(found: Sequence[Finalist], target: Target) -> str:
     first = found[0].trial
     peak, metric = _nearest(first, target), facts.metric_words(target)
     name = facts.name_of(first, ID_WIDTH)
-    seeds = sum(len(finalist.certified) for finalist in found)
     time_s = first.record.time_to_target_s
+    if target.within_s is not None and time_s is not None:
+        reached = f"with {metric} {facts.score(peak)} after {facts.duration(time_s)} of training"
+        return f"{name} leads, {reached}. {_counts(found)}."
     lead = (
         f"{name} leads: it met the target {metric} {facts.score(target.value)} after"
         f" {facts.duration(time_s)} of training"
@@ -162,8 +164,12 @@ def _alt(found: Sequence[Finalist], target: Target) -> str:
         else f"None met the target {metric} {facts.score(target.value)}; {name} came nearest, with"
         f" {facts.score(peak)}"
     )
-    others = f"{counted(len(found), 'curve')} of trials, {counted(seeds, 'curve')} of other seeds"
-    return f"{lead}. {others}."
+    return f"{lead}. {_counts(found)}."
+
+
+def _counts(found: Sequence[Finalist]) -> str:
+    seeds = sum(len(finalist.certified) for finalist in found)
+    return f"{counted(len(found), 'curve')} of trials, {counted(seeds, 'curve')} of other seeds"
 
 
 CURVES = FigureKind(

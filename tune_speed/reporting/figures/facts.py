@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tune_speed.core.comparability import final_metric
 from tune_speed.core.records import TrialRecord, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import middle_cut, short_names
@@ -138,6 +139,56 @@ def duration(time_s: float, unit: TimeUnit | None = None) -> str:
     """Returns `1.09 s`, `12.3 min` or `4.1 h`; in `unit`, if that is given."""
     unit = unit or time_unit(time_s)
     return f"{number(time_s / unit.length_s)} {unit.name}"
+
+
+class Measure(NamedTuple):
+    """What a part's trials are ranked by: times to target, or the metric at the end of a time."""
+
+    name: str
+    """What it is called, in a sentence."""
+    target: Target
+    unit: TimeUnit | None
+    """That of an axis of times; None: it is the metric."""
+
+    @property
+    def axis(self) -> str:
+        """An axis' label."""
+        return self.name if self.unit is None else self.unit.label(self.name)
+
+    @property
+    def best(self) -> str:
+        """What the best of them is."""
+        return "fastest" if self.unit is not None else "best"
+
+    @property
+    def is_falling(self) -> bool:
+        """Whether less is better."""
+        return self.unit is not None or self.target.mode == "min"
+
+    def of(self, trial: ViewedTrial) -> float | None:
+        """Returns a trial's value on the axis; None if it did not meet the target."""
+        record = trial.record
+        if record.time_to_target_s is None:
+            return None
+        return (
+            final_metric(record)
+            if self.unit is None
+            else (record.time_to_target_s / self.unit.length_s)
+        )
+
+    def text(self, trial: ViewedTrial) -> str:
+        """Returns a trial's value for people."""
+        value = self.of(trial)
+        assert value is not None, trial.record.trial_id
+        return score(value) if self.unit is None else f"{number(value)} {self.unit.name}"
+
+
+def measure_of(part: StudyPart) -> Measure:
+    """Returns what the trials of a part are ranked by."""
+    if part.target.within_s is not None:
+        return Measure(metric_words(part.target), part.target, None)
+    longest_s = max(map(time_s_of, reached(part)), default=0.0)
+    return Measure("time to target", part.target, time_unit(longest_s))
 
 
 def number(value: float) -> str:

@@ -95,14 +95,20 @@ def _draw_expected(
     return [(drawn[0], "expected time to each target")]
 
 
+def _met(target: Target) -> str:
+    if target.within_s is not None:
+        return target.did_meet
+    return f"met the target {facts.metric_words(target)} {facts.score(target.value)}"
+
+
 def _alt(ends: Sequence[facts.End], front: Sequence[facts.End], target: Target) -> str:
     top = front[-1]
     hits = sum(end.trial.record.time_to_target_s is not None for end in ends)
     metric, best = facts.metric_words(target), "lowest" if target.mode == "min" else "highest"
     text = (
-        f"{hits} of {counted(len(ends), 'evaluated trial')} met the target {metric}"
-        f" {facts.score(target.value)}. The {best} {metric}, {facts.score(top.metric)}, is that of"
-        f" {facts.name_of(top.trial)} after {facts.duration(top.train_s)} of training"
+        f"{hits} of {counted(len(ends), 'evaluated trial')} {_met(target)}. The {best}"
+        f" {metric}, {facts.score(top.metric)}, is that of {facts.name_of(top.trial)} after"
+        f" {facts.duration(top.train_s)} of training"
     )
     leaders = [end for end in front if end.trial.record.time_to_target_s is not None]
     if leaders and leaders[0] is not top:

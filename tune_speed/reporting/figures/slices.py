@@ -77,33 +77,37 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     )
     for panel in canvas.panels[len(found) :]:
         panel.set_visible(False)
-    unit = facts.time_unit(max(map(facts.time_s_of, facts.reached(part))))
+    measure = facts.measure_of(part)
     names = facts.names_in_width(facts.searched_names(part), NAME_WIDTH)
     for place, (panel, each) in enumerate(zip(canvas.panels, found, strict=False)):
-        _draw_slice(canvas, panel, each, part, unit.length_s)
+        _draw_slice(canvas, panel, each, part, measure)
         panel.set_xlabel(names[each.name], labelpad=1)
         panel.tick_params(labelleft=place % columns == 0)
-    canvas.title(canvas.panel, unit.label("time to target"))
+    canvas.title(canvas.panel, measure.axis)
     outcomes = {facts.outcome_of(trial, part) for trial in part.trials}
     canvas.legend(canvas.entries({words: LOOKS[words] for words in LOOKS if words in outcomes}))
     return Sketch(canvas, _alt(part, found, names))
 
 
-def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, unit_s: float) -> None:
-    # Alike in all panels: only the left ones have labels. Misses are drawn at the top.
-    times = [facts.time_s_of(trial) / unit_s for trial in facts.reached(part)]
-    bottom, top = padded(times, 0.1, 0.25, is_log=scale(panel.yaxis, times, num_ticks=NUM_TICKS))
+def _draw_slice(
+    canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, measure: facts.Measure
+) -> None:
+    # Alike in all panels: only the left ones have labels. Misses are drawn at the worse edge.
+    known = [v for trial in facts.reached(part) if (v := measure.of(trial)) is not None]
+    room = (0.1, 0.25) if measure.is_falling else (0.25, 0.1)
+    bottom, top = padded(known, *room, is_log=scale(panel.yaxis, known, num_ticks=NUM_TICKS))
+    edge = top if measure.is_falling else bottom
     panel.set_ylim(bottom, top)
     # Numbers are on a scale where they are too many for a column each.
     has_scale = each.is_number and len(set(each.values)) > MOST_COLUMNS
     places = _numbers(panel, each) if has_scale else _columns(panel, each)
     groups: dict[Look, list[tuple[Spot, str]]] = {MISS: [], HIT: [], LEADER: []}
     for x, trial, value in zip(places, each.trials, each.values, strict=True):
-        time_s = trial.record.time_to_target_s
+        value_there = measure.of(trial)
         look = LOOKS[facts.outcome_of(trial, part)]
-        outcome = ended_as(trial.record) if time_s is None else facts.duration(time_s)
+        outcome = ended_as(trial.record) if value_there is None else measure.text(trial)
         tip = f"{facts.name_of(trial)} · {outcome} · {facts.shortened(_text(value), 32)}"
-        groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
+        groups[look].append((Spot(x, edge if value_there is None else value_there, trial), tip))
     for look, marks in groups.items():
         canvas.points(panel, [spot for spot, _ in marks], look, texts=[tip for _, tip in marks])
 
@@ -145,14 +149,16 @@ def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
     leader = part.leader
     assert leader is not None
     params = leader.record.params
+    measure = facts.measure_of(part)
+    name = measure.name.capitalize()
     values = [
         f"{names[each.name]} {facts.shortened(_text(params[each.name]), 24)}"
         for each in found
         if params.get(each.name) is not None
     ]
     return (
-        f"Time to target against {counted(len(found), 'parameter')}. The leader,"
-        f" {facts.name_of(leader)} with {facts.duration(facts.time_s_of(leader))}, has"
+        f"{name} against {counted(len(found), 'parameter')}. The leader,"
+        f" {facts.name_of(leader)} with {measure.text(leader)}, has"
         f" {', '.join(values) or 'none of them'}."
     )
 
@@ -163,8 +169,8 @@ def _text(value: Any) -> str:
 
 
 SLICES = FigureKind(
-    title="Time to target by parameter",
-    about="Each point is a trial; those at the upper edge missed the target. The parameters that"
+    title="Result by parameter",
+    about="Each point is a trial; those at the outer edge missed the target. The parameters that"
     " matter most come first.",
     draw=draw,
 )

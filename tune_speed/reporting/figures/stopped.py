@@ -6,7 +6,7 @@ from tune_speed.core.text import counted
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
 from tune_speed.reporting.figures.facts import duration, shortened, time_unit
 from tune_speed.reporting.figures.theme import Palette
-from tune_speed.reporting.study.endings import ENDED_BELOW, REACHED, endings_of
+from tune_speed.reporting.study.endings import ENDED_BELOW, IN_TIME, REACHED, endings_of
 from tune_speed.reporting.study.view import StudyPart
 
 ROW_HEIGHT = 50.0
@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 def bars(part: StudyPart) -> list[Bar]:
     """Returns the part's trials by how they ended: first what came to its end, then the most."""
     found = [Bar(e.kind, len(e.trials), e.train_s) for e in endings_of(part)]
-    place = {REACHED: 0, ENDED_BELOW: 1}
+    place = {REACHED: 0, IN_TIME: 0, ENDED_BELOW: 1}
     ordered = sorted(found, key=lambda e: (place.get(e.kind, 2), -e.trials, e.kind))
     if len(ordered) <= MOST_KINDS:
         return ordered

@@ -3,13 +3,15 @@
 import re
 from dataclasses import dataclass
 
+from tune_speed.core.comparability import target_of
 from tune_speed.core.records import Status, TrialRecord, ended_as
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
-REACHED = "met the target"
+REACHED, IN_TIME = "met the target", "ended in time"
 ENDED_BELOW = "ended below the target"
 # By words in the reasons: records hold sentences with their figures, not kinds.
 STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("stopped: would end past the time limit", re.compile(r"and the time limit is")),
     ("stopped: unlikely to meet the target", re.compile(r"likely to ")),
     (
         "stopped: slower than the leader",
@@ -37,6 +39,8 @@ _ERROR = re.compile(r"(?:\w+\.)*([A-Za-z_]\w{0,40}):")
 
 def stop_kind(record: TrialRecord) -> str:
     """Returns why the record's last run ended, without the figures of that run."""
+    if record.status is Status.REACHED and target_of(record.workload).within_s is not None:
+        return IN_TIME
     if record.status in FIXED_KINDS:
         return FIXED_KINDS[record.status]
     if record.status is Status.FAILED:

@@ -1,0 +1,103 @@
+"""Boards of the best metric within a time: ranked by it, and said in its words."""
+
+from typing import Any
+
+from making import WORKLOAD, make_record, make_run
+from page_views import viewed
+
+from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.core.stats import mean_interval
+from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.reporting.leaderboard.tables import as_markdown
+from tune_speed.reporting.leaderboard.text import caption, title
+from tune_speed.reporting.page.answer import answer_of
+
+TARGET = {"metric": "accuracy", "value": 0.001, "within_s": 60.0}
+
+
+def record(number: int, *ends: float, time_s: float = 50.0, **fields: Any) -> TrialRecord:
+    runs = tuple(make_run(time_s=time_s, accuracy=end, seed=n) for n, end in enumerate(ends))
+    made = make_record(f"t{number:04d}", runs=runs, params={"lr": number}, **fields)
+    return made.model_copy(update={"workload": {**WORKLOAD, "target": TARGET}})
+
+
+def board_of(*records: TrialRecord, **options: Any) -> Board:
+    (board,) = make_boards([(None, each) for each in records], **options)
+    return board
+
+
+def test_rows_are_ranked_by_the_metric_and_not_by_the_time() -> None:
+    board = board_of(record(0, 0.8, time_s=1.0), record(1, 0.9), record(2, 0.85, time_s=59.0))
+    assert [row.trial_id for row in board.rows] == ["t0001", "t0002", "t0000"]
+    assert [row.place for row in board.rows] == ["1", "2", "3"]
+    assert board.goal == "best accuracy within 60 s"
+
+
+def test_runs_of_one_configuration_count_by_their_mean_with_its_interval() -> None:
+    ends = (0.80, 0.84, 0.82, 0.86)
+    runs = [record(n, end) for n, end in enumerate(ends)]
+    same = [each.model_copy(update={"params": {"lr": 9}}) for each in runs]
+    row = board_of(*same, record(5, 0.9)).rows[1]
+    known = mean_interval(ends, is_share=True)
+    assert (row.mean_metric, row.mean_metric_low, row.mean_metric_high, row.n) == (
+        known.mean,
+        known.low,
+        known.high,
+        4,
+    )
+
+
+def test_lucky_runs_come_after_what_the_search_recommends() -> None:
+    lucky, sure = record(0, 0.95), record(1, 0.93)
+    own = {"study": "study", "runs": 1, "hits": 1, "expected_s": 50.0}
+    known = (
+        Recommended(trial_id="t0001", metric=0.92, metric_low=0.91, metric_high=0.93, **own),
+        Recommended(trial_id="t0000", metric=0.90, metric_low=0.86, metric_high=0.905, **own),
+    )
+    favourites = {board_of(lucky, sure).key: known}
+    board = board_of(lucky, sure, favourites=favourites)
+    assert [(row.trial_id, row.place) for row in board.rows] == [("t0001", "1"), ("t0000", "2")]
+    assert "another is expected to end at 0.9200 (0.9100 to 0.9300)" in caption(board)
+
+
+def test_what_did_not_end_in_time_has_no_rank() -> None:
+    late = record(0, 0.99).model_copy(update={"status": Status.CAPPED})
+    run = late.runs[0].model_copy(update={"status": Status.CAPPED, "time_to_target_s": None})
+    board = board_of(late.model_copy(update={"runs": (run,)}), record(1, 0.5))
+    assert [row.trial_id for row in board.rows] == ["t0001"]
+    assert "1 of 2 trials ended in time" in caption(board)
+
+
+def test_tables_speak_of_the_metric() -> None:
+    board = board_of(record(0, 0.8), record(1, 0.9))
+    assert "best accuracy within 60 s" in title(board)
+    table = as_markdown([board])
+    assert "metric (95 %)" in table and "expected_s" not in table and "0.9000" in table
+
+
+def test_of_certified_rows_the_gain_over_the_rival_is_shown() -> None:
+    verification = {"status": "re-timed", "incumbent": "study/t0001", "metric_gain": 0.012}
+    verification |= {"p_value": 0.01, "adjusted_p_value": 0.02}
+    certified = record(0, 0.9, 0.92, 0.94, kind="certified").model_copy(
+        update={"certificate": {"verification": verification}}
+    )
+    board = board_of(certified)
+    assert "+0.0120, p = 0.02" in as_markdown([board])
+    view = viewed([record(0, 0.9), certified])
+    (part,) = view.parts
+    found = answer_of(part, view.boards)
+    assert (found.verdict, found.lead, found.figure) == (
+        "certified",
+        "Best known",
+        "accuracy 0.9200",
+    )
+    assert "ended by +0.0120 better than study/t0001, beyond chance" in " ".join(found.sure)
+
+
+def test_answer_is_the_metric_within_the_time() -> None:
+    view = viewed([record(0, 0.8, time_s=1.0), record(1, 0.9)])
+    (part,) = view.parts
+    found = answer_of(part, view.boards)
+    assert (found.lead, found.figure) == ("Recommended", "accuracy 0.9000")
+    assert found.claim.startswith("within 60.0 s of training on cpu (1 thread, test)")
+    assert found.winner is not None and found.winner.record.trial_id == "t0001"
