@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_best_within.py --seeds 6 --jobs 2 --out best_within.json
     python tests/benchmarks/bench_best_within.py --benchmarks digits_seeds.parquet --shares 0.2 0.5
 
-Sides: ours; ours without its rung (`no_rung`) and without repeats (`no_repeats`); Optuna's TPE and
+Sides: ours; ours without repeats (`no_repeats`); Optuna's TPE and
 GP, which maximise the metric at the end of a run, or where the time limit stopped it; Ray's
 OptunaSearch and ASHA with the same objective (`asha`); random. Each searches each benchmark of
 fixed length whose runs differ by `simulation/noisy.py`, or tables of recorded runs, with a limit of
@@ -18,7 +18,6 @@ import argparse
 import json
 import math
 import os
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -64,7 +63,6 @@ def target_of(benchmark: Within) -> SearchTarget:
 
 SIDES: dict[str, Callable[[Within, int], Policy]] = {
     "ours": ours,
-    "no_rung": partial(ours, rungs=False),
     "no_repeats": partial(ours, repeats=False),
     "tpe": partial(plain, sampler="tpe"),
     "gp": partial(plain, sampler="gp"),
@@ -76,8 +74,7 @@ SIDES: dict[str, Callable[[Within, int], Policy]] = {
 def search(task: Task) -> dict[str, Any]:
     """Returns the true mean end of what a search recommends."""
     side, name, share, seed = task
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore")  # Of GPSampler's fallbacks, one for each parameter.
+    optuna.logging.disable_default_handler()  # Of GPSampler, a warning for each parameter.
     found: Any = find_benchmark(name)
     benchmark = Within(found, share).fresh(seed)
     budget_s = BUDGET_RUNS * benchmark.within_s / WORKERS

@@ -1,7 +1,9 @@
 """Who runs next in a certification, with runs whose outcomes are made by hand."""
 
 import math
+import statistics
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,8 @@ from scipy.stats import ttest_rel
 
 from tune_speed.core.records import RunResult, Status
 from tune_speed.core.stats import sample_of
+from tune_speed.core.targets import Target
+from tune_speed.experiments.certification.assemble import _metric_gain
 from tune_speed.experiments.certification.schedule import (
     FIRST_FRESH_SEED,
     CertificationSchedule,
@@ -189,3 +193,53 @@ def test_a_run_that_failed_at_once_is_a_miss_that_cost_something() -> None:
     )
     assert sample_of(failed).spent_s > 0
     assert not sample_of(failed).is_hit
+
+
+BEST = Target(value=0.001, within_s=9.0)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_the_best_metric_within_a_time_is_compared_by_its_paired_differences(
+    mode: Literal["max", "min"],
+) -> None:
+    target = BEST.model_copy(update={"mode": mode})
+    plan = CertifyConfig(seeds=3, final=2, final_seeds=6)
+    contest = CertificationSchedule(
+        ("a", "b"), leader=None, plan=plan, seed_base="s", miss_s=None, target=target
+    )
+    ends = {
+        "a": [0.90, 0.91, 0.92, 0.90, 0.93, 0.91],
+        "b": [0.94, 0.90, 0.95, 0.93, 0.94, 0.93],
+    }
+    while (turn := contest.next()) is not None:
+        time_s = 1.0 if turn.name == "a" else 8.0  # Which is no reason to drop it.
+        run = make_run(accuracy=ends[turn.name][turn.round], time_s=time_s, seed=turn.seed)
+        contest.add(turn, run)
+    first, second = contest.ranks()
+    best, other = ("b", "a") if mode == "max" else ("a", "b")
+    assert (first.name, second.name) == (best, other)
+    assert first.dropped is second.dropped is None and first.comparison is not None
+    sign = 1.0 if mode == "max" else -1.0
+    alternative = "greater" if mode == "max" else "less"
+    known = ttest_rel(ends[best], ends[other], alternative=alternative)
+    assert first.comparison.p_value == pytest.approx(known.pvalue, rel=1e-6)
+    gain = sign * statistics.fmean(x - y for x, y in zip(ends[best], ends[other], strict=True))
+    assert first.comparison.ratio == pytest.approx(math.exp(-gain))
+    told = _metric_gain(first.comparison)
+    interval = ttest_rel(ends[best], ends[other]).confidence_interval()
+    known_ends = sorted((sign * interval.low, sign * interval.high))
+    assert told["metric_gain"] == pytest.approx(gain)
+    assert [told["metric_gain_low"], told["metric_gain_high"]] == pytest.approx(known_ends)
+
+
+def test_a_run_past_the_time_is_worse_than_any_that_ended_in_it() -> None:
+    plan = CertifyConfig(seeds=4, final=0)
+    contest = CertificationSchedule(
+        ("a", "b"), leader=None, plan=plan, seed_base="s", miss_s=None, target=BEST
+    )
+    while (turn := contest.next()) is not None:
+        is_late = turn.name == "a" and turn.round > 0
+        status = Status.CAPPED if is_late else Status.REACHED
+        end = 0.99 if turn.name == "a" else 0.5
+        contest.add(turn, make_run(status, accuracy=end, seed=turn.seed))
+    assert [rank.name for rank in contest.ranks()] == ["b", "a"]

@@ -7,6 +7,7 @@ from page_views import viewed
 
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.core.stats import mean_interval
+from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown
 from tune_speed.reporting.leaderboard.text import caption, title
@@ -92,6 +93,10 @@ def test_of_certified_rows_the_gain_over_the_rival_is_shown() -> None:
         "accuracy 0.9200",
     )
     assert "ended by +0.0120 better than study/t0001, beyond chance" in " ".join(found.sure)
+
+
+def test_history_is_one_of_times_alone() -> None:
+    assert record_history([record(0, 0.8).model_copy(update={"finished_at": "2026-01-01"})]) == ()
 
 
 def test_answer_is_the_metric_within_the_time() -> None:

@@ -121,16 +121,6 @@ def test_a_run_that_goes_past_the_limit_is_stopped() -> None:
     assert reason is not None and reason.endswith("and the time limit is 20.0 s")
 
 
-def test_a_run_that_promises_less_than_half_of_the_others_is_stopped_late_alone() -> None:
-    policy = restored()
-    proposal = Proposal("t0008", {"x": 0.95, "epochs": 18})
-    policy.restore(finished=(), unfinished=[proposal])
-    assert policy.ask() == proposal
-    assert policy.report("t0008", train_s=6.0, step=6, metric=0.05) is None
-    reason = policy.report("t0008", train_s=12.5, step=12, metric=0.05)
-    assert reason is not None and "trials promised more" in reason
-
-
 def test_at_the_end_of_the_budget_only_favourites_run() -> None:
     policy = restored()
     policy.spent = 0.9

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import board_key
+from tune_speed.core.comparability import board_key, target_of
 from tune_speed.core.records import Timing, TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import device_text, moment_of, moment_s, printable
@@ -50,13 +50,14 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     A record is set by a trial that has a rank and is strictly faster than all that finished before
     it, by the expected time; an equal one sets none. Of several that finished at the same moment
     the fastest alone does. Trials that do not say when they finished are left out, and so are
-    certified ones that strangers disturbed.
+    certified ones that strangers disturbed; so are those that seek the best metric within a time.
     """
     history: list[RecordHeld] = []
     ranked = [
         (board_key(r), finished, timed(r).expected_s, r.study, r.trial_id, r)
         for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
+        if target_of(r.workload).within_s is None
         if r.kind != "certified" or Timing.DISTURBED not in {run.timing for run in r.runs}
     ]
     # The key leaves the record out: records have no order.

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tune_speed.tuning.policy.base import alone
-from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.history import History, Trial
 from tune_speed.tuning.policy.settings import Parts
@@ -78,33 +77,26 @@ class EarlyStopping:
         )
 
     def _below_rung(self, trial: Trial, end_s: float) -> str | None:
-        if not self._parts.rungs or (self._history.knows_length and not self._history.target.best):
+        if not self._parts.rungs or self._history.knows_length:
             return None
         # Rungs at or before the trial's clock: the first is the earliest.
-        places, keeps = self._rungs()
-        level = int((trial.clock[-1] >= places * end_s).sum())
+        rungs_s = self._parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0) * end_s
+        level = int((trial.clock[-1] >= rungs_s).sum())
         if level <= trial.rung:
             return None
         trial.rung = level
-        place = float(places[level - 1])
+        place = self._parts.rung_factor ** (level - 1 - NUM_RUNGS)
         num, ahead = self._history.table().standing(
             at=place,
             mine=self._distances(trial, place * end_s),
             running=self._others_at(trial, place),
         )
-        if num < self._parts.rung_runs or ahead < keeps * (num + 1):
+        if num < self._parts.rung_runs or ahead < self._parts.rung_keeps * (num + 1):
             return None
         return (
             f"stopped at {trial.clock[-1]:.1f} s: {ahead} of {num} trials promised more by"
             f" {place * end_s:.1f} s"
         )
-
-    def _rungs(self) -> tuple[FloatArray, float]:
-        """Returns the rungs' places (R,), and which share continues past one."""
-        parts = self._parts
-        if self._history.target.best:
-            return np.array([parts.best_rung]), parts.best_keeps
-        return parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0), parts.rung_keeps
 
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
         """Returns the distances of the other running trials that have come to a place."""

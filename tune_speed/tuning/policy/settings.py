@@ -44,11 +44,6 @@ class Parts:
     # With a half, it takes 1.68 times as long to come near the best in anytime mode.
     rung_keeps: float = 0.25
     """Share that continues past a rung."""
-    # With rungs at 4/9 and 2/3 ends are 1.6 points lower (n = 12), with none 1.3.
-    best_rung: float = 2 / 3
-    """Where the best metric within a time is sought, the only rung, as a share of the schedule."""
-    best_keeps: float = 0.5
-    """Share that continues past it."""
     rung_runs: int = 2
     """Other runs that must have been seen at a rung."""
     repeats: bool = True
