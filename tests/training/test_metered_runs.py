@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from own_runs import make_own_spec
 from training import Tiny, make_spec
 
@@ -13,6 +14,7 @@ from tune_speed.core.records import RunResult, Timing
 from tune_speed.custom.run import OwnRun
 from tune_speed.custom.trial import run_own_trial
 from tune_speed.training import warm_up
+from tune_speed.training.checkpoint.checkpoints import identity_of
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.trial import Allotment
 
@@ -57,6 +59,16 @@ def test_baseline_is_measured_once_in_a_process() -> None:
     first_s = time.perf_counter() - began_s
     warm_up._idle_w[next(iter(warm_up._idle_w))] = 7.0
     assert first_s > 0.5 and run().idle_power_w == 7.0
+
+
+def test_prices_of_the_study_are_recorded_and_a_checkpoint_is_of_no_price() -> None:
+    free, spec = make_spec(), make_spec()
+    allotment = spec.allotment.model_copy(update={"price_per_hour": {"H200": 3.5}})
+    spec = spec.model_copy(update={"allotment": allotment})
+    record = finish(run_trial(spec), on_report=lambda record: None)
+    assert record.prices == {"H200": 3.5}
+    cpu = torch.device("cpu")
+    assert identity_of(spec, cpu) == identity_of(free, cpu)
 
 
 def test_training_function_has_its_power_too() -> None:

@@ -21,8 +21,9 @@ def prices_file() -> Path:
     """Returns $TUNE_SPEED_PRICES, or tune_speed/prices.yaml in $XDG_CONFIG_HOME or in ~/.config."""
     if chosen := os.environ.get("TUNE_SPEED_PRICES"):
         return Path(chosen)
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "tune_speed" / "prices.yaml"
+    # Not `Path.home`, which raises for a user without a home, as in containers.
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(base) / "tune_speed" / "prices.yaml"
 
 
 def own_prices() -> Mapping[str, float]:

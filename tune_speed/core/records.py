@@ -367,18 +367,13 @@ class TrialRecord(Record):
     @property
     def num_devices(self) -> int:
         """Devices that trained together."""
-        return int(self._device_parts[1] or 1)
+        found = re.match(r"(\d+) x ", self.device)
+        return int(found[1]) if found else 1
 
     @property
     def device_type(self) -> str:
         """Name of one of its devices."""
-        return str(self._device_parts[2])
-
-    @property
-    def _device_parts(self) -> re.Match[str]:
-        found = re.fullmatch(r"(?:(\d+) x )?(.*)", self.device, re.DOTALL)
-        assert found is not None, "it matches any text"
-        return found
+        return re.sub(r"^\d+ x ", "", self.device)
 
     @property
     def price_per_hour(self) -> float | None:

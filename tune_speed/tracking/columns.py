@@ -156,11 +156,6 @@ class BoardColumns(Config):
         heading="power [W]",
         is_metric=True,
     )
-    price_per_hour: float | None = column(
-        "price of an hour on all its devices, in the currency of the prices given",
-        lambda r: r.price_per_hour,
-        format=".4g",
-    )
     timing: str = column(
         "what the training clock is made of: isolated, disturbed, exclusive or shared",
         lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),

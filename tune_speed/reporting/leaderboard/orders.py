@@ -13,6 +13,12 @@ from tune_speed.reporting.leaderboard.ranking import Board, Row, shared_ranks
 
 FIELDS: Mapping[str, str] = {"cost": "expected_cost", "energy": "expected_energy_j"}
 """Of a row, by what boards are ranked."""
+_UNKNOWN = {
+    "energy": "--sort energy must have trials whose energy was measured, but none here was: their"
+    " devices have no counter that can be read, or others were on them. Try --sort cost.",
+    "cost": "--sort cost must have the price of a device, but none is known. Write a line such as"
+    " `{device}: 1.20` into {file}.",
+}
 
 
 def ordered(boards: Sequence[Board], order: str) -> list[Board]:
@@ -27,22 +33,9 @@ def ordered(boards: Sequence[Board], order: str) -> list[Board]:
         return list(boards)
     rows = [row for board in boards for row in board.rows]
     if rows and all(getattr(row, FIELDS[order]) is None for row in rows):
-        raise ConfigError(_nothing_known(order, rows))
+        raise ConfigError(_UNKNOWN[order].format(device=rows[0].device_type, file=prices_file()))
     found = _joined(boards) if order == "cost" else boards
     return [_ranked_by(board, order) for board in found]
-
-
-def _nothing_known(order: str, rows: Iterable[Row]) -> str:
-    if order == "energy":
-        return (
-            "--sort energy must have trials whose energy was measured, but none here was: the"
-            " device has no counter that can be read, or others were on it. Try --sort cost."
-        )
-    devices = ", ".join(dict.fromkeys(row.devices for row in rows))
-    return (
-        f"--sort cost must have the price of a device, but none is known of {devices}. Write a line"
-        f" such as `{next(iter(rows)).device_type}: 1.20` into {prices_file()}."
-    )
 
 
 def _joined(boards: Iterable[Board]) -> list[Board]:
