@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from tune_speed.core.records import Clocks
-from tune_speed.runtime.clock import SPANS, Clock
+from tune_speed.runtime.clock import SPANS, Clock, mean_power_w
 from tune_speed.runtime.turnstile import Turnstile
 
 
@@ -181,3 +181,35 @@ def test_an_error_gives_the_role_back_and_keeps_the_seconds(time: FakeTime) -> N
     clock.release()
     assert turnstile.roles == ["training", "left"]
     assert clock.clocks().train_s == 2.0
+
+
+def test_power_is_that_of_the_training_spans_alone(time: FakeTime) -> None:
+    """200 W in training, 50 W in evaluations, which do not count."""
+    used_j = [0.0]
+    clock = Clock(synchronize=time.synchronize, now=time.now, energy_j=lambda: used_j[0])
+    assert clock.power_w is None
+    for span, power_w in (("train_s", 180.0), ("eval_s", 50.0), ("train_s", 220.0)):
+        with clock.span(span):  # type: ignore[arg-type]
+            time.seconds += 4.0
+            used_j[0] += 4.0 * power_w
+    assert clock.power_w == pytest.approx(200.0)
+
+
+def test_span_whose_energy_is_not_known_counts_neither_in_joules_nor_in_seconds(
+    time: FakeTime,
+) -> None:
+    readings = iter([0.0, 300.0, None, 900.0, 900.0, None])
+    clock = Clock(synchronize=time.synchronize, now=time.now, energy_j=lambda: next(readings))
+    for _ in range(3):
+        with clock.span("train_s"):
+            time.seconds += 3.0
+    assert clock.power_w == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("began_j", "ended_j", "took_s"),
+    [(None, 2.0, 1.0), (1.0, None, 1.0), (2.0, 1.0, 1.0), (1.0, 2.0, 0.2)],
+)
+def test_power_is_not_guessed(began_j: float | None, ended_j: float | None, took_s: float) -> None:
+    assert mean_power_w(began_j, ended_j, took_s) is None
+    assert mean_power_w(1.0, 2.0, 0.5) == 2.0

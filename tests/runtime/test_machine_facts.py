@@ -65,7 +65,7 @@ def said(stdout: str, *, code: int = 0) -> Any:
 
 def test_nvidia_smi_is_asked_for_these_fields_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(monkeypatch, said(""))
-    monkeypatch.setattr(hardware, "_gpu_uuid", lambda _: "GPU-1")
+    monkeypatch.setattr(hardware, "gpu_uuid", lambda _: "GPU-1")
     monkeypatch.setattr(hardware, "_bus_id", lambda _: None)
     gpu = torch.device("cuda", 0)
     assert hardware.gpu_row(gpu, hardware.GPU_FIELDS) == {}

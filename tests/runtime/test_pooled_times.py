@@ -7,7 +7,7 @@ import pytest
 from making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Clocks, RunResult, StepTime, Timing, TrialRecord
-from tune_speed.runtime.pooled_times import pooled, reclocked, with_window
+from tune_speed.runtime.pooled_times import pooled, power_of_run, reclocked, with_window
 
 
 def window(key: str, step_s: float, reference_s: float | None = 0.01, **fields: object) -> StepTime:
@@ -175,3 +175,22 @@ def test_run_whose_windows_were_all_disturbed_says_so() -> None:
     record = clocked(window("a", 0.1), shape_steps=((0, 4),))
     disturbed = window("a", 0.2, disturbed="others")
     assert reclocked(record, {"a": disturbed}).runs[0].timing is Timing.DISTURBED
+
+
+def test_power_of_windows_is_the_mean_of_those_that_have_one() -> None:
+    powers = (200.0, None, 300.0)
+    windows = [window("a", 0.1, power_w=power_w) for power_w in powers]
+    assert pooled(windows)["a"].power_w == 250.0
+    known = pooled(windows[:2])["a"]
+    assert known.power_w == 200.0
+    assert with_window(window("a", 0.1), windows[0]).power_w == 200.0
+    assert with_window(window("a", 0.1, power_w=100.0), windows[0]).power_w == 150.0
+    assert "power_w" not in window("a", 0.1).model_dump()
+
+
+def test_power_of_a_run_weighs_each_stretch_by_its_seconds() -> None:
+    """100 steps of 0.1 s at 200 W and 50 of 0.4 s at 500 W: 12 kJ in 30 s."""
+    kinds = (window("a", 0.1, power_w=200.0), window("b", 0.4, power_w=500.0))
+    assert power_of_run(kinds, ((0, 60), (1, 50), (0, 40))) == pytest.approx(12_000 / 30)
+    assert power_of_run(kinds[:1], ()) == pytest.approx(200.0)
+    assert power_of_run((*kinds, window("c", 1.0)), ((0, 1), (2, 1))) is None

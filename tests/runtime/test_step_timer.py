@@ -455,3 +455,23 @@ def test_steps_before_the_first_count_as_they_pass_where_others_go_on(shared) ->
         taken = iter(steps.take, None)
         assert take_all(taken, 500, block_s=0.01, clock=clock, turnstile=turnstile) == 0.0
     assert steps.num_taken == 500
+
+
+def test_window_of_isolated_steps_has_their_power_unless_it_is_disturbed() -> None:
+    """A device that takes 300 W."""
+    for delayed_frac, power_w in ((0.0, 300.0), (0.5, None)):
+        steps = Steps(0.02)
+        found = isolated_time(
+            steps.take,
+            samples_per_step=32,
+            num_train=10**6,
+            block_s=BLOCK_S["cpu"],
+            clock=Clock(synchronize=lambda: None, now=steps.now),
+            turnstile=Shared(steps),
+            synchronize=lambda: None,
+            now=steps.now,
+            delayed_s=lambda steps=steps, frac=delayed_frac: frac * steps.seconds,
+            energy_j=lambda steps=steps: 300.0 * steps.seconds,
+        )
+        assert found is not None and bool(found.disturbed) == (power_w is None)
+        assert found.power_w == (power_w and pytest.approx(power_w))

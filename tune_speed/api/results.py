@@ -26,6 +26,7 @@ from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.core.records import Status
+from tune_speed.reporting.leaderboard.orders import FIELDS
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
@@ -150,6 +151,7 @@ class Results:
         study: str | None = None,
         kind: str | None = None,
         target: float | None = None,
+        sort: str = "time",
     ) -> pd.DataFrame:
         """Returns the `n` fastest recipes of each leaderboard, one a row.
 
@@ -165,10 +167,14 @@ class Results:
             study: only of this study.
             kind: only `estimate` or `certified`.
             target: only leaderboards of this target, where a study has several.
+            sort: by what rows are ranked: expected `time`, `cost` (on one leaderboard of all
+                devices) or `energy`.
 
         Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
             or does not hold the study.
         """
+        if sort not in ("time", *FIELDS):
+            raise ConfigError(f"sort must be one of time, {', '.join(FIELDS)}, but got {sort!r}.")
         if n < 1:
             raise ConfigError(f"n must be 1 or more, but got {n}.")
         choice = Choice(
@@ -180,7 +186,7 @@ class Results:
             where=None if where is None else parse_where(where),
             target=target,
         )
-        boards = find_boards(choice, top=n)
+        boards = find_boards(choice, top=n, order=sort)
         rows = [(board, row) for board in boards for row in board.rows]
         fixed = [{**board.model_dump(), **row.model_dump()} for board, row in rows]
         return _frame(fixed, COLUMNS["best"], more={"params": [row.params for _, row in rows]})

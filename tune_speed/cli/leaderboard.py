@@ -27,6 +27,14 @@ class BoardFormat(StrEnum):
     HTML = "html"
 
 
+class Sort(StrEnum):
+    """By what leaderboards are ranked."""
+
+    TIME = "time"
+    COST = "cost"
+    ENERGY = "energy"
+
+
 class Kind(StrEnum):
     """How far a result is known."""
 
@@ -50,6 +58,14 @@ TargetOption = Annotated[
     typer.Option("--target", help="Only boards of this target, where a study has several."),
 ]
 
+SortOption = Annotated[
+    Sort,
+    typer.Option(
+        "--sort",
+        help="Rank by expected time, cost or energy; by cost, all devices are on one board.",
+    ),
+]
+
 
 def best(
     study: common.StudyOption = None,
@@ -58,6 +74,7 @@ def best(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
+    sort: SortOption = Sort.TIME,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -71,7 +88,8 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
 
     common.check_export(export, format_)
-    boards = find_boards(_choice(study, workload, device, kind, where, target), top=top)
+    choice = _choice(study, workload, device, kind, where, target)
+    boards = find_boards(choice, top=top, order=sort.value)
     form = BoardFormat.JSON if as_json else BoardFormat.TABLE
     common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
     if export is not None:
@@ -87,6 +105,7 @@ def leaderboard(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
+    sort: SortOption = Sort.TIME,
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
     ] = 20,
@@ -124,12 +143,15 @@ def leaderboard(
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and best_of is not None:
         raise ConfigError("--history must be given without --best-of: it has records, not choices.")
+    if history and sort is not Sort.TIME:
+        raise ConfigError("--history must be given without --sort: records are of time.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
     else:
-        shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses, best_of=best_of))
+        boards = find_boards(choice, top=top, with_misses=misses, best_of=best_of, order=sort.value)
+        shown = _boards_in(form, boards)
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return

@@ -5,6 +5,8 @@ the only things that search, tracking and leaderboard share. A miss has no time 
 it is never a number.
 """
 
+import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -13,6 +15,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
+from tune_speed.core.prices import Prices, own_prices
 from tune_speed.core.renamed import RecordedRecipe, with_present_names
 from tune_speed.core.text import counted
 
@@ -190,6 +193,8 @@ class StepTime(Record):
     """What else was at work meanwhile, in words; empty: nothing that could be seen."""
     num_windows: int = 1
     """Windows that it is the mean of, at the machine's speed that `reference_s` says."""
+    power_w: float | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    """Mean power of the device meanwhile [W]; None: it counts no energy, or strangers took some."""
 
 
 class LowerTarget(Record):
@@ -259,7 +264,16 @@ class RunResult(Record):
     accumulation_steps: int | None = None
     device: str = "cpu"
     """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
+    power_w: float | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    """Mean power of its devices in training, with nobody else on them [W]; None: not known."""
+    idle_power_w: float | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    """Their power while nothing trained, measured before [W]; None: not known."""
     traceback: str | None = None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Power times time to target [J]: what the training alone on its devices took them."""
+        return _product(self.power_w, self.time_to_target_s)
 
     @property
     def flop_per_s(self) -> float | None:
@@ -282,6 +296,10 @@ class RunResult(Record):
     def final(self) -> Evaluation | None:
         """The last evaluation, if there was one."""
         return self.evaluations[-1] if self.evaluations else None
+
+
+def _product(factor: float | None, other: float | None) -> float | None:
+    return None if factor is None or other is None else factor * other
 
 
 class TrialRecord(Record):
@@ -324,6 +342,8 @@ class TrialRecord(Record):
     """Of a certified result: all that `certificate.Certificate` holds."""
     lower_targets: tuple[LowerTarget, ...] = Field(default=(), exclude_if=lambda each: not each)
     """Of a search for several targets: those that a run meets on its way, the hardest first."""
+    prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
+    """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -343,6 +363,37 @@ class TrialRecord(Record):
     def device_kind(self) -> str:
         """`cpu` or `cuda`, from the device's name."""
         return "cpu" if self.device.startswith("cpu") else "cuda"
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that trained together."""
+        found = re.match(r"(\d+) x ", self.device)
+        return int(found[1]) if found else 1
+
+    @property
+    def device_type(self) -> str:
+        """Name of one of its devices."""
+        return re.sub(r"^\d+ x ", "", self.device)
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Price of an hour on its devices, the study file's before the user's; None: not known."""
+        prices = {**own_prices(), **self.prices}
+        return _product(prices.get(self.device_type), self.num_devices)
+
+    def cost_of(self, time_s: float | None) -> float | None:
+        """Returns time / 3600 · price per hour; None: not known."""
+        return _product(_product(time_s, 1 / 3600), self.price_per_hour)
+
+    def energy_of(self, time_s: float | None) -> float | None:
+        """Returns time · mean power [J]; None: not known."""
+        return _product(time_s, self.power_w)
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power of the runs in which it is known [W]."""
+        known = [run.power_w for run in self.runs if run.power_w is not None]
+        return statistics.fmean(known) if known else None
 
     @property
     def miss_s(self) -> float | None:

@@ -13,6 +13,7 @@ Before a stop a GPU has steps queued still, and what comes after the last of the
 """
 
 import math
+import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from tune_speed.core.records import StepTime
 from tune_speed.core.stats import mean_interval
 from tune_speed.custom.checkpoints import CountedSteps
 from tune_speed.runtime import step_timer
-from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.clock import Clock, mean_power_w
 from tune_speed.runtime.process import MOST_DELAYED
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
@@ -49,6 +50,8 @@ class _Window:
     num_steps: int = 0
     references_s: list[float] = field(default_factory=list)
     disturbed: str = ""
+    powers_w: list[float | None] = field(default_factory=list)
+    """Of its turns."""
 
     def add(self, block_s: float, num_steps: int) -> None:
         """Adds a block."""
@@ -63,7 +66,15 @@ class _Window:
             self.num_steps + turn.num_steps,
             self.references_s + turn.references_s,
             turn.disturbed or self.disturbed,
+            self.powers_w + turn.powers_w,
         )
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power of its turns [W]; None: that of one is not known, or strangers took some."""
+        known = [power_w for power_w in self.powers_w if power_w is not None]
+        is_known = len(known) == len(self.powers_w) > 0 and not self.disturbed
+        return statistics.fmean(known) if is_known else None
 
     def is_enough(self, *, at_last: bool = False) -> bool:
         """Returns whether more blocks would say little; `at_last`: whether these say anything."""
@@ -194,6 +205,7 @@ class IsolatedSteps:
         else:
             reference.begin()
             self._new, self._size, self._before = _Window(), 0, self._delays()
+            self._before_j = self._sharing.energy_j()
         self._begin_block()
 
     def _begin_block(self) -> None:
@@ -233,9 +245,11 @@ class IsolatedSteps:
         """Ends the turn; returns whether its window is complete."""
         assert self._reference is not None
         (before_s, began_s), (after_s, ended_s) = self._before, self._delays()
+        power_w = mean_power_w(self._before_j, self._sharing.energy_j(), ended_s - began_s)
         self._held.close()
         self._turn = None
         if turn.is_isolated:
+            self._new.powers_w = [power_w]
             self._new.references_s = self._reference.times_s
             share = (after_s - before_s) / max(ended_s - began_s, 1e-6)
             if share > MOST_DELAYED:
@@ -264,6 +278,7 @@ class IsolatedSteps:
             place=self._place,
             reference_s=step_timer.steady_interval(found.references_s)[1],
             disturbed=found.disturbed,
+            power_w=found.power_w,
         )
         self._sharing.windows.append(window)
         self.step_time = told(window, self.step_time, self._sharing)

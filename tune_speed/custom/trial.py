@@ -27,6 +27,7 @@ from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.throughput import place_of
 from tune_speed.training.trial import failure, make_record, run_result, utc_now
+from tune_speed.training.warm_up import open_meters
 from tune_speed.training.worker import ends_process, open_device
 
 Train = Callable[[dict[str, Any], OwnRun], object]
@@ -95,7 +96,12 @@ class _Training:
         self, spec: OwnSpec, *, device: torch.device, sharing: Sharing, started_at: str
     ) -> None:
         self._spec, self._device, self._sharing = spec, device, sharing
-        self._clock = Clock(synchronize=devices.synchronizer(device), turnstile=sharing.turnstile)
+        open_meters(device, sharing)
+        self._clock = Clock(
+            synchronize=devices.synchronizer(device),
+            turnstile=sharing.turnstile,
+            energy_j=sharing.energy_j,
+        )
         self._waited_before_s, self._held_up = cpu_wait_s(), HeldUp(device)
         self._saved: SavedRuns | None = None
         if spec.checkpoint is not None:

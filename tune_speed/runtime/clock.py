@@ -32,6 +32,16 @@ Span = Literal["setup_s", "compile_s", "train_s", "eval_s", "measuring_s"]
 SPANS: tuple[Span, ...] = ("setup_s", "compile_s", "train_s", "eval_s", "measuring_s")
 BUSY, TRAINING = ("setup_s", "compile_s"), ("train_s", "eval_s")
 
+SHORTEST_METERED_S = 0.25
+"""Counters of energy are renewed ten times a second or so: less says little of the power [s]."""
+
+
+def mean_power_w(began_j: float | None, ended_j: float | None, took_s: float) -> float | None:
+    """Returns (E₂ - E₁) / t [W]; None where it is not known, or the time too short to tell."""
+    if began_j is None or ended_j is None or ended_j < began_j or took_s < SHORTEST_METERED_S:
+        return None
+    return (ended_j - began_j) / took_s
+
 
 class Clock:
     """Adds up spans on a monotonic clock. One span at a time; `wall_s` runs from construction."""
@@ -42,8 +52,12 @@ class Clock:
         synchronize: Callable[[], None],
         now: Callable[[], float] = time.perf_counter,
         turnstile: Turnstile | None = None,
+        energy_j: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Starts `wall_s`; without a turnstile nobody shares the device."""
+        """Starts `wall_s`; without a turnstile nobody shares the device.
+
+        `energy_j` returns the energy that the device has used [J].
+        """
         self._synchronize = synchronize
         self._now = now
         self._turnstile = turnstile or Turnstile(None, why_not="Nobody shares the device.")
@@ -52,6 +66,9 @@ class Clock:
         self._seconds: dict[Span, float] = dict.fromkeys(SPANS, 0.0)
         self._current: Span | None = None
         self._started = self._born = now()
+        self._energy_j: Callable[[], float | None] = energy_j
+        self._began_j: float | None = None
+        self._metered_j = self._metered_s = 0.0
 
     @property
     def current(self) -> Span | None:
@@ -68,15 +85,35 @@ class Clock:
         if span in TRAINING:
             self._role.enter_context(self._turnstile.training())
         self._current, self._started = span, self._now()
+        if span == "train_s":
+            self._began_j = self._energy_j()
 
     def stop(self) -> None:
         """Ends the current span once the device has done what was queued in it."""
         assert self._current is not None, "no span runs"
         self._synchronize()
         heartbeat.beat()
-        self._seconds[self._current] += self._now() - self._started
+        took_s = self._now() - self._started
+        self._seconds[self._current] += took_s
+        if self._current == "train_s":
+            self._meter(took_s)
         self._current = None
         self._role.close()
+
+    def _meter(self, took_s: float) -> None:
+        """Adds the energy of a span of `train_s`, where it is known."""
+        ended_j = self._energy_j()
+        if self._began_j is not None and ended_j is not None:
+            self._metered_j += ended_j - self._began_j
+            self._metered_s += took_s
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power over spans of `train_s` that ended in this process [W]; None: not known.
+
+        Of pauses in a span the energy counts, and the time does not.
+        """
+        return mean_power_w(0.0, self._metered_j or None, self._metered_s)
 
     def switch(self, span: Span) -> None:
         """Ends the current span and begins `span`, or the same one once the device is done."""

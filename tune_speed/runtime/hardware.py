@@ -214,7 +214,7 @@ def strangers(device: torch.device, *, for_s: float) -> str:
     used: Sequence[Any] = ()
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(_gpu_uuid(device))
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(device))
         reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         known = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
         with suppress(pynvml.NVMLError_NotFound):  # No process has used it.
@@ -361,7 +361,7 @@ def describe_gpu(device: torch.device) -> GpuFacts:
     return gpu_facts(
         gpu_row(device, GPU_FIELDS),
         name=torch.cuda.get_device_name(device),
-        uuid=_gpu_uuid(device),
+        uuid=gpu_uuid(device),
         clock_reasons=None if mask is None else parse_clock_reasons(mask),
         mps=find_mps().runs,
     )
@@ -400,7 +400,7 @@ def gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
     """Returns what nvidia-smi says of `device`; empty if it is not there or lacks a field."""
     queried = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
     rows = parse_gpu_rows(_nvidia_smi(queried), queried)
-    return choose_row(rows, uuid=_gpu_uuid(device), bus_id=_bus_id(device))
+    return choose_row(rows, uuid=gpu_uuid(device), bus_id=_bus_id(device))
 
 
 def _nvidia_smi(fields: Iterable[str]) -> str:
@@ -420,7 +420,8 @@ def _nvidia_smi(fields: Iterable[str]) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _gpu_uuid(device: torch.device) -> str:
+def gpu_uuid(device: torch.device) -> str:
+    """Returns the UUID of the GPU, or of its MIG instance."""
     index = torch.cuda.current_device() if device.index is None else device.index
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     return visible_mig(os.environ.get("CUDA_VISIBLE_DEVICES", ""), index) or f"GPU-{uuid}"

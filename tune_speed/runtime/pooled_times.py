@@ -119,8 +119,33 @@ def _one(
             "num_steps": sum(each.num_steps for each in windows),
             "reference_s": reference_s,
             "num_windows": len(windows),
+            "power_w": mean_power_of(windows),
         }
     )
+
+
+def mean_power_of(windows: Iterable[StepTime]) -> float | None:
+    """Returns the mean power of those windows in which it is known [W]; None: in none."""
+    powers = [each.power_w for each in windows if each.power_w is not None]
+    return statistics.fmean(powers) if powers else None
+
+
+def power_of_run(
+    step_times: Sequence[StepTime], shape_steps: Sequence[tuple[int, int]]
+) -> float | None:
+    """Returns Σ n·s·P / Σ n·s over stretches of n steps of s seconds at P watts [W].
+
+    None where a power is not known.
+    """
+    stretches = shape_steps or [(number, 1) for number in range(len(step_times))]
+    energy_j = total_s = 0.0
+    for number, steps in stretches:
+        each = step_times[number]
+        if each.power_w is None:
+            return None
+        energy_j += steps * each.step_s * each.power_w
+        total_s += steps * each.step_s
+    return energy_j / total_s if total_s else None
 
 
 def with_window(known: StepTime, window: StepTime) -> StepTime:
@@ -134,7 +159,8 @@ def with_window(known: StepTime, window: StepTime) -> StepTime:
     ends = {"low_s": known.low_s * scale, "high_s": known.high_s * scale}
     steps = known.num_steps * bool(n) + window.num_steps
     more = {"num_windows": n + 1, "num_steps": steps, "reference_s": known.reference_s}
-    return window.model_copy(update={"step_s": step_s, **ends, **more})
+    power_w = mean_power_of([*[known] * n, window])
+    return window.model_copy(update={"step_s": step_s, **ends, **more, "power_w": power_w})
 
 
 def reclocked(record: TrialRecord, step_times: Mapping[str, StepTime]) -> TrialRecord:

@@ -53,6 +53,10 @@ class Sharing:
         self.why_shared = NOBODY_STOOD
         """Why no step time of this run is isolated, where it is to be."""
         self.warm = warm
+        self.energy_j: Callable[[], float | None] = lambda: None
+        """Reads the energy that its devices have used [J]; None: not known."""
+        self.idle_power_w: float | None = None
+        """Their power before the run, while all paused [W]; None: not known."""
         self._tenancy = tenancy
         self._seen: set[str] = set()
         self._why_not_earlier: str | None = None

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from tune_speed.core.stats import mean_interval, student_quantile
-from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.clock import Clock, mean_power_w
 from tune_speed.runtime.process import MOST_DELAYED
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.turnstile import TURN_S, Turnstile
@@ -57,6 +57,8 @@ class Timed(NamedTuple):
     """Mean of the reference steps beside them [s]; None: there was none."""
     disturbed: str = ""
     """What else was at work, in words; empty: nothing that could be seen."""
+    power_w: float | None = None
+    """Mean power of the device meanwhile [W]; None: not known, or not of these steps alone."""
 
 
 class Turn(Protocol):
@@ -97,6 +99,7 @@ def isolated_time(
     now: Callable[[], float],
     delayed_s: Callable[[], float] = lambda: 0.0,
     strangers: Callable[[float], str] = lambda for_s: "",
+    energy_j: Callable[[], float | None] = lambda: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
@@ -105,7 +108,9 @@ def isolated_time(
     `on_note` hears. A window in which strangers were at work is repeated; of disturbed ones the
     least disturbed counts. A window of long steps may be made of several turns. `delayed_s` returns
     how long this thread has waited for a core; that is no time of a step. `strangers` returns what
-    else used the device for so many seconds up to now, in words.
+    else used the device for so many seconds up to now, in words, `energy_j` the energy that the
+    device has used [J]: from it follows the mean power of an undisturbed window, in which the
+    reference steps have their part.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
@@ -126,7 +131,7 @@ def isolated_time(
                 # What was made ready while others were at work, which weighs little in long steps.
                 if not is_long:
                     take_step()
-                before_s, began_s = delayed_s(), now()
+                before_s, began_s, began_j = delayed_s(), now(), energy_j()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,
@@ -142,6 +147,7 @@ def isolated_time(
                     now=now,
                 )
                 took_s = max(now() - began_s, 1e-9)
+                timed = timed._replace(power_w=mean_power_w(began_j, energy_j(), took_s))
                 share, seen = (delayed_s() - before_s) / took_s, strangers(took_s)
             if not turn.is_isolated:
                 if is_long and timed.num_steps == 1 and turn.left_s == 0:
@@ -156,7 +162,7 @@ def isolated_time(
             if share <= MOST_DELAYED and not seen:
                 return timed
             why = seen or f"it waited {share:.0%} of the time for a core"
-            windows.append((share, timed._replace(disturbed=why)))
+            windows.append((share, timed._replace(disturbed=why, power_w=None)))
     return min(windows)[1] if windows else None
 
 
@@ -172,7 +178,10 @@ def _joined(singles: list[tuple[float, Timed]]) -> tuple[float, Timed]:
     low, middle, high = steady_interval([timed.step_s for _, timed in singles])
     references = [timed.reference_s for _, timed in singles if timed.reference_s is not None]
     reference_s = statistics.fmean(references) if references else None
-    return max(singles)[0], Timed(middle, low, high, len(singles), reference_s)
+    powers = [timed.power_w for _, timed in singles if timed.power_w is not None]
+    power_w = statistics.fmean(powers) if len(powers) == len(singles) else None
+    joined = Timed(middle, low, high, len(singles), reference_s, power_w=power_w)
+    return max(singles)[0], joined
 
 
 def take_all(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from tune_speed.core.config import Config, did_you_mean
+from tune_speed.core.prices import Prices
 from tune_speed.runtime.turnstile import PATIENCE_S
 from tune_speed.study.parameter import Scalar
 
@@ -52,6 +53,10 @@ class ResourceConfig(Config):
     """Device that trials run on, as results name it, such as `NVIDIA H200`: times of different
     ones are not comparable. null: that of the first node which has room for a trial; on a cluster
     of several kinds, the kind with the most nodes."""
+    price_per_hour: Prices = Field(default={})
+    """What an hour of one whole device costs, by its type as results name it, such as
+    `{NVIDIA H200: 3.5}`, in a currency of your choice; recorded with each trial. Other types have
+    the price of your own file, if any."""
 
     @field_validator("gpu")
     @classmethod

@@ -148,6 +148,14 @@ class BoardColumns(Config):
         format=".2f",
         is_metric=True,
     )
+    power_w: float | None = column(
+        "mean power of its devices in the last run's training, with nobody else on them",
+        of_run=lambda x: x.power_w,
+        unit="W",
+        format=".0f",
+        heading="power [W]",
+        is_metric=True,
+    )
     timing: str = column(
         "what the training clock is made of: isolated, disturbed, exclusive or shared",
         lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),
@@ -195,6 +203,26 @@ class TrialColumns(BoardColumns):
         format=".4g",
         heading="step [ms]",
         is_metric=True,
+    )
+    idle_power_w: float | None = column(
+        "power of its devices while nothing trained, measured before the last run",
+        of_run=lambda x: x.idle_power_w,
+        unit="W",
+        format=".0f",
+        is_metric=True,
+    )
+    energy_j: float | None = column(
+        "energy to the target: mean power times time to target, of the last run",
+        of_run=lambda x: x.energy_j,
+        unit="J",
+        format=".4g",
+        heading="energy [J]",
+        is_metric=True,
+    )
+    cost: float | None = column(
+        "cost of the last run to the target: time to target times price, all devices of it",
+        lambda r: r.cost_of(r.time_to_target_s),
+        format=".4g",
     )
     seed: int = column("seed of the last run", of_run=lambda x: x.seed, unit="1")
     stop_reason: str = column("why the last run ended, in words", lambda r: r.stop_reason)

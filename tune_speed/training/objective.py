@@ -38,7 +38,7 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.recorded import RECORDERS
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
-from tune_speed.training.warm_up import LoneImage
+from tune_speed.training.warm_up import LoneImage, open_meters
 from tune_speed.training.worker import ends_process, open_device
 from tune_speed.training.workload import Workload
 
@@ -137,12 +137,13 @@ class _Trial:
             longest_pause_s=spec.allotment.longest_pause_s,
         )
         with place if has_place else nullcontext(Sharing.alone()) as sharing:
+            open_meters(self._device, sharing, self._ranks)
             return (yield from self._attempts(sharing))
 
     def _attempts(self, sharing: Sharing) -> Trial:
         """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
         spec, device = self._spec, self._device
-        clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+        clock = self._new_clock(sharing)
         with clock.span("setup_s"):
             splits = splits_of(spec)
         checkpoints = self._checkpoints = self._open_checkpoints()
@@ -167,7 +168,7 @@ class _Trial:
                 message = traceback.format_exc()
             # Outside the handler: its traceback would keep the failed run's tensors alive.
             release_memory(device)
-            clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+            clock = self._new_clock(sharing)
             if message is None:
                 recipe = None
                 continue
@@ -177,6 +178,14 @@ class _Trial:
             recipe = smaller
             if checkpoints is not None:
                 checkpoints.drop()
+
+    def _new_clock(self, sharing: Sharing) -> Clock:
+        # Ranks do not end their spans together, as a sum over their counters would need.
+        return Clock(
+            synchronize=synchronizer(self._device),
+            turnstile=sharing.turnstile,
+            energy_j=sharing.energy_j if self._ranks.size == 1 else lambda: None,
+        )
 
     def _open_checkpoints(self) -> Checkpoints | None:
         """Returns the trial's checkpoints, with what an earlier process left; None: it has none."""

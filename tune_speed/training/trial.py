@@ -13,18 +13,21 @@ from pydantic import Field
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of, traceback_of
+from tune_speed.core.prices import Prices
 from tune_speed.core.records import (
     Evaluation,
     LowerTarget,
     RunResult,
     Status,
     StepTime,
+    Timing,
     TrialRecord,
 )
 from tune_speed.core.targets import Task
 from tune_speed.core.version import __version__, installed_version
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.git import run_git
+from tune_speed.runtime.pooled_times import power_of_run
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import LONGEST_PAUSE_S, PATIENCE_S
 from tune_speed.training.recipe import Recipe
@@ -48,6 +51,8 @@ class Allotment(Config):
     """Other trials that may run on the same device at the same time."""
     longest_pause_s: Annotated[float, Field(ge=PATIENCE_S)] = LONGEST_PAUSE_S
     """Longest pause for another trial whose steps are long to time them [s]."""
+    price_per_hour: Prices = Field(default={}, exclude_if=lambda prices: not prices)
+    """Of one whole device, by its type."""
 
 
 class KeepWeights(Config):
@@ -152,7 +157,12 @@ def run_result(
     replace those that follow from the clock.
     """
     timing, note = sharing.timing_of_clock(held_up_frac)
+    is_alone = more.get("timing", timing) is Timing.EXCLUSIVE
+    step_times, shape_steps = more.get("step_times", ()), more.get("shape_steps", ())
+    by_steps = power_of_run(step_times, shape_steps) if step_times else None
     fields = {
+        "power_w": clock.power_w if is_alone else by_steps,
+        "idle_power_w": sharing.idle_power_w,
         "images_per_s": samples / train_s if samples and train_s else None,
         "step_time_ms": 1000 * train_s / steps if steps else None,
         "timing": timing,
@@ -203,6 +213,7 @@ def make_record(
         max_cotenants=spec.allotment.max_cotenants,
         environment={**environment(), **settings},
         plugins=registry.hashes(),
+        prices=spec.allotment.price_per_hour,
         started_at=started_at,
         finished_at=utc_now(),
     )

@@ -3,8 +3,10 @@
 import time
 from itertools import repeat
 
+import torch
 from torch import nn
 
+from tune_speed.components.metrics.energy import energy_meter, idle_power_w
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
@@ -29,9 +31,30 @@ from tune_speed.training.throughput import place_of, step_key
 from tune_speed.training.together import JointClock, JointTurnstile
 from tune_speed.training.trial import utc_now
 
+_idle_w: dict[str, float | None] = {}
+
 
 class LoneImage(ConfigError):
     """A micro-batch of one image meets a batch norm that has one value per channel there."""
+
+
+def open_meters(device: torch.device, sharing: Sharing, ranks: Ranks = ALONE) -> None:
+    """Gives a run the energy counters of all its devices, and what these take while they idle.
+
+    That baseline is measured once in a process, before a training, while the others pause.
+    """
+    meter, key = energy_meter(device), device_key(device)
+    if key not in _idle_w:
+        _idle_w[key] = idle_power_w(meter, sharing)
+
+    def summed(mine: float | None) -> float | None:
+        # Ranks may share a device, whose place the first of them has.
+        found = dict(reversed(ranks.gather((key, mine))))
+        known = [value for value in found.values() if value is not None]
+        return sum(known) if len(known) == len(found) else None
+
+    sharing.idle_power_w = summed(_idle_w[key])
+    sharing.energy_j = lambda: summed(meter())
 
 
 def key_of(job: Job, loader: Loader, shape: Shape) -> str:
@@ -167,6 +190,7 @@ def measure(
         synchronize=synchronize,
         now=now,
         strangers=lambda for_s: ranks.broadcast(strangers(stepper.device, for_s=for_s)),
+        energy_j=sharing.energy_j,
         on_note=sharing.explain,
     )
     steps.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tune_speed.core.comparability import board_key, by_target
 from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
+from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target, Task
@@ -115,6 +116,7 @@ def search(
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
     study = replace(study, workload=study.workload.located())
+    own_prices()  # Refuses a file that boards could not read.
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
@@ -452,6 +454,7 @@ def _allotment(study: StudyFile, nodes: "Nodes") -> Allotment:
         gpu_fraction=resources.gpu,
         max_cotenants=study.search.at_once - 1,
         longest_pause_s=study.search.longest_pause_s,
+        price_per_hour=resources.price_per_hour,
     )
 
 

@@ -299,7 +299,10 @@ def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
         seed=seed,
         evaluated_on="test",
         allotment=Allotment(
-            device=kind, cpu_threads=record.cpu_threads, gpu_fraction=float(kind == "cuda")
+            device=kind,
+            cpu_threads=record.cpu_threads,
+            gpu_fraction=float(kind == "cuda"),
+            price_per_hour=record.prices,
         ),
     )
 

@@ -9,6 +9,7 @@ from tune_speed.core.comparability import by_target
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
+from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards
 from tune_speed.tracking.filter.where import Where
 from tune_speed.tracking.reader.leaders import Leaders, find_leaders
@@ -37,17 +38,23 @@ class Choice:
 
 
 def find_boards(
-    choice: Choice, *, top: int, with_misses: bool = False, best_of: str | None = None
+    choice: Choice,
+    *,
+    top: int,
+    with_misses: bool = False,
+    best_of: str | None = None,
+    order: str = "time",
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    Of each choice that the parameter `best_of` had, only the best row is left, with its rank. A
-    search for several targets has a board for each, of which all of its trials are read.
+    `order` says by what rows are ranked, see `ordered`. Of each choice that the parameter `best_of`
+    had, only the best row is left, with its rank. A search for several targets has a board for
+    each, of which all of its trials are read.
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
-    if best_of is not None:
-        every = find_boards(choice, top=sys.maxsize, with_misses=with_misses)
+    if best_of is not None or order != "time":
+        every = ordered(find_boards(choice, top=sys.maxsize, with_misses=with_misses), order)
         return [_best_of_each(board, best_of, top=top) for board in every]
     is_whole = with_misses or choice.where is not None
     leaders = _leaders(choice, top=1 if is_whole else top)
@@ -80,7 +87,9 @@ def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: b
     )
 
 
-def _best_of_each(board: Board, name: str, *, top: int) -> Board:
+def _best_of_each(board: Board, name: str | None, *, top: int) -> Board:
+    if name is None:
+        return board.model_copy(update={"rows": board.rows[:top]})
     first: dict[tuple[tuple[str, Any], ...], Row] = {}
     for row in board.rows:
         first.setdefault(choices_of(row.params, name), row)

@@ -119,6 +119,18 @@ class Row(BoardColumns, Ranked):
     """Lower end of its 95 % interval [s]; None: infinite."""
     expected_high_s: float | None
     """Upper end of it [s]; None: infinite."""
+    expected_cost: float | None = None
+    """Expected time times price per hour, in the currency of the prices; None: not known."""
+    expected_energy_j: float | None = None
+    """Expected time times mean power [J]; None: not known."""
+    devices: str
+    """On what it ran, which differs between rows of a board by cost alone: `2 x NVIDIA H200`."""
+    device_type: str
+    """Name of one of these devices."""
+    num_devices: int
+    """Devices that trained together."""
+    scaling: float | None = None
+    """Scaling efficiency T₁ / (N·Tₙ) on N devices, where a board has the same on one; else None."""
     interval_of: str
     """What that interval is made of. `seeds`: the spread over several runs. `step time`: how
     exactly the isolated step time of a single run was measured. The spread over seeds is left out
@@ -185,7 +197,10 @@ def make_row(
         **values,
         median_low_s=median.low_s,
         median_high_s=median.high_s,
-        **_interval(expected),
+        **_interval(expected, record),
+        devices=record.device,
+        device_type=record.device_type,
+        num_devices=record.num_devices,
         hit_rate_low=rate.low,
         hit_rate_high=rate.high,
         params=record.params,
@@ -237,7 +252,7 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
     chance = {"chance": None if known is None else known.chance}
     metric = _mean_metric(runs, comparability.target_of(records[0].workload), known)
-    return row.model_copy(update=counted | chance | metric | _interval(expected))
+    return row.model_copy(update=counted | chance | metric | _interval(expected, records[0]))
 
 
 def _mean_metric(
@@ -256,12 +271,15 @@ def _mean_metric(
     return dict(zip(names, (statistics.fmean(ends), mean.low, mean.high), strict=True))
 
 
-def _interval(expected: Timed) -> dict[str, Any]:
-    """Returns the fields of a row about its expected time."""
+def _interval(expected: Timed, record: TrialRecord) -> dict[str, Any]:
+    """Returns the fields of a row about its expected time, and what that costs."""
+    time_s = finite_or_none(expected.expected_s)
     ends = (expected.expected_s, expected.low_s, expected.high_s)
     names = ("expected_s", "expected_low_s", "expected_high_s")
     return dict(zip(names, map(finite_or_none, ends), strict=True)) | {
-        "interval_of": expected.interval_of
+        "interval_of": expected.interval_of,
+        "expected_cost": record.cost_of(time_s),
+        "expected_energy_j": record.energy_of(time_s),
     }
 
 
@@ -332,6 +350,8 @@ def facts_of(record: TrialRecord) -> dict[str, Any]:
 class Board(BoardFacts):
     """The rows that may be compared with one another, fastest first."""
 
+    order: str = "time"
+    """By what its rows are ranked: expected `time`, `cost` or `energy`."""
     where: str
     """Condition that the trials had to meet to be counted and ranked here; empty: none."""
     trials: int

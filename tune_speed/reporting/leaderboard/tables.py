@@ -9,7 +9,7 @@ from markupsafe import Markup
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from tune_speed.core.text import ABSENT, counted, factor, printable
+from tune_speed.core.text import ABSENT, counted, device_text, factor, printable, significant
 from tune_speed.reporting.display import html_line
 from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts, Row
 from tune_speed.reporting.leaderboard.text import (
@@ -71,6 +71,9 @@ def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
 # The second is the first without the rival's name, which is then below the table.
 FASTER, FACTOR = "faster than", "factor, p"
 EXPECTED, METRIC = "expected_s (95 %)", "metric (95 %)"
+COST, ENERGY, SCALING, DEVICE = "expected cost", "expected energy [J]", "scaling", "device"
+IF_KNOWN = (COST, ENERGY, SCALING, DEVICE)
+"""Columns that a board has only where they say something."""
 NAME, SEARCH = "study/trial", "search: trials, device"
 
 SHOWN: dict[str, Shown] = {
@@ -90,6 +93,12 @@ SHOWN: dict[str, Shown] = {
     "train_s": Shown(
         lambda row: COLUMNS["time_to_target_s"].text(row.time_to_target_s), "time [s]", "Time [s]"
     ),
+    COST: Shown(lambda row: significant(row.expected_cost), "cost", "Expected cost"),
+    ENERGY: Shown(lambda row: significant(row.expected_energy_j), "energy [J]", "Energy [J]"),
+    SCALING: Shown(
+        lambda row: ABSENT if row.scaling is None else f"{row.scaling:.0%}", "scaling", "Scaling"
+    ),
+    DEVICE: Shown(lambda row: device_text(row.devices), "device", "Device", is_left=True),
     "chance": Shown(
         lambda row: ABSENT if row.chance is None else f"{row.chance:.0%}", "chance", "Chance"
     ),
@@ -118,13 +127,22 @@ WITHIN = {EXPECTED: METRIC, "time_to_target_s": "train_s", "median (interval)": 
 """Columns where the best metric within a time is sought, in place of those of a time to target."""
 MARKDOWN = tuple(name for name in SHOWN if name not in (FACTOR, *WITHIN.values()))
 
-_ESTIMATE = ("rank", EXPECTED, "chance", "hits/n", "status")
+_ESTIMATE = ("rank", EXPECTED, *IF_KNOWN, "chance", "hits/n", "status")
 _OF_FASTEST = (
     *("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib"),
     "flop_per_s",
 )
 """In a terminal; how many were re-clocked is said there below the table."""
-_CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status", "timing")
+_CERTIFIED = (
+    "rank",
+    EXPECTED,
+    *IF_KNOWN,
+    "median (interval)",
+    "hits/n",
+    "final",
+    "status",
+    "timing",
+)
 TERMINAL = {
     "estimate": tuple(
         (*_ESTIMATE, *_OF_FASTEST[:count], NAME) for count in range(len(_OF_FASTEST), -1, -1)
@@ -132,19 +150,20 @@ TERMINAL = {
     "certified": (
         (*_CERTIFIED, FASTER, NAME),
         (*_CERTIFIED, FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "final", "status", "timing", FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "status", "timing", FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "timing", NAME),
+        ("rank", EXPECTED, *IF_KNOWN, "hits/n", "final", "status", "timing", FACTOR, NAME),
+        ("rank", EXPECTED, *IF_KNOWN, "hits/n", "status", "timing", FACTOR, NAME),
+        ("rank", EXPECTED, *IF_KNOWN, "hits/n", "timing", NAME),
     ),
 }
 """Columns of a terminal by kind of board, the widest set first."""
 PAGE = {
     "estimate": (
-        *("rank", NAME, EXPECTED, "chance", "hits/n", *_OF_FASTEST, "reclocked"),
+        *("rank", NAME, EXPECTED, *IF_KNOWN, "chance", "hits/n", *_OF_FASTEST, "reclocked"),
         SEARCH,
     ),
     "certified": (
-        *("rank", NAME, EXPECTED, "median (interval)", "hits/n", "final", "timing", FASTER, SEARCH),
+        *("rank", NAME, EXPECTED, *IF_KNOWN, "median (interval)", "hits/n", "final", "timing"),
+        *(FASTER, SEARCH),
     ),
 }
 """Columns of a page by kind of board; SEARCH only where the board has several studies."""
@@ -205,6 +224,10 @@ def told(board: Board, names: Sequence[str]) -> list[str]:
         "time_to_target_s": not is_once,
         "timing": board.kind != "certified" or any(row.is_disturbed for row in board.rows),
         "reclocked": any(row.reclocked for row in board.rows),
+        COST: any(row.expected_cost is not None for row in board.rows),
+        ENERGY: any(row.expected_energy_j is not None for row in board.rows),
+        SCALING: any(row.scaling is not None for row in board.rows),
+        DEVICE: len({row.devices for row in board.rows}) > 1,
     }
     if board.within_s is not None:
         says |= {"hits/n": True, "chance": False, "train_s": True, "final": False}
@@ -283,7 +306,11 @@ def as_markdown(boards: Sequence[Board]) -> str:
     """Returns a GitHub table for each board."""
     lines = []
     for board in boards:
-        names = MARKDOWN if board.within_s is None else told(board, MARKDOWN)
+        if board.within_s is not None:
+            names = told(board, MARKDOWN)
+        else:
+            left_out = {*IF_KNOWN} - {*told(board, IF_KNOWN)}
+            names = [name for name in MARKDOWN if name not in left_out]
         columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in names}
         lines += [f"**{escape_markdown(title(board))}**", "", Table.of_columns(columns).markdown()]
         lines += ["", escape_markdown(caption(board)), ""]

@@ -44,6 +44,13 @@ def title(board: Board) -> str:
     )
 
 
+_ORDERS = {
+    "time": "",
+    "cost": "Ranked by expected cost: expected time × price per hour of all devices. ",
+    "energy": "Ranked by expected energy: expected time × mean power of all devices. ",
+}
+
+
 def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
@@ -60,10 +67,14 @@ def caption(board: Board) -> str:
     cost = f"{board.tuning_cost_s:.0f} s of training and {board.device_s:.0f} device-seconds"
     best = board.recommended
     recommended = f"Recommended: {best.study}/{best.text}. " if best is not None else ""
-    return recommended + (
-        f"{trust}.{_ties(board)} {counted(ranked, 'configuration')} shown; {board.reached} of"
-        f" {counted(board.trials, 'trial')}{held} {board.met}, and all took {cost}; workload"
-        f" {board.workload_hash[:8]}, protocol {board.protocol_version}."
+    return (
+        _ORDERS[board.order]
+        + recommended
+        + (
+            f"{trust}.{_ties(board)} {counted(ranked, 'configuration')} shown; {board.reached} of"
+            f" {counted(board.trials, 'trial')}{held} {board.met}, and all took {cost}; workload"
+            f" {board.workload_hash[:8]}, protocol {board.protocol_version}."
+        )
     )
 
 
@@ -72,8 +83,12 @@ def _ties(board: Board) -> str:
     if board.within_s is not None:
         kinds = {"metric"}
     words = {
-        "chance": " Intervals are those of the chance that a run meets the target; what often"
-        " misses (a chance below 90 %) comes later than its expected time.",
+        "chance": " Intervals are those of the chance that a run meets the target"
+        + (
+            "; what often misses (a chance below 90 %) comes later than its expected time."
+            if board.order == "time"
+            else "."
+        ),
         "step time": " Intervals are those of the step time, without the spread over seeds: a lead"
         " may be luck.",
         "metric": " Ranked by the metric at the end, that of another run as its search expects it.",

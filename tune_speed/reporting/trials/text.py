@@ -56,6 +56,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f" {counted(run.steps, 'step')}",
         f"  peak memory      {significant(run.peak_memory_gib)} of"
         f" {significant(run.memory_limit_gib)} GiB{beside}",
+        *_costs(record),
         f"  searched         {describe_params(record.params)}",
         f"  proposed because {record.proposal_reason or '–'}",
         f"  started          {record.started_at}",
@@ -70,6 +71,20 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         dump_yaml({"recipe": record.recipe}).rstrip(),
     ]
     return "\n".join([*lines, *(["", run.traceback.rstrip()] if run.traceback else [])])
+
+
+def _costs(record: TrialRecord) -> list[str]:
+    """Returns lines on energy and cost to the target, as far as they are known."""
+    run, cost = record.runs[-1], record.cost_of(record.time_to_target_s)
+    idle = "" if run.idle_power_w is None else f", {run.idle_power_w:.0f} W of it idle"
+    lines = []
+    if run.power_w is not None:
+        to_target = f"{significant(run.energy_j)} J to the target; {run.power_w:.0f} W in training"
+        lines.append(f"  energy           {to_target}{idle}")
+    if cost is not None:
+        price = f"{significant(record.price_per_hour)} an hour"
+        lines.append(f"  cost             {significant(cost)} to the target, at {price}")
+    return lines
 
 
 def _metric_lines(record: TrialRecord) -> list[str]:

@@ -207,7 +207,8 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
     fields = spec.model_dump(mode="json", exclude=left_out)
     recipe = fields["recipe"] = spec.recipe.identity_fields()
     fields["allotment"]["device"] = None
-    del fields["allotment"]["longest_pause_s"]
+    for name in ("longest_pause_s", "price_per_hour"):
+        fields["allotment"].pop(name, None)
     # The micro-batch may differ: a trial that ran out of memory continues with a smaller one.
     if spec.recipe.batch_size != "auto":
         recipe["effective_batch_size"] = spec.recipe.samples_per_step

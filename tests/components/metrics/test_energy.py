@@ -1,0 +1,146 @@
+"""Energy by counters: a made-up powercap tree and a made-up NVML, whose joules are known."""
+
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tune_speed.components.metrics.energy import PackageMeter, energy_meter, idle_power_w
+from tune_speed.core.records import RunResult, Status
+from tune_speed.runtime.sharing import Sharing
+
+RANGE_UJ = 262_143_328_850
+
+
+def zone(folder: Path, name: str, *, kind: str, energy_uj: int) -> Path:
+    """Writes a zone as the kernel shows it; returns the file of its counter."""
+    place = folder / name
+    place.mkdir(parents=True)
+    (place / "name").write_text(f"{kind}\n")
+    (place / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+    counter = place / "energy_uj"
+    counter.write_text(f"{energy_uj}\n")
+    return counter
+
+
+def test_packages_are_summed_and_their_parts_and_the_board_are_not(tmp_path: Path) -> None:
+    first = zone(tmp_path, "intel-rapl:0", kind="package-0", energy_uj=5_000_000)
+    second = zone(tmp_path, "intel-rapl:1", kind="package-1", energy_uj=0)
+    core = zone(tmp_path, "intel-rapl:0:0", kind="core", energy_uj=0)
+    board = zone(tmp_path, "intel-rapl:2", kind="psys", energy_uj=0)
+    meter = PackageMeter(tmp_path)
+    assert meter.read() == 0.0
+    for counter, energy_uj in ((first, 7_500_000), (second, 250_000), (core, 9**9), (board, 9**9)):
+        counter.write_text(str(energy_uj))
+    assert meter.read() == pytest.approx(2.5 + 0.25)
+
+
+def test_counter_that_begins_again_goes_on(tmp_path: Path) -> None:
+    counter = zone(tmp_path, "intel-rapl:0", kind="package-0", energy_uj=RANGE_UJ - 1_000_000)
+    meter = PackageMeter(tmp_path)
+    counter.write_text("2000000")
+    assert meter.read() == pytest.approx(3.0)
+
+
+def test_counter_that_may_have_begun_again_twice_says_nothing(tmp_path: Path) -> None:
+    """At 500 W, 262 kJ are over after 524 s."""
+    zone(tmp_path, "intel-rapl:0", kind="package-0", energy_uj=0)
+    now_s = [0.0]
+    meter = PackageMeter(tmp_path, now=lambda: now_s[0])
+    now_s[0] = 520.0
+    assert meter.read() == 0.0
+    now_s[0] += 530.0
+    assert meter.read() is None
+    assert meter.read() == 0.0
+
+
+def test_what_cannot_be_read_has_no_energy(tmp_path: Path) -> None:
+    assert PackageMeter(tmp_path / "none").read() is None
+    counter = zone(tmp_path, "intel-rapl:0", kind="package-0", energy_uj=0)
+    meter = PackageMeter(tmp_path)
+    counter.unlink()  # As for one who is not root.
+    assert meter.read() is None
+
+
+class NvmlError(Exception):
+    """As NVML's."""
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """A driver whose GPU has counted so many millijoules; others it does not support."""
+    counted = {"GPU-7": 1_500}
+
+    def total(uuid: str) -> int:
+        if uuid not in counted:
+            raise NvmlError("Not Supported")
+        return counted[uuid]
+
+    module: Any = ModuleType("pynvml")
+    module.NVMLError = NvmlError
+    module.nvmlInit = lambda: None
+    module.nvmlDeviceGetHandleByUUID = lambda uuid: uuid
+    module.nvmlDeviceGetTotalEnergyConsumption = total
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="7"))
+    return counted
+
+
+def test_gpu_counts_in_millijoules(nvml: dict[str, int]) -> None:
+    read = energy_meter(torch.device("cuda:0"))
+    assert read() == 1.5
+    nvml["GPU-7"] += 250
+    assert read() == 1.75
+
+
+@pytest.mark.usefixtures("nvml")
+def test_part_of_a_gpu_has_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert energy_meter(torch.device("cuda:0"))() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert energy_meter(torch.device("cuda:0"))() is None
+
+
+def sharing_with(turn: object) -> Sharing:
+    """Returns a place whose turnstile gives this turn."""
+
+    @contextmanager
+    def measuring(*, patience_s: float) -> Any:
+        yield turn
+
+    sharing = Sharing.alone()
+    sharing.turnstile = SimpleNamespace(measuring=measuring)  # type: ignore[assignment]
+    return sharing
+
+
+def metered_w() -> float:
+    """The counter of a device that takes 70 W."""
+    return 70.0 * time.perf_counter()
+
+
+@pytest.mark.parametrize(
+    ("turn", "is_known"),
+    [
+        (SimpleNamespace(is_isolated=True), True),
+        (SimpleNamespace(is_isolated=False), False),
+        (None, False),
+    ],
+)
+def test_baseline_is_measured_only_while_all_others_pause(turn: object, is_known: bool) -> None:
+    found = idle_power_w(metered_w, sharing_with(turn))
+    assert found == (pytest.approx(70.0, rel=0.25) if is_known else None)
+    assert idle_power_w(lambda: None, sharing_with(turn)) is None
+
+
+def test_energy_to_the_target_is_power_times_its_time() -> None:
+    run = RunResult(status=Status.REACHED, seed=0, stop_reason="", time_to_target_s=3.0)
+    assert run.energy_j is None
+    assert run.model_copy(update={"power_w": 200.0}).energy_j == 600.0
+    missed = run.model_copy(update={"power_w": 200.0, "time_to_target_s": None})
+    assert missed.energy_j is None
+    assert not {"power_w", "idle_power_w"} & run.model_dump().keys()
