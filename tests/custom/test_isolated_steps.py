@@ -276,3 +276,11 @@ def test_another_process_continues_the_count() -> None:
         other.steps(*[STEP_S] * 10)
     # The first two of the process as they passed.
     assert other.run.train_s == pytest.approx(at.run.train_s + 0.08 + 8 * STEP_S)
+
+
+def test_window_has_the_power_of_its_turns() -> None:
+    at = Trained()
+    at.sharing.energy_j = lambda: 50.0 * at.hand.now_s
+    with at.run.timed():
+        at.steps(*[STEP_S] * 100)
+    assert at.sharing.windows[0].power_w == pytest.approx(50.0)
