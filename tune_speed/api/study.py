@@ -27,6 +27,7 @@ from tune_speed.tuning.search import SearchResult
 
 if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
+    from tune_speed.api.forecasted import Forecasted
     from tune_speed.api.results import Results
 
 
@@ -122,6 +123,21 @@ class Study(Shown):
         from tune_speed.api.calls import certify
 
         return certify(self, **options)
+
+    def forecast(
+        self, *, target: float | None = None, time_budget: str | float | None = None
+    ) -> "Forecasted":
+        """Returns what more searching is likely to bring; `tune-speed forecast` as a call.
+
+        Args:
+            target: another value of the metric than the study's.
+            time_budget: seconds or `30m`; None: what the search left, else as much as it took.
+
+        Raises: ConfigError, ServiceError, StorageError.
+        """
+        from tune_speed.api.forecasted import Forecasted
+
+        return Forecasted.of(self.result.uri, self.name, target=target, time_budget=time_budget)
 
     def __repr__(self) -> str:
         best = self.recommended
