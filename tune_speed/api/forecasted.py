@@ -11,7 +11,8 @@ from rich.table import Table
 
 from tune_speed.api.shown import Shown
 from tune_speed.core.text import counted, duration
-from tune_speed.tuning.forecast import Forecast, Range, forecast
+from tune_speed.tuning.forecast import Forecast, forecast
+from tune_speed.tuning.policy.forecast import Range
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -37,15 +38,14 @@ class Forecasted(Shown):
     def parts(self) -> Sequence[RenderableType]:
         """Returns the chance in words, and a table by the budget."""
         found, metric = self.result, self.result.target.metric
-        low, middle, high = (
-            "later" if math.isinf(s) else duration(s) for s in found.first_hit_s
-        )
+        low, middle, high = ("later" if math.isinf(s) else duration(s) for s in found.first_hit_s)
         known = f"{counted(found.trials, 'trial')}, best {metric} {found.best:.4f}"
         if found.met_by is not None:
             said = f"{found.target.words}: met by {found.met_by} ({known})"
         else:
             said = (
-                f"{found.target.words}: {found.chance:.0%} likely within the budget left ({known})\n"
+                f"{found.target.words}: {found.chance:.0%} likely within the budget left"
+                f" ({known})\n"
                 f"first hit in {middle} (80 %: {low} to {high})"
             )
         table = Table("search for", "trials", "chance", f"best {metric}", "80 %", box=box.SIMPLE)

@@ -10,13 +10,14 @@ import numpy as np
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.core.targets import Target, Task
+from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
-from tune_speed.custom.spec import task_of
+from tune_speed.custom.spec import OwnTask, task_of
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.status import StudyStatus, glance
 from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.space import SearchSpace
+from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.prior_trials import of_another_target
 from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
@@ -30,6 +31,10 @@ from tune_speed.tuning.simulation.study_table import derived_tree
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of the budget left, for which there is a forecast."""
+
+
+LEAST_WHOLE = {"fixed_length": 3, "anytime": 6}
+"""Trials that went to their end. Where most are stopped, forecasts from fewer were far too low."""
 
 
 class ByThen(NamedTuple):
@@ -97,16 +102,20 @@ def forecast(
     left_runs, left_s = _left(seen, time_budget)
     most = SHARES[-1]
     paths = policy.forecast(left_s=most * left_s / pace, left_runs=most * left_runs)
-    if paths is None or len(whole) < 3:
+    least = LEAST_WHOLE[task.mode]
+    if paths is None or len(whole) < least:
         raise ConfigError(
-            f"a forecast needs three trials that went to their end, but {study} has {len(whole)}."
+            f"a forecast needs {least} trials that went to their end, but {study} has {len(whole)}."
+            " Let it run on."
         )
     best = max(float(outcome.curve.metric[-1]) for outcome in whole)
     rows = [
         _by_then(paths.until(share * left_s / pace, share * left_runs), share, pace, best, task)
         for share in SHARES
     ]
-    hits = [r.trial_id for r, o in zip(records, outcomes, strict=True) if o.status == Status.REACHED]
+    hits = [
+        r.trial_id for r, o in zip(records, outcomes, strict=True) if o.status == Status.REACHED
+    ]
     within = paths.until(left_s / pace, left_runs)
     return Forecast(
         study=study,
@@ -119,14 +128,18 @@ def forecast(
     )
 
 
-def _learned(records: Sequence[TrialRecord], task: Task) -> tuple[TimeToTarget, list[Outcome]]:
+def _learned(
+    records: Sequence[TrialRecord], task: Workload | OwnTask
+) -> tuple[TimeToTarget, list[Outcome]]:
     """Returns the policy of a search for the task after these trials, and how they ended for it."""
     found = space_of(records[0].study, hashes={record.space_hash for record in records})
     space = found or SearchSpace.from_tree(derived_tree([record.params for record in records]))
-    num_train = None if records[0].is_own_loop else task.num_train()
-    costs = None if num_train is None else CostModel(space, num_train=num_train)
-    for record in records if costs is not None else ():
-        costs.finished(record)
+    num_train, costs = task.num_train(), None
+    # What trials span lacks the fixed fields, of which costs are predicted.
+    if found is not None and num_train is not None:
+        costs = CostModel(space, num_train=num_train)
+        for record in records:
+            costs.finished(record)
     policy = TimeToTarget(
         space=space,
         target=SearchTarget(task.target.goal, task.mode, task.max_train_s),
@@ -152,7 +165,9 @@ def _left(seen: StudyStatus, time_budget: str | float | None) -> tuple[float, fl
     return (runs, time_s) if is_left else (math.inf, seen.elapsed_s)
 
 
-def _by_then(paths: Paths, share: float, pace: float, best: float, task: Task) -> ByThen:
+def _by_then(
+    paths: Paths, share: float, pace: float, best: float, task: Workload | OwnTask
+) -> ByThen:
     goal = task.target.goal
     ends = np.maximum(paths.ends.max(axis=1, initial=-np.inf), distance(best, goal))
     scores: FloatArray = metric_of(ends, goal)

@@ -8,16 +8,16 @@ knows by then: of run j
 
 with the symbols of `acquisition`, L twice the shortest hit (before there is one, twice the longest
 run), and one run in ten drawn evenly. Each y_j conditions the path's own posterior, by rank-one
-updates of its mean and variance. The path ends when the budget does. What is asked of a search, such
-as when it meets a target first, is the share of the paths in which that is so.
+updates of its mean and variance. The path ends when the budget does. The chance of an event, such
+as a first hit by some time, is the share of paths in which it happens.
 
-The scales of the model are taken as known, and a pool is coarser than what the search may try. So
-the truth of a path is off by a shift of its own, all candidates alike, whose deviation a benchmark
-decided (`SHIFT`).
+A pool is coarser than what a search may try, and the model's scales, which are taken as known, are
+those of runs that were mostly worse. So the truth of a path is drawn with `WIDEN` times the model's
+deviations, `RAISE` of them above its mean. Both were set on recorded searches, where intervals
+without them were too low (see tests/benchmarks).
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -34,9 +34,10 @@ from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import Encoder
 
 NUM_PATHS, NUM_CANDIDATES, MOST_RUNS = 200, 256, 200
-ROUNDS, NUM_DRAWN, AHEAD = 3, 600, 2.0
-WIDEN = 1.0
-RAISE = 0.0
+ROUNDS, NUM_DRAWN = 3, 600
+AHEAD = 2.0
+"""How far beyond the best so far a candidate of the pool should come, in margins of θ."""
+WIDEN, RAISE = 1.25, 1.25
 EXPLORE = 0.1
 
 
@@ -58,7 +59,8 @@ class Paths(NamedTuple):
     def first_hit_s(self) -> FloatArray:
         """Returns the training clock at which the target is met first (P,) [s]; infinite: never."""
         times: FloatArray = np.where(self.ends >= 0, self.spent_s, np.inf)
-        return times.min(axis=1, initial=np.inf)
+        first: FloatArray = times.min(axis=1, initial=np.inf)
+        return first
 
 
 class Range(NamedTuple):
@@ -106,9 +108,9 @@ def paths_of(
     points = model.points(units, cost)
     start, prior = model.process.joint(points)
     noise_sd, num = max(model.process.noise_sd, 1e-6), NUM_PATHS
+    truth = start[:, 0] + WIDEN * (model.process.sample(points, num, rng)[..., 0] - start[:, 0])
+    truth += RAISE * np.sqrt(prior.diagonal())
     prior = WIDEN**2 * prior
-    truth = model.process.sample(points, num, rng)[..., 0]
-    truth = start[:, 0] + WIDEN * (truth - start[:, 0]) + RAISE * np.sqrt(prior.diagonal()) / WIDEN
     shares = np.sqrt(np.maximum(np.exp(-2 * np.abs(truth)), settings.least_share))
     fits = model.fits(points) >= 0.5
     every = np.arange(num)
@@ -125,7 +127,9 @@ def paths_of(
         gain = _gain(chance, cost, limit[:, None], settings)
         chosen = np.where(fits & ~is_taken, gain, -1.0).argmax(axis=1)
         evenly = rng.integers(begun, len(cost), size=num)
-        chosen = np.where(rng.random(num) < EXPLORE, evenly, chosen) if j >= begun else chosen * 0 + j
+        chosen = (
+            np.where(rng.random(num) < EXPLORE, evenly, chosen) if j >= begun else chosen * 0 + j
+        )
         is_taken[every, chosen] = True
         spent = spent + price[chosen]
         if (spent > left_s).all():

@@ -423,7 +423,7 @@ class TimeToTarget:
 
     def _aim(self, *, only_again: bool, is_end: bool = False, weight: float = 1.0) -> Aim | None:
         """Returns what is known of the target; None without a model."""
-        history, model = self._history, self._known[1]
+        model = self._known[1]
         if model is None:
             return None
         return Aim(
