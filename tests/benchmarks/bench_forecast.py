@@ -6,8 +6,8 @@ Searches with 10 full runs' worth and 4 workers, each of another synthetic bench
 differ by luck, are recorded in virtual time, and cut after 25, 50 and 75 % of the budget if no run
 has met the target by then. Printed for each cut: the mean chance that was given to a hit within the
 rest of the budget, and the share of searches with one; the share of intervals (80 %) that hold the
-time of the first hit (never counts as infinite), and the best end of any run. Where the length is
-free, cuts with fewer than six whole runs are a kind of their own: there `forecast` refuses.
+time of the first hit (never counts as infinite), and the best end of any run. Cuts with too few
+whole runs, at which there is no forecast, are left out.
 Constants of `tuning/policy/forecast.py` were set on seeds 0 to 9; judge by others: `--first 10`.
 """
 
@@ -119,11 +119,10 @@ def cuts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
             and each["ended"] - each["clock"][-1] * WORKERS / budget_s <= cut
         ]
         policy.observe([_finished(t)[0] for t in going], running={t["id"] for t in going})
-        half_s = sum(benchmark.predicted_cost(each["params"]) for each in going) / 2
-        used_s = sum(each["clock"][-1] for each in done if each["clock"]) + half_s
-        left_s = used_s * (1 - cut) / cut
+        left_s = policy.used_s() * (1 - cut) / cut
         paths = policy.forecast(left_s=left_s, left_runs=math.inf)
-        assert paths is not None
+        if paths is None:
+            continue
         first = cut + (1 - cut) * paths.first_hit_s() / left_s
         now, end = _best(done), _best(row["trials"])
         ends = np.maximum(paths.ends.max(axis=1), distance(now, benchmark.target))
@@ -132,7 +131,6 @@ def cuts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "mode": kind.mode,
                 "cut": cut,
-                "whole": sum(each["status"] in ("reached", "missed") for each in done),
                 "chance": float(np.isfinite(first).mean()),
                 "met": hit < never,
                 "holds_hit": _holds(range_of(first), hit),
@@ -160,14 +158,9 @@ def _holds(interval: Range, value: float) -> bool:
 def table(found: list[dict[str, Any]]) -> Iterator[str]:
     yield "| searches | cut | chance given | met | holds the first hit | holds the best end | n |"
     yield "|---|---|---:|---:|---:|---:|---:|"
-    kinds = {
-        "fixed length": lambda each: each["mode"] == "fixed_length",
-        "free length": lambda each: each["mode"] == "anytime" and each["whole"] >= 6,
-        "free length, too early": lambda each: each["mode"] == "anytime" and each["whole"] < 6,
-    }
-    for name, fits in kinds.items():
+    for mode in ("fixed_length", "anytime"):
         for cuts in [(cut,) for cut in CUTS] + [CUTS]:
-            own = [each for each in found if fits(each) and each["cut"] in cuts]
+            own = [each for each in found if each["mode"] == mode and each["cut"] in cuts]
             if not own:
                 continue
             means = [
@@ -176,7 +169,7 @@ def table(found: list[dict[str, Any]]) -> Iterator[str]:
             ]
             cut = "all" if cuts == CUTS else f"{cuts[0]:.0%}"
             shares = " | ".join(f"{mean:.0%}" for mean in means)
-            yield f"| {name} | {cut} | {shares} | {len(own)} |"
+            yield f"| {mode} | {cut} | {shares} | {len(own)} |"
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from making import WORKLOAD, make_evaluation, make_record, make_run
@@ -26,7 +27,10 @@ def trial(number: int, end: float, *, target: float = 0.9) -> TrialRecord:
     )
     status = Status.REACHED if end >= target else Status.MISSED
     params = {"optimizer.sgd.lr": 0.05 * (number + 1)}
-    recipe = {"model": "resnet20", "optimizer": {"sgd": {"lr": params["optimizer.sgd.lr"]}}}
+    recipe: dict[str, Any] = {
+        "model": "resnet20",
+        "optimizer": {"sgd": {"lr": params["optimizer.sgd.lr"]}},
+    }
     recipe |= {"lr_schedule": "one_cycle", "epochs": 1, "batch_size": 32}
     num_train = Workload.model_validate(WORKLOAD).num_train()
     assert num_train is not None
@@ -35,7 +39,8 @@ def trial(number: int, end: float, *, target: float = 0.9) -> TrialRecord:
     record = make_record(f"t{number:04d}", status, study="mine", runs=(run,))
     at = {"started_at": f"2026-11-27T10:00:{4 * number:02d}+00:00"}
     at["finished_at"] = f"2026-11-27T10:00:{4 * number + 4:02d}+00:00"
-    return record.model_copy(update={**at, "params": params, "recipe": recipe})
+    made: TrialRecord = record.model_copy(update={**at, "params": params, "recipe": recipe})
+    return made
 
 
 @pytest.fixture

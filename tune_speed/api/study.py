@@ -76,6 +76,11 @@ class Study(Shown):
         return self.result.was_stopped
 
     @property
+    def why_ended(self) -> str | None:
+        """Why the search ended before its budget was used up; None: it did not."""
+        return self.result.why_ended
+
+    @property
     def recommended(self) -> Recommended | None:
         """The configuration of the least expected time to target; None: no trial met it."""
         return next(iter(self.result.favourites), None)
@@ -159,6 +164,7 @@ class Study(Shown):
             "trials": dict(counts(self.records)),
             "favourites": [each.model_dump() for each in self.result.favourites],
             "boards": [board.model_dump(mode="json") for board in self.boards],
+            "why_ended": self.why_ended,
             "folder": str(self.folder),
             "tracking_uri": self.uri,
         }

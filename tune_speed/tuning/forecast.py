@@ -23,7 +23,7 @@ from tune_speed.tuning.driver.prior_trials import of_another_target
 from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance, metric_of
-from tune_speed.tuning.policy.forecast import Paths, Range, range_of
+from tune_speed.tuning.policy.forecast import LEAST_WHOLE, Paths, Range, range_of
 from tune_speed.tuning.policy.history import WHOLE
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.simulation.benchmarks import space_of
@@ -31,10 +31,6 @@ from tune_speed.tuning.simulation.study_table import derived_tree
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of the budget left, for which there is a forecast."""
-
-
-LEAST_WHOLE = {"fixed_length": 3, "anytime": 6}
-"""Trials that went to their end. Where most are stopped, forecasts from fewer were far too low."""
 
 
 class ByThen(NamedTuple):
@@ -103,7 +99,7 @@ def forecast(
     most = SHARES[-1]
     paths = policy.forecast(left_s=most * left_s / pace, left_runs=most * left_runs)
     least = LEAST_WHOLE[task.mode]
-    if paths is None or len(whole) < least:
+    if paths is None:
         raise ConfigError(
             f"a forecast needs {least} trials that went to their end, but {study} has {len(whole)}."
             " Let it run on."

@@ -187,6 +187,11 @@ def test_what_was_seen_to_change_lately_is_not_gone_whatever_the_clocks_say() ->
 def test_a_study_that_ended_early_names_the_way_on() -> None:
     short = glance(study([ended(0)], is_running=False))
     assert short.state is State.ENDED and "ended short of its plan" in state_text(short)
+    tags = {**TAGS, "why_ended": "nothing better is likely"}
+    settled = glance(study([ended(0)], is_running=False, tags=tags))
+    assert state_text(settled) == "ended: nothing better is likely"
+    assert as_dict(settled)["why_ended"] == "nothing better is likely"
+    assert glance(study([ended(0)], tags=tags)).why_ended == ""
     whole = glance(study([ended(i) for i in range(10)], is_running=False))
     assert state_text(whole) == "ended"
 

@@ -1,6 +1,7 @@
 """The controller with a real policy and ledger, and trials whose outcomes are made by hand."""
 
 import io
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -381,7 +382,22 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     assert controller.why_exhausted is None
     assert controller.propose() is None
     assert controller.is_over()
-    assert controller.why_exhausted == "no untried configuration can beat the leader"
+    assert controller.end() == "no untried configuration can beat the leader"
+    last = json.loads((controller.ledger.folder / "ledger.jsonl").read_text().splitlines()[-1])
+    assert last == {"event": "ended", "reason": controller.why_exhausted}
+    assert begin(overrides=TIME_TO_TARGET).num_finished == 1  # It is no obstacle to resuming.
+
+
+def test_chance_of_the_target_is_known_until_it_is_met(begin: Begin) -> None:
+    controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=30"))
+    assert controller.chance_of_target() is None
+    for accuracy in (0.3, 0.4, 0.35, 0.45):
+        controller.finished(ended(propose(controller), Status.MISSED, accuracy=accuracy))
+    chance = controller.chance_of_target()
+    assert chance is not None and 0 <= chance < 1
+    controller.finished(ended(propose(controller), Status.REACHED))
+    assert controller.chance_of_target() is None
+    assert begin(overrides=("search.policy=random",)).chance_of_target() is None
 
 
 def test_policy_that_found_nothing_is_asked_again_after_a_trial(

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from repeated_runs import SHORT, ended, log_of, restored
+from repeated_runs import SHORT, Log, ended, log_of, restored
 
 from tune_speed.tuning.policy.curve_table import distance, metric_of
 from tune_speed.tuning.policy.forecast import Paths, range_of
@@ -13,8 +13,8 @@ CLOSE = log_of([*SHORT, *[(x, 5, end) for x, end in ((0.1, 0.86), (0.4, 0.89), (
 FAR = [ended(n, x, epochs, 0.5) for n, (x, epochs) in enumerate((i / 8, 1 + i) for i in range(9))]
 
 
-def paths(log: object, *, left_s: float = 200.0, left_runs: float = math.inf) -> Paths:
-    found = restored(log).forecast(left_s=left_s, left_runs=left_runs)  # type: ignore[arg-type]
+def paths(log: Log, *, left_s: float = 200.0, left_runs: float = math.inf) -> Paths:
+    found: Paths | None = restored(log).forecast(left_s=left_s, left_runs=left_runs)
     assert found is not None
     return found
 

@@ -118,6 +118,8 @@ def state_text(seen: StudyStatus) -> str:
         return "paused: no trial begins" if seen.is_paused else "running"
     if seen.num_finished >= (seen.planned or 0):
         return "ended"
+    if seen.why_ended:
+        return plain(f"ended: {seen.why_ended}")
     return "ended short of its plan; `tune-speed search … --resume` may go on"
 
 

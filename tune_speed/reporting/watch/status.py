@@ -54,6 +54,8 @@ class StudyStatus:
     """Whether somebody paused the search: no trial begins."""
     steered: tuple[tuple[str, str], ...] = ()
     """What people changed about the search: moments (UTC, ISO 8601) and lines."""
+    why_ended: str = ""
+    """Why the last search ended before its budget was used up; empty: it did not."""
 
     @property
     def num_finished(self) -> int:
@@ -100,6 +102,7 @@ def glance(
         elapsed_s=elapsed_s,
         left_s=left_s,
         parts=parts,
+        why_ended="" if view.is_running else tags.get("why_ended", ""),
         is_paused=view.is_running and bool(tags.get("paused")),
         steered=tuple(unpack_steered({f"{PREFIX}{name}": text for name, text in tags.items()})),
     )
@@ -114,6 +117,7 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "trouble": trouble,
         "state": seen.state.value,
         "quiet_s": seen.quiet_s,
+        "why_ended": seen.why_ended,
         "paused": seen.is_paused,
         "steered": [{"at": at, "line": line} for at, line in seen.steered],
         "workload": seen.workload,

@@ -40,6 +40,9 @@ AHEAD = 2.0
 WIDEN, RAISE = 1.25, 1.25
 EXPLORE = 0.1
 
+LEAST_WHOLE = {"fixed_length": 3, "anytime": 6}
+"""Trials that went to their end. Where most are stopped, forecasts from fewer were far too low."""
+
 
 class Paths(NamedTuple):
     """Ways in which a search may go on: P paths of R runs."""

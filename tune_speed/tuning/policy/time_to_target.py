@@ -43,7 +43,7 @@ from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
-from tune_speed.tuning.policy.forecast import Paths, paths_of
+from tune_speed.tuning.policy.forecast import LEAST_WHOLE, Paths, paths_of
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Known, Trial
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
@@ -259,13 +259,14 @@ class TimeToTarget:
 
     @one_thread()
     def forecast(self, *, left_s: float, left_runs: float) -> Paths | None:
-        """Returns ways in which the search may go on; None: fewer than three trials fitted.
+        """Returns ways in which the search may go on; None: too few trials went to their end.
 
         `left_s` is what is left of the budget on training clocks [s].
         """
         self._learn()
         history, model = self._history, self._known[1]
-        if model is None:
+        whole = [t for t in history.finished if t.outcome and t.outcome.status in WHOLE]
+        if model is None or len(whole) < LEAST_WHOLE[history.target.mode]:
             return None
         best_s = history.to_beat_s() * (1 if self.leader else 2)
         return paths_of(
@@ -281,6 +282,11 @@ class TimeToTarget:
             settings=self._parts.acquisition,
             rng=np.random.default_rng([self._seed, history.num_finished, 17]),
         )
+
+    def used_s(self) -> float:
+        """Returns what trials took so far on training clocks [s]; half, of those that run."""
+        half_s = float(np.nansum(self._running()[1])) / 2
+        return self._history.spent_s + half_s
 
     @one_thread()
     def _chance_of_better(self, until: UntilConfig) -> float:
