@@ -8,7 +8,7 @@ has met the target by then. Printed for each cut: the mean chance that was given
 rest of the budget, and the share of searches with one; the share of intervals (80 %) that hold the
 time of the first hit (never counts as infinite), and the best end of any run. Cuts with too few
 whole runs, at which there is no forecast, are left out.
-Constants of `tuning/policy/forecast.py` were set on seeds 0 to 9; judge by others: `--first 10`.
+Constants of `tuning/policy/forecast.py` were set on seeds 0 to 25; judge by others: `--first 26`.
 """
 
 import argparse

@@ -37,7 +37,7 @@ NUM_PATHS, NUM_CANDIDATES, MOST_RUNS = 200, 256, 200
 ROUNDS, NUM_DRAWN = 3, 600
 AHEAD = 2.0
 """How far beyond the best so far a candidate of the pool should come, in margins of θ."""
-WIDEN, RAISE = 1.25, 1.25
+WIDEN, RAISE = 1.4, 1.25
 EXPLORE = 0.1
 
 LEAST_WHOLE = {"fixed_length": 3, "anytime": 6}
