@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended, Status
-from tune_speed.study.settings import UntilConfig
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode, crossing
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.simulation import simulate as simulate_module
 from tune_speed.tuning.simulation.simulate import Trace, run_policy, simulate
-from tune_speed.tuning.simulation.synthetic import Synthetic
 
 TARGET, NAN = 0.8, float("nan")
 SPACE = SearchSpace.from_tree({"i": {"low": 0, "high": 10**6}})
@@ -46,7 +43,8 @@ class Script:
     It recommends its last hit before those before.
     """
 
-    leader, why_settled = None, None
+    leader = None
+    why_settled: str | None = None
 
     def __init__(self, num: int = 10**6, stop: Mapping[tuple[str, int], str] | None = None) -> None:
         self.log: list[tuple[Any, ...]] = []
@@ -324,24 +322,13 @@ def test_trials_after_the_ten_thousandth_keep_their_order() -> None:
     assert reported == ["t9999", "t10000"]
 
 
-def test_a_search_that_settled_says_so_and_leaves_the_rest_of_the_budget() -> None:
-    benchmark = Synthetic(0.5, "fixed_length")
-    until = UntilConfig(probability_of_better=0.9)
-    ends = dict[bool, Trace]()
-    for settles in (False, True):
-        policy = make_policy(
-            "time_to_target",
-            space=benchmark.space,
-            target=SearchTarget(benchmark.target, benchmark.mode, 1e9),
-            cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-            seed=0,
-            parts=Parts(until=until if settles else None),
-        )
-        budget_s = 2 * benchmark.full_run_s
-        ends[settles] = run_policy(policy, benchmark, num_workers=2, budget_s=budget_s)
-    assert ends[False].why_ended is None
-    assert "finds a recipe better by 5% is" in (ends[True].why_ended or "")
-    assert ends[True].trials[-1].ended_s < 0.9 * ends[False].trials[-1].ended_s
+def test_a_search_that_settled_says_why() -> None:
+    policy = Script(num=3)
+    assert run(policy, Recorded([curve(0.9)]), workers=1, budget_s=99.0).why_ended is None
+    policy = Script(num=3)
+    policy.why_settled = "nothing better is likely"
+    trace = run(policy, Recorded([curve(0.9)]), workers=1, budget_s=99.0)
+    assert trace.why_ended == "nothing better is likely"
 
 
 def test_leader_of_a_capped_search_is_the_incumbent() -> None:
