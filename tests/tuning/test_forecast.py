@@ -91,6 +91,12 @@ def test_too_few_trials_are_refused_in_words(tmp_path: Path) -> None:
         forecast(uri, "mine")
 
 
+@pytest.mark.parametrize("wrong", [{"target": 1.5}, {"time_budget": "soon"}])
+def test_arguments_that_make_no_sense_are_refused_in_words(uri: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"(1.5|soon) makes no sense: .*must be"):
+        forecast(uri, "mine", **wrong)
+
+
 def test_the_command_prints_a_table_or_json(
     uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

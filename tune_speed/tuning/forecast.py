@@ -78,8 +78,8 @@ def forecast(
     `target`: another value than the study's. The budget left is that of the search, or
     `time_budget` from now on; where nothing is left, as much as was used.
 
-    Raises: ConfigError if too few trials have finished; ServiceError or StorageError if the store
-        does not answer.
+    Raises: ConfigError if too few trials have finished, or an argument makes no sense; ServiceError
+        or StorageError if the store does not answer.
     """
     reader = StudyReader(uri, study)
     view = reader.read(with_boards=False)
@@ -89,13 +89,19 @@ def forecast(
     last, seen = records[-1], glance(view)
     records = [r for r in records if (r.device, r.space_hash) == (last.device, last.space_hash)]
     task = task_of(last)
-    task = task.at(task.target.value if target is None else target)
+    try:
+        task = task.at(task.target.value if target is None else target)
+        left_runs, left_s = _left(seen, time_budget)
+    except ValueError as error:
+        said = f"target {target:g}" if target is not None else f"time budget {time_budget}"
+        # The first line of pydantic's says only how many mistakes there are.
+        why = str(error).splitlines()[:2][-1].partition(" [type")[0].strip()
+        raise ConfigError(f"{said} makes no sense: {why}") from None
     policy, outcomes = _learned(records, task)
     whole = [o for o in outcomes if o.status in WHOLE and len(o.curve.metric)]
     clock_s = sum(outcome.curve.end_s for outcome in outcomes)
     clock_s += sum(trial.train_s or 0.0 for trial in view.running)
     pace = seen.elapsed_s / max(clock_s, 1e-9)
-    left_runs, left_s = _left(seen, time_budget)
     most = SHARES[-1]
     paths = policy.forecast(left_s=most * left_s / pace, left_runs=most * left_runs)
     least = LEAST_WHOLE[task.mode]

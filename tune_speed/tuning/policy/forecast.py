@@ -14,7 +14,7 @@ as a first hit by some time, is the share of paths in which it happens.
 A pool is coarser than what a search may try, and the model's scales, which are taken as known, are
 those of runs that were mostly worse. So the truth of a path is drawn with `WIDEN` times the model's
 deviations, `RAISE` of them above its mean. Both were set on recorded searches, where intervals
-without them were too low (see tests/benchmarks).
+without them were too low (see tests/benchmarks). A path has 200 runs at most, with no hit beyond.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ NUM_PATHS, NUM_CANDIDATES, MOST_RUNS = 200, 256, 200
 ROUNDS, NUM_DRAWN = 3, 600
 AHEAD = 2.0
 """How far beyond the best so far a candidate of the pool should come, in margins of θ."""
-WIDEN, RAISE = 1.4, 1.25
+WIDEN, RAISE = 1.5, 1.25
 EXPLORE = 0.1
 
 LEAST_WHOLE = {"fixed_length": 3, "anytime": 6}
@@ -130,9 +130,8 @@ def paths_of(
         gain = _gain(chance, cost, limit[:, None], settings)
         chosen = np.where(fits & ~is_taken, gain, -1.0).argmax(axis=1)
         evenly = rng.integers(begun, len(cost), size=num)
-        chosen = (
-            np.where(rng.random(num) < EXPLORE, evenly, chosen) if j >= begun else chosen * 0 + j
-        )
+        chosen = np.where(rng.random(num) < EXPLORE, evenly, chosen)
+        chosen = np.full(num, j) if j < begun else chosen
         is_taken[every, chosen] = True
         spent = spent + price[chosen]
         if (spent > left_s).all():
