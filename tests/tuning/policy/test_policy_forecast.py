@@ -29,11 +29,9 @@ def test_a_metric_has_the_distance_that_it_is_made_of() -> None:
 
 
 def test_paths_use_no_more_than_the_budget() -> None:
-    found = paths(CLOSE, left_s=60.0)
+    found = paths(FAR, left_s=150.0)
     clock = np.where(np.isfinite(found.spent_s), found.spent_s, 0.0)
-    assert clock.max() <= 60.0
-    # Each run takes at least the two seconds of an epoch.
-    assert (np.isfinite(found.spent_s).sum(axis=1) <= 30).all()
+    assert 120.0 < clock.max() <= 150.0
     assert paths(CLOSE, left_runs=3).ends.shape[1] == 3
     assert np.isneginf(found.ends[np.isinf(found.spent_s)]).all()
 
@@ -61,8 +59,12 @@ def test_runs_that_go_on_end_first() -> None:
     assert found.spent_s[0, 0] == pytest.approx(began.params["epochs"])
 
 
-def test_there_is_no_forecast_before_three_trials_fitted() -> None:
-    assert restored(CLOSE[:2]).forecast(left_s=100.0, left_runs=math.inf) is None
+@pytest.mark.parametrize(("mode", "least"), [("fixed_length", 3), ("anytime", 6)])
+def test_there_is_no_forecast_before_some_trials_went_to_their_end(mode: str, least: int) -> None:
+    for number in (least - 1, least):
+        policy = restored(CLOSE[:number], mode=mode)
+        found = policy.forecast(left_s=100.0, left_runs=math.inf)
+        assert (found is None) == (number < least)
 
 
 def test_four_fifths_lie_within_a_range_whether_or_not_some_never_happen() -> None:
