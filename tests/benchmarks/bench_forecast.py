@@ -1,6 +1,6 @@
 """Whether the intervals of a search's forecast hold what comes of it.
 
-    python tests/benchmarks/bench_forecast.py --seeds 6 --jobs 1 --out forecast.jsonl
+    python tests/benchmarks/bench_forecast.py --first 50 --seeds 10 --jobs 2 --out forecast.jsonl
 
 Searches with 10 full runs' worth and 4 workers, each of another synthetic benchmark whose runs
 differ by luck, are recorded in virtual time, and cut after 25, 50 and 75 % of the budget if no run
@@ -8,7 +8,7 @@ has met the target by then. Printed for each cut: the mean chance that was given
 rest of the budget, and the share of searches with one; the share of intervals (80 %) that hold the
 time of the first hit (never counts as infinite), and the best end of any run. Cuts with too few
 whole runs, at which there is no forecast, are left out.
-Constants of `tuning/policy/forecast.py` were set on seeds 0 to 25; judge by others: `--first 26`.
+Constants of `tuning/policy/forecast.py` were set on seeds 0 to 49; judge by others: `--first 50`.
 """
 
 import argparse
