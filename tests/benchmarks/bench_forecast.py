@@ -3,11 +3,11 @@
     python tests/benchmarks/bench_forecast.py --first 50 --seeds 10 --jobs 2 --out forecast.jsonl
 
 Searches with 10 full runs' worth and 4 workers, each of another synthetic benchmark whose runs
-differ by luck, are recorded in virtual time, and cut after 25, 50 and 75 % of the budget if no run
-has met the target by then. Printed for each cut: the mean chance that was given to a hit within the
-rest of the budget, and the share of searches with one; the share of intervals (80 %) that hold the
-time of the first hit (never counts as infinite), and the best end of any run. Cuts with too few
-whole runs, at which there is no forecast, are left out.
+differ by luck, or over real recorded runs, are recorded in virtual time, and cut after 25, 50 and
+75 % of the budget if no run has met the target by then. Printed for each cut: the mean chance that
+was given to a hit within the rest of the budget, and the share of searches with one; the share of
+intervals (80 %) that hold the time of the first hit (never counts as infinite), and the best end of
+any run. Cuts with too few whole runs, at which there is no forecast, are left out.
 Constants of `tuning/policy/forecast.py` were set on seeds 0 to 49; judge by others: `--first 50`.
 """
 
@@ -34,6 +34,7 @@ from tune_speed.tuning.policy.forecast import Range, range_of
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.simulation.noisy import Noisy
+from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import run_policy
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
@@ -50,11 +51,33 @@ class Kind(NamedTuple):
     spread: float
     """Standard deviation of the metric between runs."""
 
+    @property
+    def label(self) -> str:
+        return str(self.mode)
+
     def benchmark(self, seed: int) -> Noisy:
         return Noisy(Synthetic(self.share, self.mode, seed), self.spread, seed=seed)
 
 
-KINDS = [
+class Recorded(NamedTuple):
+    """Searches over recorded runs, for a target that no run or only three of them meet."""
+
+    file: str
+    mode: Any = "fixed_length"
+
+    @property
+    def label(self) -> str:
+        return self.file
+
+    def benchmark(self, seed: int) -> RecordedBenchmark:
+        found = RecordedBenchmark.load(Path(__file__).parent / "data" / self.file).fresh(seed)
+        ends = [run.curve.metric[-1] for run in found.runs if run.is_done]
+        ends = sorted(end for end in ends if math.isfinite(end))
+        found.target = float(ends[-4] + ends[-3]) / 2 if seed % 2 else float(ends[-1]) + 0.003
+        return found
+
+
+KINDS: list[Any] = [
     Kind(mode, share, spread)
     for mode, share, spread in (
         ("fixed_length", 0.005, 0.005),
@@ -64,6 +87,7 @@ KINDS = [
         ("anytime", 0.005, 0.01),
     )
 ]
+KINDS += [Recorded("digits_one_cycle.parquet"), Recorded("cifar10_jpeg_subset.parquet")]
 
 
 def record(task: tuple[int, int]) -> dict[str, Any]:
@@ -129,7 +153,7 @@ def cuts_of(row: dict[str, Any]) -> list[dict[str, Any]]:
         best = metric_of(ends, benchmark.target)
         found.append(
             {
-                "mode": kind.mode,
+                "kind": kind.label,
                 "cut": cut,
                 "chance": float(np.isfinite(first).mean()),
                 "met": hit < never,
@@ -158,9 +182,9 @@ def _holds(interval: Range, value: float) -> bool:
 def table(found: list[dict[str, Any]]) -> Iterator[str]:
     yield "| searches | cut | chance given | met | holds the first hit | holds the best end | n |"
     yield "|---|---|---:|---:|---:|---:|---:|"
-    for mode in ("fixed_length", "anytime"):
+    for label in dict.fromkeys(each["kind"] for each in found):
         for cuts in [(cut,) for cut in CUTS] + [CUTS]:
-            own = [each for each in found if each["mode"] == mode and each["cut"] in cuts]
+            own = [each for each in found if each["kind"] == label and each["cut"] in cuts]
             if not own:
                 continue
             means = [
@@ -169,7 +193,7 @@ def table(found: list[dict[str, Any]]) -> Iterator[str]:
             ]
             cut = "all" if cuts == CUTS else f"{cuts[0]:.0%}"
             shares = " | ".join(f"{mean:.0%}" for mean in means)
-            yield f"| {mode} | {cut} | {shares} | {len(own)} |"
+            yield f"| {label} | {cut} | {shares} | {len(own)} |"
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ def make_view(
     left_s: Callable[[], float | None] = lambda: None,
     is_terminal: bool = False,
     is_verbose: bool = False,
-    chance: float | None = None,
     width: int = 200,
 ) -> tuple[LiveView, io.StringIO]:
     out = io.StringIO()
@@ -31,7 +30,6 @@ def make_view(
         finished=finished or [],
         time_left_s=left_s,
         target=target,
-        chance=lambda: chance,
         is_verbose=is_verbose,
     )
     return view, out
@@ -50,12 +48,6 @@ def test_standing_counts_done_running_and_failed_trials() -> None:
     standing = view.standing()
     for part in ("1/5 trials", "2 running", "0 met the target", "1 failed", "0.750 in t0001"):
         assert part in standing
-
-
-def test_time_left_comes_with_the_chance_of_the_target_where_that_is_known() -> None:
-    view, _ = make_view(left_s=lambda: 90.0, chance=0.714)
-    assert view.standing().endswith("about 1 min 30 s left, 71% likely to meet the target")
-    assert make_view(left_s=lambda: 90.0)[0].standing().endswith("about 1 min 30 s left")
 
 
 def test_standing_of_a_search_of_one_trial_is_in_the_singular() -> None:

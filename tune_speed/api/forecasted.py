@@ -14,6 +14,11 @@ from tune_speed.core.text import counted, duration
 from tune_speed.tuning.forecast import Forecast, forecast
 from tune_speed.tuning.policy.forecast import Range
 
+CAUTION = (
+    "These are a model's guesses: 80 % intervals held about so often on modelled searches, and much"
+    " less often on recorded ones (tests/benchmarks/README.md)."
+)
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Forecasted(Shown):
@@ -58,7 +63,7 @@ class Forecasted(Shown):
                 f"{row.best.middle:.4f}",
                 f"{ends[0]:.4f}–{ends[1]:.4f}",
             )
-        return said, table
+        return said, table, CAUTION
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the figures; an infinite time is None."""

@@ -106,7 +106,6 @@ class Progress:
             trials=study.search.trials,
             finished=list(controller.ledger.records.values()),
             time_left_s=controller.time_left_s,
-            chance=controller.chance_of_target,
             target=study.workload.target,
             is_verbose=self._is_verbose,
         )

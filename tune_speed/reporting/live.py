@@ -33,17 +33,14 @@ class LiveView:
         finished: list[TrialRecord],
         time_left_s: Callable[[], float | None],
         target: Target,
-        chance: Callable[[], float | None] = lambda: None,
         is_verbose: bool = False,
     ) -> None:
         """Takes note of trials that have finished already.
 
-        `target` has the metric that running trials show, `chance` is that it is met before the end,
-        where that is known. `is_verbose`: the lines of a terminal say
+        `target` has the metric that running trials show. `is_verbose`: the lines of a terminal say
         why trials were proposed and ended too, as they do without one.
         """
         self.console, self.trials = console, trials
-        self._chance = chance
         self._time_left_s, self._target = time_left_s, target
         self._is_brief = console.is_terminal and not is_verbose
         self._counts = Counter(map(ended_as, finished))
@@ -182,7 +179,7 @@ class LiveView:
         return first if value is None else value
 
     def _left(self) -> str:
-        """Returns the time left, as budget or pace suggest, and the chance of the target."""
+        """Returns the time left: the budget's, or as the pace so far suggests."""
         budget_s = self._time_left_s()
         # Trials of earlier sessions took none of this one's time.
         done = self._counts.total() - self._num_before
@@ -190,6 +187,4 @@ class LiveView:
         to_do = self.trials - self._counts.total()
         # The budget or the pace so far, whichever ends the search first.
         known = [s for s in (budget_s, pace_s * to_do if pace_s else None) if s is not None]
-        left = f"about {duration(min(known))} left" if known else "time left unknown"
-        chance = self._chance()
-        return left if chance is None else f"{left}, {chance:.0%} likely to meet the target"
+        return f"about {duration(min(known))} left" if known else "time left unknown"

@@ -388,18 +388,6 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     assert begin(overrides=TIME_TO_TARGET).num_finished == 1  # It is no obstacle to resuming.
 
 
-def test_chance_of_the_target_is_known_until_it_is_met(begin: Begin) -> None:
-    controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=30"))
-    assert controller.chance_of_target() is None
-    for accuracy in (0.3, 0.4, 0.35, 0.45):
-        controller.finished(ended(propose(controller), Status.MISSED, accuracy=accuracy))
-    chance = controller.chance_of_target()
-    assert chance is not None and 0 <= chance < 1
-    controller.finished(ended(propose(controller), Status.REACHED))
-    assert controller.chance_of_target() is None
-    assert begin(overrides=("search.policy=random",)).chance_of_target() is None
-
-
 def test_policy_that_found_nothing_is_asked_again_after_a_trial(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

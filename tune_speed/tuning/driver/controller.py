@@ -48,8 +48,6 @@ from tune_speed.tuning.policy.base import (
     params_key,
 )
 
-CHANCE_EVERY = 1.1
-"""The chance to meet the target is computed again when so many times more trials have ended."""
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
 
@@ -118,8 +116,6 @@ class SearchController:
         self._attempts = Attempts(study.search.attempts)
         self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
         self._num_reported: dict[str, int] = {}
-        self._chance: tuple[int, float | None] = (1, None)
-        """The chance to meet the target, after so many trials."""
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
         self._take_over()
 
@@ -315,26 +311,6 @@ class SearchController:
         budget_s, left_s = self.study.search.time_budget_s, self.time_left_s()
         by_time = 0.0 if budget_s is None or left_s is None else 1 - left_s / budget_s
         return max(by_trials, by_time)
-
-    def chance_of_target(self) -> float | None:
-        """Returns the chance that the budget left meets the target.
-
-        None: it was met, too few trials have ended, or the policy does not know.
-        """
-        from tune_speed.tuning.policy.time_to_target import TimeToTarget
-
-        number, spent, policy = self.num_finished, self.spent(), self.policy
-        if policy.leader is not None or not isinstance(policy, TimeToTarget) or spent <= 0:
-            return None
-        # A forecast takes 0.2 s, as long as several proposals.
-        if number >= CHANCE_EVERY * self._chance[0]:
-            is_timed = self.study.search.time_budget_s is not None
-            left_s = policy.used_s() * (1 - spent) / spent if is_timed else math.inf
-            left_runs = self.study.search.trials - self.num_finished
-            paths = policy.forecast(left_s=left_s, left_runs=left_runs)
-            met = None if paths is None else float((paths.first_hit_s() < math.inf).mean())
-            self._chance = number, met
-        return self._chance[1]
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
