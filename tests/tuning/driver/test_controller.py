@@ -388,6 +388,21 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     assert begin(overrides=TIME_TO_TARGET).num_finished == 1  # It is no obstacle to resuming.
 
 
+def test_search_that_has_settled_says_why_though_its_trials_are_reclocked(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
+    controller.finished(ended(propose(controller)))
+    policy = controller.policy
+    monkeypatch.setattr(policy, "ask", lambda: None)
+    monkeypatch.setattr(type(policy), "why_settled", "nothing better is likely")
+    assert controller.propose() is None
+    monkeypatch.undo()
+    controller.policy = controller._make_policy()
+    assert controller.is_over()
+    assert controller.why_exhausted == "nothing better is likely"
+
+
 def test_policy_that_found_nothing_is_asked_again_after_a_trial(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

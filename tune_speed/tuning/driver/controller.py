@@ -117,6 +117,7 @@ class SearchController:
         self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
         self._num_reported: dict[str, int] = {}
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
+        self._why_settled: str | None = None
         self._take_over()
 
     def _find_lower_targets(self) -> tuple[LowerTarget, ...]:
@@ -330,8 +331,8 @@ class SearchController:
         """Why the search ended before its last trial, where nothing is left to try."""
         if not self._is_exhausted or self.num_finished >= self.study.search.trials:
             return None
-        if (settled := self.policy.why_settled) is not None:
-            return settled
+        if self._why_settled is not None:
+            return self._why_settled
         can_beat = " can beat the leader" if self.policy.leader else " is left"
         return f"no untried configuration{can_beat}"
 
@@ -362,6 +363,8 @@ class SearchController:
         proposal = self.policy.ask()
         if proposal is None:
             self._found_nothing = True
+            # Asked now: once trials are re-clocked, it is another policy's word.
+            self._why_settled = self.policy.why_settled
             return None
         spec = self._spec(proposal)
         cost = self.cost_of(proposal.params)
