@@ -9,7 +9,7 @@ from tune_speed.core.comparability import by_target
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
-from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards
 from tune_speed.tracking.filter.where import Where
 from tune_speed.tracking.reader.leaders import Leaders, find_leaders
 from tune_speed.tracking.reader.matching import find_matching
@@ -81,8 +81,10 @@ def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: b
 
 
 def _best_of_each(board: Board, name: str, *, top: int) -> Board:
-    chosen = [choices_of(row.params, name) for row in board.rows]
-    if board.rows and not any(chosen):
+    first: dict[tuple[tuple[str, Any], ...], Row] = {}
+    for row in board.rows:
+        first.setdefault(choices_of(row.params, name), row)
+    if first and not any(first):
         names = dict.fromkeys(
             k for row in board.rows for k, v in row.params.items() if _is_choice(v)
         )
@@ -90,9 +92,7 @@ def _best_of_each(board: Board, name: str, *, top: int) -> Board:
         raise ConfigError(
             f"--best-of must name a choice that was searched, but got {name!r}{there}"
         )
-    first = {key: row for key, row in zip(reversed(chosen), reversed(board.rows), strict=True)}
-    rows = [row for row in board.rows if row is first[choices_of(row.params, name)]]
-    return board.model_copy(update={"rows": tuple(rows[:top])})
+    return board.model_copy(update={"rows": tuple(first.values())[:top]})
 
 
 def choices_of(params: Mapping[str, Any], name: str) -> tuple[tuple[str, Any], ...]:

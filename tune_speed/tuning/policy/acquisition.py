@@ -180,10 +180,14 @@ class Model:
         costs = np.array(
             [self._costs.get(u.tobytes(), c) for u, c in zip(units, costs, strict=True)]
         )
-        cost = np.where(np.isnan(costs), self.usual_cost, costs)
+        cost = self.likely_s(costs)
         # A factor of 20 in cost counts as much as a whole range.
         column = 1 + np.log(np.maximum(cost, 1e-9) / self._longest_cost) / 3
         return np.column_stack([points, column])
+
+    def likely_s(self, costs: FloatArray) -> FloatArray:
+        """Returns costs (M,) [s], the usual one where they are not known."""
+        return np.where(np.isnan(costs), self.usual_cost, costs)
 
     def fits(self, points: FloatArray) -> FloatArray:
         """Returns the chances that runs have enough memory: (M,)."""
@@ -402,7 +406,7 @@ class _Search:
         return share if at_end else share + math.log(self._objective.best_s)
 
     def _cost(self, costs: FloatArray) -> FloatArray:
-        return np.where(np.isnan(costs), self._of.usual_cost, costs)
+        return self._of.likely_s(costs)
 
     def _price(self, costs: FloatArray) -> FloatArray | float:
         return self._cost(costs) ** self._settings.cost_power if self._objective.at_end else 1.0

@@ -53,11 +53,10 @@ def chance_of_better(
     cost_s = np.array([favourite.cost_s, *(costs[row] for row in rows)], dtype=float)
     points = model.points(units, cost_s)
     drawn = model.process.sample(points, NUM_DRAWS, rng)
-    known_s = np.where(np.isnan(cost_s), model.usual_cost, cost_s)
     expected = log_expected_s(
         drawn,
         np.full(drawn.shape[:2], max(model.process.noise_sd, 1e-6)),
-        log_cost=np.log(known_s) if at_end else None,
+        log_cost=np.log(model.likely_s(cost_s)) if at_end else None,
         fractions=np.array(fractions),
     )
     to_beat = float(np.median(expected[:, 0])) + np.log1p(-better_by)

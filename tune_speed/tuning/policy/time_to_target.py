@@ -522,7 +522,7 @@ class TimeToTarget:
         expected = log_expected_s(
             mean,
             np.hypot(sd, model.process.noise_sd),
-            log_cost=np.log(np.where(np.isnan(costs), model.usual_cost, costs)),
+            log_cost=np.log(model.likely_s(costs)),
             fractions=np.array(self._history.fractions),
         )
         return expected, mean[:, 0], sd, costs
