@@ -104,6 +104,7 @@ def _counts(seen: StudyStatus) -> list[str]:
 
 def _times(seen: StudyStatus) -> list[str]:
     left = [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    left += [seen.goal] if seen.goal else []
     return [f"{duration(seen.elapsed_s)} searched", *left]
 
 

@@ -46,13 +46,6 @@ def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
     return y
 
 
-def metric_of(y: npt.ArrayLike, target: float) -> FloatArray:
-    """Returns the metric of a distance: the inverse of `distance`."""
-    y = np.asarray(y, dtype=float)
-    metric: FloatArray = target + GAP_UNIT * np.sign(y) * np.expm1(np.abs(y))
-    return metric
-
-
 def gap(y: float) -> float:
     """Returns how far below the target a distance lies, in units of `GAP_UNIT`; 0 if above."""
     return math.expm1(max(-y, 0.0))

@@ -110,20 +110,16 @@ class GaussianProcess:
         variance = math.exp(2 * self._scales.log_signal) + own - (explained**2).sum(axis=0)
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
 
-    def joint(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Returns mean (M, K) and covariance (M, M) of f at points (M, D)."""
+    def sample(self, points: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
+        """Returns `num` joint draws of f at points (M, D): (num, M, K); all K move together."""
         mean, explained, own = self._given(points)
         covariance = _kernel(points, points, self._scales) + own * _same(points, points)
         covariance -= explained.T @ explained
-        return mean.reshape(len(points), -1), self._unit**2 * covariance
-
-    def sample(self, points: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
-        """Returns `num` joint draws of f at points (M, D): (num, M, K); all K move together."""
-        mean, covariance = self.joint(points)
         # By its eigenvalues: what is known exactly leaves none that Cholesky's would take.
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        drawn: FloatArray = mean[None] + (rng.normal(size=(num, len(points))) @ root.T)[..., None]
+        moved = self._unit * (rng.normal(size=(num, len(points))) @ root.T)
+        drawn: FloatArray = mean.reshape(len(points), -1)[None] + moved[..., None]
         return drawn
 
     def _given(self, points: FloatArray) -> tuple[FloatArray, FloatArray, float]:

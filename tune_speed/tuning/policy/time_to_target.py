@@ -43,7 +43,6 @@ from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
-from tune_speed.tuning.policy.forecast import LEAST_WHOLE, Paths, paths_of
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Known, Trial
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
@@ -258,37 +257,6 @@ class TimeToTarget:
         return self._settled is not None and self.spent >= self._settled[0] / (1 - hold_back)
 
     @one_thread()
-    def forecast(self, *, left_s: float, left_runs: float) -> Paths | None:
-        """Returns ways in which the search may go on; None: too few trials went to their end.
-
-        `left_s` is what is left of the budget on training clocks [s].
-        """
-        self._learn()
-        history, model = self._history, self._known[1]
-        whole = [t for t in history.finished if t.outcome and t.outcome.status in WHOLE]
-        if model is None or len(whole) < LEAST_WHOLE[history.target.mode]:
-            return None
-        best_s = history.to_beat_s() * (1 if self.leader else 2)
-        return paths_of(
-            self._encoder,
-            model,
-            self._evidence,
-            running=self._running(),
-            used=history.spent_s / max(float(np.nansum(self._evidence.costs)), 1e-9),
-            allowed=self._allowed,
-            limit_s=best_s if math.isfinite(best_s) else 1.0,
-            left_s=left_s,
-            left_runs=left_runs,
-            settings=self._parts.acquisition,
-            rng=np.random.default_rng([self._seed, history.num_finished, 17]),
-        )
-
-    def used_s(self) -> float:
-        """Returns what trials took so far on training clocks [s]; half, of those that run."""
-        half_s = float(np.nansum(self._running()[1])) / 2
-        return self._history.spent_s + half_s
-
-    @one_thread()
     def _chance_of_better(self, until: UntilConfig) -> float:
         """Returns the chance that what the budget left pays for finds something better."""
         history, model = self._history, self._known[1]
@@ -429,23 +397,19 @@ class TimeToTarget:
 
     def _aim(self, *, only_again: bool, is_end: bool = False, weight: float = 1.0) -> Aim | None:
         """Returns what is known of the target; None without a model."""
-        model = self._known[1]
+        history, model = self._history, self._known[1]
         if model is None:
             return None
+        running = sorted(history.running.values(), key=lambda trial: trial.number)
+        units = np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1])
         return Aim(
             model,
             self._evidence,
-            self._running(),
+            (units, np.array([t.likely_s for t in running])),
             self._objective(only_again=only_again, is_end=is_end),
             self._tried if self._parts.repeats else (),
             weight,
         )
-
-    def _running(self) -> tuple[FloatArray, FloatArray]:
-        """Returns units (R, P) and likely costs (R,) [s] of running trials."""
-        running = sorted(self._history.running.values(), key=lambda trial: trial.number)
-        units = np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1])
-        return units, np.array([t.likely_s for t in running])
 
     def _other_aims(self, *, only_again: bool) -> Sequence[Aim]:
         """Returns what is known of other targets of the search."""

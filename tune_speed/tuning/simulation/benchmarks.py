@@ -201,14 +201,14 @@ def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) 
         records.append(whole.record if whole.has_curve else trial.record)
         on_trial(number, len(found))
     records.sort(key=lambda record: record.trial_id)
-    space = space_of(study, hashes={record.space_hash for record in records})
+    space = _space_of(study, hashes={record.space_hash for record in records})
     command = shlex.join(["tune-speed", "simulate", "--from-study", study, "--out", path.name])
     table = table_from_records(records, space=space, command=command)
     write_table(path, table.rows, table.metadata)
     return SavedTable(path, table, is_own_space=space is not None)
 
 
-def space_of(study: str, *, hashes: set[str]) -> SearchSpace | None:
+def _space_of(study: str, *, hashes: set[str]) -> SearchSpace | None:
     """Returns the space of the study's file if all its trials were searched in it."""
     from tune_speed.core.folders import studies_folder
     from tune_speed.study.yaml import read_yaml
