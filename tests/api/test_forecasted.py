@@ -103,4 +103,5 @@ def test_the_command_prints_a_table_or_json(
     shown = command()
     assert "accuracy ≥ 0.9: " in shown
     assert "likely within the budget left (8 whole runs, best accuracy 0.8800)" in shown
+    assert "hold less" not in shown and "hold less" in command("--time-budget", "2m")
     assert "met by t0006" in command("--target", "0.87")

@@ -8,7 +8,7 @@ import pytest
 from making import WORKLOAD, make_evaluation, make_record, make_run
 
 from tune_speed.core.comparability import target_of
-from tune_speed.core.forecast import FINEST, LAW, LEAST_RUNS, Law, Outlook
+from tune_speed.core.forecast import CHECKED_RATIO, FINEST, LAW, LEAST_RUNS, Law, Outlook
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.targets import Target
 
@@ -84,7 +84,8 @@ def test_what_is_left_to_do_is_a_ratio_of_errors_and_a_target_that_was_met_is_ce
     assert known.metric(50.0) == 1.0
     assert known.chance(1.0) < known.chance(3.0) < 1.0
     assert known._replace(target=Target(value=0.99)).chance(1.0) < known.chance(1.0)
-    assert "to meet the target by then" in known.words(1.0)
+    assert known.words(1.0) == f"{known.chance(1.0):.0%} to meet the target by then"
+    assert known.words(1.01 * CHECKED_RATIO) == ""
     met = known._replace(met_by="t3")
     assert (met.chance(0.0), met.words(1.0)) == (1.0, "")
 

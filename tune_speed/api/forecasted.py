@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tune_speed.api.shown import Shown
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.forecast import LAW, LEAST_RUNS, Outlook, Range
+from tune_speed.core.forecast import CHECKED_RATIO, LAW, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, duration
 from tune_speed.reporting.study.reader import StudyReader
@@ -20,6 +20,9 @@ from tune_speed.study.settings import parse_duration_s
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of the budget left, for which there is a forecast."""
+
+
+CAUTION = f"Beyond {CHECKED_RATIO:g} times what was spent, 80 % intervals hold less."
 
 
 class ByThen(NamedTuple):
@@ -48,6 +51,8 @@ class Forecasted(Shown):
     """Runs that went to their end, from which this follows."""
     best: float
     """Best metric at the end of one so far."""
+    spent_s: float
+    """Seconds of searching so far."""
     rows: tuple[ByThen, ...]
     """After a quarter, half and all of the budget left, and after twice as much."""
     first_hit_s: Range
@@ -97,6 +102,7 @@ class Forecasted(Shown):
             met_by=known.met_by,
             trials=known.runs,
             best=known.best,
+            spent_s=seen.elapsed_s,
             rows=tuple(_by_then(known, seen, share, share * ratio) for share in SHARES),
             first_hit_s=Range(*(0.0 if known.met_by else each * seen.elapsed_s for each in hit)),
         )
@@ -128,7 +134,8 @@ class Forecasted(Shown):
                 f"{row.best.middle:.4f}",
                 f"{low_end:.4f}–{high_end:.4f}",
             )
-        return said, table
+        is_far = self.rows[-1].after_s > CHECKED_RATIO * self.spent_s
+        return said, table, *([CAUTION] if is_far else [])
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the figures; an infinite time is None."""
@@ -139,6 +146,7 @@ class Forecasted(Shown):
             "met_by": self.met_by,
             "trials": self.trials,
             "best": self.best,
+            "spent_s": self.spent_s,
             "chance": self.chance,
             "first_hit_s": hit_s,
             "budgets": [{**row._asdict(), "best": row.best._asdict()} for row in self.rows],

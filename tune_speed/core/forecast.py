@@ -22,6 +22,8 @@ from tune_speed.core.targets import Target, hardest
 
 LEAST_RUNS = 6
 """Runs that went to their end, before which nothing is forecast."""
+CHECKED_RATIO = 3.0
+"""Times what was spent, up to which the intervals were seen to hold: beyond, they hold less."""
 FINEST = 3e-3
 """Added to the error of a share [1]: about a sample of those that it is measured on."""
 
@@ -141,5 +143,7 @@ class Outlook(NamedTuple):
         return 1.0 if self.met_by else LAW.chance(self.fall, ratio)
 
     def words(self, ratio: float) -> str:
-        """Returns `63% to meet the target by then`; empty where it was met."""
-        return "" if self.met_by else f"{self.chance(ratio):.0%} to meet the target by then"
+        """Returns `63% to meet the target by then`; empty where it was met, or too far ahead."""
+        if self.met_by or ratio > CHECKED_RATIO:
+            return ""
+        return f"{self.chance(ratio):.0%} to meet the target by then"
