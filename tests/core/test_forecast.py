@@ -45,7 +45,7 @@ def test_an_interval_holds_as_much_as_it_says_where_never_has_a_chance_of_its_ow
     assert LAW.chance(0.5, some.low) == pytest.approx(0.2) and some.high == math.inf
     assert hardly == (math.inf,) * 3
     # Little is left of the budget: none is all but certain.
-    assert LAW.falls(0.05) == (0.0, 0.0, 0.0)
+    assert LAW.falls(0.05) == LAW.falls(0.0) == (0.0, 0.0, 0.0)
     ends = LAW.falls(20.0)
     inside = LAW.chance(ends.low, 20.0) - LAW.chance(ends.high, 20.0)
     assert inside == pytest.approx(LAW.level) and ends.low < ends.middle < ends.high

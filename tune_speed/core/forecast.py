@@ -9,7 +9,7 @@ With ODDS = POWER = 1 this is the law of records: of independent runs whose log 
 exponential tail of scale SPREAD, the best of the next r·n against the best of n. A search learns,
 so its constants are larger: those by which simulated and recorded searches are likeliest, see
 tests/benchmarks. Nothing else that was tried foretold more: age of the best run, spread and number
-of the runs, the slope so far, the model that proposes trials.
+of the runs, the slope so far.
 """
 
 import math
@@ -47,9 +47,9 @@ class Law(NamedTuple):
     it falls more evenly than the law says."""
 
     def chance(self, fall: float, ratio: float) -> float:
-        """Returns P(log(e/e') ≥ fall) after `ratio` times what was spent."""
+        """Returns P(log(e/e') > fall) after `ratio` times what was spent."""
         if ratio <= 0:
-            return float(fall <= 0)
+            return 0.0
         against = fall / self.spread - math.log(self.odds) - self.power * math.log(ratio)
         return 1 / (1 + math.exp(min(against, 700.0)))
 

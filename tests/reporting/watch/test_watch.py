@@ -22,6 +22,7 @@ from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.forecast import FINEST, LAW
 from tune_speed.core.records import Status
+from tune_speed.reporting.server.live_study import facts_of
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
 from tune_speed.reporting.watch.screen import screen, sparkline, standing, state_text
@@ -144,6 +145,7 @@ def test_time_left_comes_with_the_chance_of_the_goal_until_that_is_met() -> None
     assert seen.chance == pytest.approx(LAW.chance(to_do(missed[0]), 4 / 6))
     assert f"left · {seen.chance:.0%} to meet the target by then" in standing(seen)
     assert as_dict(seen)["chance"] == seen.chance
+    assert facts_of(seen, seen.parts)["texts"]["left"] == f"40 s, {seen.goal}"
     met = glance(study([*missed, ended(6)]), now_s=START_S + 70)
     assert met.chance == 1.0 and "by then" not in standing(met)
     assert glance(study(missed[:5]), now_s=START_S + 60).chance is None
