@@ -8,8 +8,8 @@ has the odds
 With ODDS = POWER = 1 this is the law of records: of independent runs whose log errors have an
 exponential tail of scale SPREAD, the best of the next r·n against the best of n. A search learns,
 so its constants are larger: those by which simulated and recorded searches are likeliest, see
-tests/benchmarks. Nothing else that was tried foretold more: age of the best run, spread and number
-of the runs, the slope so far.
+tests/benchmarks. Age of the best run, spread and number of the runs, and the slope so far foretold
+no more. How many full runs' worth was spent would: the error falls less late than this says.
 """
 
 import math
