@@ -585,7 +585,8 @@ def test_outcomes_of_what_was_stopped_at_once_say_so() -> None:
 
 def test_no_password_of_a_store_is_shown() -> None:
     result = SearchResult((), (), Path("s"), "postgresql://me:hush@host/db", (), False, "")
-    study = tune_speed.Study(name="s", result=result)
+    study = tune_speed.Study(name="s", result=result._replace(why_ended="settled"))
+    assert study.why_ended == study.as_dict()["why_ended"] == "settled"
     assert study.uri == "postgresql://me:***@host/db"
     assert "hush" not in repr(study) + str(study) + html(study)
     assert (study.best, study.recipe, study.recipe_yaml) == (None, None, None)

@@ -77,6 +77,20 @@ def test_time_left_is_the_budgets_where_that_ends_first() -> None:
     assert "about 1 min 35 s left" in view.standing()
 
 
+def test_time_left_comes_with_the_chance_of_the_goal_until_that_is_met() -> None:
+    def missed(number: int) -> TrialRecord:
+        run = make_run(Status.MISSED, accuracy=0.85)
+        record: TrialRecord = make_record(f"t000{number}", Status.MISSED, runs=(run,))
+        return record
+
+    view, _ = make_view(finished=[missed(number) for number in range(5)], left_s=lambda: 95.4)
+    assert "by then" not in view.standing()
+    view.trial_finished(record=missed(5))
+    assert re.search(r"left, \d+% to meet the target by then", view.standing())
+    view.replan(trials=9, target=Target(metric="accuracy", value=0.8))
+    assert "by then" not in view.standing()
+
+
 def test_time_left_without_budget_or_pace_is_unknown() -> None:
     view, _ = make_view()
     assert "time left unknown" in view.standing()

@@ -27,6 +27,7 @@ from tune_speed.tuning.search import SearchResult
 
 if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
+    from tune_speed.api.forecasted import Forecasted
     from tune_speed.api.results import Results
 
 
@@ -73,6 +74,11 @@ class Study(Shown):
     def was_stopped(self) -> bool:
         """Whether Ctrl-C ended the search."""
         return self.result.was_stopped
+
+    @property
+    def why_ended(self) -> str | None:
+        """Why the search ended before its budget was used up; None: it did not."""
+        return self.result.why_ended
 
     @property
     def recommended(self) -> Recommended | None:
@@ -123,6 +129,21 @@ class Study(Shown):
 
         return certify(self, **options)
 
+    def forecast(
+        self, *, target: float | None = None, time_budget: str | float | None = None
+    ) -> "Forecasted":
+        """Returns what more searching is likely to bring; `tune-speed forecast` as a call.
+
+        Args:
+            target: another value of the metric than the study's.
+            time_budget: seconds or `30m`; None: what the search left, else as much as it took.
+
+        Raises: ConfigError, ServiceError, StorageError.
+        """
+        from tune_speed.api.forecasted import Forecasted
+
+        return Forecasted.of(self.result.uri, self.name, target=target, time_budget=time_budget)
+
     def __repr__(self) -> str:
         best = self.recommended
         time = "none met the target" if best is None else f"best {best.expected_s:.3f} s"
@@ -145,6 +166,7 @@ class Study(Shown):
             "trials": dict(counts(self.records)),
             "favourites": [each.model_dump() for each in self.result.favourites],
             "boards": [board.model_dump(mode="json") for board in self.boards],
+            "why_ended": self.why_ended,
             "folder": str(self.folder),
             "tracking_uri": self.uri,
         }

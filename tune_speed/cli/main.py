@@ -78,6 +78,7 @@ for command in (
     profile.profile,
     show.compare,
     watch.watch,
+    watch.forecast,
     watch.serve,
     steer.try_,
     steer.steer,

@@ -1,4 +1,4 @@
-"""The commands on studies that run: `watch` in a terminal, `serve` in a browser."""
+"""The commands on studies that run: `watch` in a terminal, `forecast`, `serve` in a browser."""
 
 import sys
 from collections.abc import Mapping
@@ -54,6 +54,30 @@ def watch(
     except KeyboardInterrupt:
         note("stopped watching; the search is not touched")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def forecast(
+    study: StudyArgument,
+    target: Annotated[
+        float | None, typer.Option(help="Another value of the target's metric.")
+    ] = None,
+    time_budget: Annotated[
+        str | None,
+        typer.Option(help="Search on for this long; default: what is left, else as long again."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forecast a search: the chance to meet a target, and the best one by the budget left.
+
+    Reads MLflow alone, while the study is searched or afterwards.
+
+    Example: tune-speed forecast digits_quickstart --target 0.98
+    """
+    from tune_speed.api.forecasted import Forecasted
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    found = Forecasted.of(tracking_uri(), study, target=target, time_budget=time_budget)
+    say_json(found.as_dict()) if as_json else show_parts(found.parts())
 
 
 def serve(

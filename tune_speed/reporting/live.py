@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tune_speed.core.comparability import fastest, result_text, target_of
+from tune_speed.core.forecast import Outlook
 from tune_speed.core.records import ENDS_IN_WORDS, Evaluation, Status, TrialRecord, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, duration, words_cut
@@ -47,6 +48,7 @@ class LiveView:
         self._running: dict[str, tuple[Evaluation | None, str]] = {}
         """The last evaluation of each running trial, and what was chosen for it."""
         self._best = fastest(filter(self._is_aimed, finished))
+        self._finished, self._outlook = list(finished), Outlook.of(finished, target)
         self._started = time.monotonic()
         self._num_before = len(finished)
         self._last_printed = time.monotonic()
@@ -80,6 +82,7 @@ class LiveView:
         if target != self._target:
             self._best = None
         self.trials, self._target = trials, target
+        self._outlook = Outlook.of(self._finished, target)
 
     def picture(self) -> Group:
         """Returns a bar with the time left, what has ended, and a line per running trial."""
@@ -140,6 +143,8 @@ class LiveView:
         self._counts[ended_as(record)] += 1
         candidates = filter(self._is_aimed, [record])
         self._best = fastest(best for best in (self._best, *candidates) if best is not None)
+        self._finished.append(record)
+        self._outlook = Outlook.of(self._finished, self._target)
         is_best = self._best is record
         if not self._is_brief:
             self.note(ended_line(record, is_best=is_best))
@@ -179,7 +184,7 @@ class LiveView:
         return first if value is None else value
 
     def _left(self) -> str:
-        """Returns the time left: the budget's, or as the pace so far suggests."""
+        """Returns the time left, as the budget or the pace says, and the chance of the goal."""
         budget_s = self._time_left_s()
         # Trials of earlier sessions took none of this one's time.
         done = self._counts.total() - self._num_before
@@ -187,4 +192,10 @@ class LiveView:
         to_do = self.trials - self._counts.total()
         # The budget or the pace so far, whichever ends the search first.
         known = [s for s in (budget_s, pace_s * to_do if pace_s else None) if s is not None]
-        return f"about {duration(min(known))} left" if known else "time left unknown"
+        if not known:
+            return "time left unknown"
+        left = f"about {duration(min(known))} left"
+        if pace_s is None or self._outlook is None:
+            return left
+        goal = self._outlook.words(min(known) / (pace_s * self._counts.total()))
+        return ", ".join(filter(None, (left, goal)))

@@ -94,6 +94,8 @@ class SearchResult(NamedTuple):
     """What became of the fastest trial's model, in words; empty if none was asked for."""
     favourites: tuple[Recommended, ...] = ()
     """Configurations that met the target, what is recommended first."""
+    why_ended: str | None = None
+    """Why it ended before its budget was used up; None: it did not."""
 
 
 def search(
@@ -216,6 +218,7 @@ def search(
             undelivered=undelivered,
             was_stopped=was_stopped,
             favourites=favourites,
+            why_ended=controller.why_exhausted,
             model_line=_log_model(controller, client, parent_id=tracker.run_id),
         )
 
@@ -375,8 +378,9 @@ def _run(
             _settle_times(controller, view, nodes, tracker, tick)
         if controller.study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
-        if controller.why_exhausted is not None:
-            view.note(f"the search ends here: {controller.why_exhausted}")
+        if (why := controller.end()) is not None:
+            tracker.ended(why)
+            view.note(f"the search ends here: {why}")
     if controller.failure is not None:
         raise controller.failure
     return not controller.is_over()

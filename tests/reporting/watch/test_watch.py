@@ -1,5 +1,6 @@
 import io
 import json
+import math
 import os
 import pty
 import signal
@@ -17,8 +18,11 @@ import pytest
 from making import make_record, make_run
 from rich.console import Console
 
+from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.errors import ServiceError
+from tune_speed.core.forecast import FINEST, LAW
 from tune_speed.core.records import Status
+from tune_speed.reporting.server.live_study import facts_of
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
 from tune_speed.reporting.watch.screen import screen, sparkline, standing, state_text
@@ -133,6 +137,29 @@ def test_time_left_is_the_pace_so_far() -> None:
     assert glance(study([ended(0)], is_running=False)).left_s is None
 
 
+def test_time_left_comes_with_the_chance_of_the_goal_until_that_is_met() -> None:
+    run = make_run(Status.MISSED, accuracy=0.85)
+    missed = [ended(i, None, runs=(run,)) for i in range(6)]
+    seen = glance(study(missed), now_s=START_S + 60)
+    # Four trials are left, as much as two thirds of what was spent.
+    assert seen.chance == pytest.approx(LAW.chance(to_do(missed[0]), 4 / 6))
+    assert f"left · {seen.chance:.0%} to meet the target by then" in standing(seen)
+    assert as_dict(seen)["chance"] == seen.chance
+    assert facts_of(seen, seen.parts)["texts"]["left"] == f"40 s, {seen.goal}"
+    met = glance(study([*missed, ended(6)]), now_s=START_S + 70)
+    assert met.chance == 1.0 and "by then" not in standing(met)
+    assert glance(study(missed[:5]), now_s=START_S + 60).chance is None
+    assert glance(study(missed, is_running=False)).chance is None
+
+
+def to_do(trial: ViewedTrial) -> float:
+    """Returns log of a trial's error over its target's."""
+    metric = final_metric(trial.record)
+    assert metric is not None
+    goal = target_of(trial.record.workload).value
+    return math.log((1 - metric + FINEST) / (1 - goal + FINEST))
+
+
 def test_time_left_is_the_budgets_where_that_ends_first() -> None:
     tags = {"kind": "search", "trials": "10", "ends_at": at(60)}
     for now_s, left_s in ((24, 36), (70, 0)):
@@ -187,6 +214,11 @@ def test_what_was_seen_to_change_lately_is_not_gone_whatever_the_clocks_say() ->
 def test_a_study_that_ended_early_names_the_way_on() -> None:
     short = glance(study([ended(0)], is_running=False))
     assert short.state is State.ENDED and "ended short of its plan" in state_text(short)
+    tags = {**TAGS, "why_ended": "nothing better is likely"}
+    settled = glance(study([ended(0)], is_running=False, tags=tags))
+    assert state_text(settled) == "ended: nothing better is likely"
+    assert as_dict(settled)["why_ended"] == "nothing better is likely"
+    assert glance(study([ended(0)], tags=tags)).why_ended == ""
     whole = glance(study([ended(i) for i in range(10)], is_running=False))
     assert state_text(whole) == "ended"
 

@@ -1,6 +1,7 @@
 """The controller with a real policy and ledger, and trials whose outcomes are made by hand."""
 
 import io
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -381,7 +382,10 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     assert controller.why_exhausted is None
     assert controller.propose() is None
     assert controller.is_over()
-    assert controller.why_exhausted == "no untried configuration can beat the leader"
+    assert controller.end() == "no untried configuration can beat the leader"
+    last = json.loads((controller.ledger.folder / "ledger.jsonl").read_text().splitlines()[-1])
+    assert last == {"event": "ended", "reason": controller.why_exhausted}
+    assert begin(overrides=TIME_TO_TARGET).num_finished == 1  # It is no obstacle to resuming.
 
 
 def test_search_that_has_settled_says_why_though_its_trials_are_reclocked(

@@ -44,6 +44,7 @@ class Script:
     """
 
     leader = None
+    why_settled: str | None = None
 
     def __init__(self, num: int = 10**6, stop: Mapping[tuple[str, int], str] | None = None) -> None:
         self.log: list[tuple[Any, ...]] = []
@@ -319,6 +320,15 @@ def test_trials_after_the_ten_thousandth_keep_their_order() -> None:
     run(policy, Recorded([curve(0.1, 0.2)]), workers=2, budget_s=1.0)
     reported = [entry[1] for entry in policy.log if entry[0] == "report"]
     assert reported == ["t9999", "t10000"]
+
+
+def test_a_search_that_settled_says_why() -> None:
+    policy = Script(num=3)
+    assert run(policy, Recorded([curve(0.9)]), workers=1, budget_s=99.0).why_ended is None
+    policy = Script(num=3)
+    policy.why_settled = "nothing better is likely"
+    trace = run(policy, Recorded([curve(0.9)]), workers=1, budget_s=99.0)
+    assert trace.why_ended == "nothing better is likely"
 
 
 def test_leader_of_a_capped_search_is_the_incumbent() -> None:

@@ -245,7 +245,9 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
         "best": result_text(leader.record) if leader and is_best else seconds(best_s),
         "best_trial": f"{best_trial}{where}" if best_trial else "none met the target yet",
         "elapsed": duration(seen.elapsed_s),
-        "left": ABSENT if left_s is None else duration(left_s),
+        "left": ", ".join(
+            filter(None, (ABSENT if left_s is None else duration(left_s), seen.goal))
+        ),
         "target": ", ".join(filter(None, (seen.workload, seen.target, seen.mode))),
     }
     return {

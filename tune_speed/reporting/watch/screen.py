@@ -104,6 +104,7 @@ def _counts(seen: StudyStatus) -> list[str]:
 
 def _times(seen: StudyStatus) -> list[str]:
     left = [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    left += [seen.goal] if seen.goal else []
     return [f"{duration(seen.elapsed_s)} searched", *left]
 
 
@@ -118,6 +119,8 @@ def state_text(seen: StudyStatus) -> str:
         return "paused: no trial begins" if seen.is_paused else "running"
     if seen.num_finished >= (seen.planned or 0):
         return "ended"
+    if seen.why_ended:
+        return plain(f"ended: {seen.why_ended}")
     return "ended short of its plan; `tune-speed search … --resume` may go on"
 
 

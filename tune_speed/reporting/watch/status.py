@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from tune_speed.core.forecast import Outlook
 from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, search_clock_s
@@ -54,6 +55,12 @@ class StudyStatus:
     """Whether somebody paused the search: no trial begins."""
     steered: tuple[tuple[str, str], ...] = ()
     """What people changed about the search: moments (UTC, ISO 8601) and lines."""
+    chance: float | None = None
+    """Probability that the target is met in the time left; None: not known, or nothing is left."""
+    goal: str = ""
+    """The same in words; empty where the target was met."""
+    why_ended: str = ""
+    """Why the last search ended before its budget was used up; empty: it did not."""
 
     @property
     def num_finished(self) -> int:
@@ -87,6 +94,8 @@ def glance(
     if state is State.RUNNING and (ends_at := view.searches[-1].tags.get("ends_at")):
         budget_s = max(0.0, moment_s(ends_at) - now_s)
         left_s = budget_s if left_s is None else min(left_s, budget_s)
+    ratio = (left_s or 0.0) / max(elapsed_s, 1e-9)
+    outlook = Outlook.of((t.record for t in parts[0].trials), parts[0].target) if parts else None
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(
         view=view,
@@ -100,6 +109,9 @@ def glance(
         elapsed_s=elapsed_s,
         left_s=left_s,
         parts=parts,
+        chance=outlook.chance(ratio) if outlook and ratio else None,
+        goal=outlook.words(ratio) if outlook and ratio else "",
+        why_ended="" if view.is_running else tags.get("why_ended", ""),
         is_paused=view.is_running and bool(tags.get("paused")),
         steered=tuple(unpack_steered({f"{PREFIX}{name}": text for name, text in tags.items()})),
     )
@@ -114,6 +126,7 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "trouble": trouble,
         "state": seen.state.value,
         "quiet_s": seen.quiet_s,
+        "why_ended": seen.why_ended,
         "paused": seen.is_paused,
         "steered": [{"at": at, "line": line} for at, line in seen.steered],
         "workload": seen.workload,
@@ -125,6 +138,7 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "interrupted": view.interrupted,
         "elapsed_s": seen.elapsed_s,
         "left_s": seen.left_s,
+        "chance": seen.chance,
         "parts": [_part_dict(part) for part in seen.parts],
         "running": [asdict(trial) for trial in view.running],
         "last": [_ended_dict(trial) for trial in seen.last],

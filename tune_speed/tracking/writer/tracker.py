@@ -236,6 +236,15 @@ class Tracker:
 
         self._events.put(("", take))
 
+    def ended(self, why: str) -> None:
+        """Queues why the search ended before its budget was used up."""
+
+        def take() -> None:
+            self._steered = {**self._steered, **schema.study_tags({"why_ended": why})}
+            self._summary.is_new = True
+
+        self._events.put(("", take))
+
     def reconcile(self, records: Mapping[str, TrialRecord]) -> None:
         """Makes MLflow show each of the ledger's records once, and nothing running that is not.
 

@@ -337,6 +337,13 @@ class SearchController:
         can_beat = " can beat the leader" if self.policy.leader else " is left"
         return f"no untried configuration{can_beat}"
 
+    def end(self) -> str | None:
+        """Writes why the search ended before its budget was used up, and returns it."""
+        why = self.why_exhausted
+        if why is not None:
+            self._write(lambda: self.ledger.ended(why))
+        return why
+
     def is_over(self) -> bool:
         """Whether no further trial may start."""
         time_left_s = self.time_left_s()

@@ -12,6 +12,7 @@ What Optuna knows, what MLflow shows and what `--resume` does are all derived fr
 | `interrupted` | trial_id, reason            | when it was stopped without an outcome             |
 | `steered`     | request, at, text, refused, | when a person's request was acted on, before its   |
 |               | point, configured           | effect: what was asked, and what came of it        |
+| `ended`       | reason                      | when a search ended before its budget was used up  |
 | `timed`       | windows, step_times         | when records are re-clocked by step times that are |
 |               |                             | surer now; windows: measured beside trials         |
 """
@@ -189,6 +190,10 @@ class Ledger:
     def interrupted(self, trial_id: str, *, reason: str) -> None:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
+
+    def ended(self, reason: str) -> None:
+        """Writes why a search ended before its budget was used up."""
+        self._append("ended", reason=reason)
 
     def steered(self, answer: Answer) -> None:
         """Writes what came of a person's request; what follows from it is done afterwards."""

@@ -175,6 +175,7 @@ def demonstration_dict(shown: Demonstration) -> dict[str, Any]:
         "full_run_s": shown.full_run_s,
         "incumbents": [incumbent._asdict() for incumbent in shown.trace.incumbents],
         "recommended": shown.trace.recommended,
+        "why_ended": shown.trace.why_ended,
         "trials": [trial._asdict() for trial in shown.trace.trials],
     }
 

@@ -85,6 +85,8 @@ class Trace:
     """Finished trials, in order of their ends."""
     recommended: dict[str, Any] | None = None
     """Configuration that the search recommends at its end; None: none."""
+    why_ended: str | None = None
+    """Why the policy ended the search before its budget was used up; None: it did not."""
     recommended_lower: tuple[dict[str, Any] | None, ...] = ()
     """Of several targets, the same at each lower one."""
 
@@ -197,6 +199,7 @@ class _Simulation:
                 trial = _Running(proposal, curve, now_s, hit)
                 self._running[trial_number(proposal.trial_id)] = trial
                 self._push(trial, worker)
+        self._trace.why_ended = self._policy.why_settled
         found = {trial.trial_id: trial.params for trial in self._trace.trials}
         self._trace.recommended, *lower = (
             next((found[each.trial_id] for each in favourites), None)
