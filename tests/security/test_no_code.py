@@ -197,7 +197,9 @@ def test_only_yaml_events_are_read() -> None:
         for file, found in names().items()
     }
     using = {file: names for file, names in files.items() if names}
-    assert using.keys() == {"study/yaml.py", "tracking/schema.py"}
+    assert using.keys() == {"study/yaml.py", "tracking/schema.py", "core/prices.py"}
+    # The user's own file, in his own folder.
+    assert using["core/prices.py"] == {"yaml.safe_load", "yaml.YAMLError"}
     assert {name for name in using["tracking/schema.py"]} == {"yaml.safe_dump"}
     loaders = {name for name in using["study/yaml.py"] if "oad" in name}
     assert loaders == {"yaml.SafeLoader"}  # Whose events alone are asked for.

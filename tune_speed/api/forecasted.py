@@ -13,7 +13,7 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.forecast import CHECKED_RATIO, LAW, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
-from tune_speed.core.text import counted, duration
+from tune_speed.core.text import ABSENT, counted, duration
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.status import StudyStatus, glance
 from tune_speed.study.settings import parse_duration_s
@@ -77,6 +77,8 @@ class Forecasted(Shown):
         """
         seen = glance(StudyReader(uri, study).read(with_boards=False))
         parts = seen.parts[:1]
+        if target is not None and any(part.target.within_s is not None for part in parts):
+            raise ConfigError(f"--target must be left out: {study} seeks {parts[0].target.words}.")
         try:
             aims = [
                 part.target.at(part.target.value if target is None else target) for part in parts
@@ -121,7 +123,10 @@ class Forecasted(Shown):
         low, middle, high = ("later" if math.isinf(s) else duration(s) for s in self.first_hit_s)
         known = f"{counted(self.trials, 'whole run')}, best {metric} {self.best:.4f}"
         said = f"{self.target.words}: met by {self.met_by} ({known})"
-        if self.met_by is None:
+        is_best = self.target.within_s is not None
+        if is_best:
+            said = f"{self.target.words} ({known})"
+        elif self.met_by is None:
             said = f"{self.target.words}: {self.chance:.0%} likely within the budget left ({known})"
             said += f"\nfirst hit in {middle} (80 %: {low} to {high})"
         table = Table("search for", "trials", "chance", f"best {metric}", "80 %", box=box.SIMPLE)
@@ -130,7 +135,7 @@ class Forecasted(Shown):
             table.add_row(
                 duration(row.after_s),
                 f"{row.trials:.0f}",
-                f"{row.chance:.0%}",
+                ABSENT if is_best else f"{row.chance:.0%}",
                 f"{row.best.middle:.4f}",
                 f"{low_end:.4f}–{high_end:.4f}",
             )

@@ -143,7 +143,10 @@ class Outlook(NamedTuple):
         return 1.0 if self.met_by else LAW.chance(self.fall, ratio)
 
     def words(self, ratio: float) -> str:
-        """Returns `63% to meet the target by then`; empty where it was met, or too far ahead."""
-        if self.met_by or ratio > CHECKED_RATIO:
+        """Returns `63% to meet the target by then`; empty where it was met, or too far ahead.
+
+        Empty too where no target is to be met but the best metric within a time is sought.
+        """
+        if self.met_by or ratio > CHECKED_RATIO or self.target.within_s is not None:
             return ""
         return f"{self.chance(ratio):.0%} to meet the target by then"

@@ -213,7 +213,7 @@ def test_time_to_be_beaten_is_that_of_what_is_recommended_or_twice_the_longest()
     best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=9.0)
     policy._history.favourites = (best,)
     found = policy._objective(only_again=False, is_end=True)
-    assert (found.best_s, *found[1:]) == (9.0, True, True, (1.0,), False, True)
+    assert (found.best_s, *found[1:]) == (9.0, True, True, (1.0,), False, True, None)
     unknown = make_policy(cost_of=lambda params: None, limit_s=math.inf)
     assert unknown._objective(only_again=False, is_end=False).best_s == 1.0
     free = make_policy("anytime")

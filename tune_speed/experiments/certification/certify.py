@@ -135,6 +135,9 @@ def certify(
         ranks = schedule.ranks()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
+        is_best = target_of(first.workload).within_s is not None
+        which = ("of the least expected times with restarts", "fastest")
+        which = ("of the best expected ends", "best") if is_best else which
         done = Certification(
             finalists=session.everyone,
             runs=ledger.runs,
@@ -143,10 +146,10 @@ def certify(
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
-            chosen_by=f"one of the {config.top} that the search recommends first, of"
-            f" {counted(len(estimates), 'trial')}"
+            chosen_by=f"one of the {config.top} {which[0]}, of {counted(len(estimates), 'trial')}"
             if best
-            else f"one of the {config.top} best of {len(estimates)} estimates of one seed each",
+            else f"one of the {config.top} {which[1]} of {len(estimates)} estimates of one seed"
+            " each",
         )
         records = tuple(certified_record(placed, done) for placed in ranks)
         _save(folder / "certified", records, done)

@@ -95,6 +95,7 @@ def glance(
         budget_s = max(0.0, moment_s(ends_at) - now_s)
         left_s = budget_s if left_s is None else min(left_s, budget_s)
     ratio = (left_s or 0.0) / max(elapsed_s, 1e-9)
+    is_best = bool(parts) and parts[0].target.within_s is not None
     outlook = Outlook.of((t.record for t in parts[0].trials), parts[0].target) if parts else None
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(
@@ -109,7 +110,7 @@ def glance(
         elapsed_s=elapsed_s,
         left_s=left_s,
         parts=parts,
-        chance=outlook.chance(ratio) if outlook and ratio else None,
+        chance=outlook.chance(ratio) if outlook and ratio and not is_best else None,
         goal=outlook.words(ratio) if outlook and ratio else "",
         why_ended="" if view.is_running else tags.get("why_ended", ""),
         is_paused=view.is_running and bool(tags.get("paused")),
