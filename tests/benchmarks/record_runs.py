@@ -69,6 +69,8 @@ CPU = torch.device("cpu")
 DATA = Path(__file__).parent / "data"
 CLOCK = "steps x isolated step time"
 COMMAND = "python tests/benchmarks/record_runs.py train | calibrate | write"
+SHARE_OF_SEVERAL = 0.15
+"""Of the runs of a table with several a configuration: some hold it in most of their runs."""
 NEVER = Target(value=1.0)
 """Runs go to their end whatever they reach; a table's target is chosen from its curves."""
 ENDLESS_S = 1e9
@@ -140,7 +142,7 @@ def main() -> None:
     recording = recordings(arguments.data)[arguments.table]
     if arguments.configurations:
         table, name = f"{recording.table}_seeds", f"{recording.name}, several seeds each"
-        recording = replace(recording, table=table, name=name)
+        recording = replace(recording, table=table, name=name, share_on_target=SHARE_OF_SEVERAL)
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.command == "train":
         planned = itertools.islice(
