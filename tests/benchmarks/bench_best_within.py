@@ -16,6 +16,7 @@ mean over all, with its 95 % interval over benchmarks and seeds (Student's t).
 
 import argparse
 import json
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def search(task: Task) -> dict[str, Any]:
     """Returns the true mean end of what a search recommends."""
     side, name, share, seed = task
     optuna.logging.disable_default_handler()  # Of GPSampler, a warning for each parameter.
+    logging.getLogger("optuna").addHandler(logging.NullHandler())
     found: Any = find_benchmark(name)
     benchmark = Within(found, share).fresh(seed)
     budget_s = BUDGET_RUNS * benchmark.within_s / WORKERS
