@@ -70,7 +70,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     scale(panel.xaxis, [])
     panel.set_xlim(0.0, 1.02 * x[-1] or 1.0)
     _draw_trials(canvas, spots, line)
-    _tell_first(canvas, line[0].x, best[0].clock_s)
+    if measure.is_falling:  # A line that rises begins where the word would stand.
+        _tell_first(canvas, line[0].x, best[0].clock_s)
     if len(line) > 1:
         canvas.name(panel, line[-1])
     canvas.title(panel, measure.axis)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.reporting.figures.facts import duration, name_of, tooltip
-from tune_speed.reporting.figures.theme import Look, Palette
+from tune_speed.core.comparability import final_metric, target_of
+from tune_speed.reporting.figures.facts import duration, name_of, score, tooltip
+from tune_speed.reporting.figures.theme import MET, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
@@ -167,12 +168,23 @@ class Canvas:
         return [f"{MARK}{number}" for number in range(first, len(self.marks))]
 
     def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
-        """Writes a trial's id and time above its point; on its left from that share of width on."""
-        time_s = spot.trial.record.time_to_target_s
-        text = name_of(spot.trial, NAME_WIDTH)
+        """Writes a trial's id and time above its point; on its left from that share of width on.
+
+        Where the best metric within a time is sought, the metric takes the place of the time.
+        """
+        record, text = spot.trial.record, name_of(spot.trial, NAME_WIDTH)
+        time_s, metric = record.time_to_target_s, final_metric(record)
         place = panel.transLimits.transform(panel.transScale.transform((spot.x, spot.y)))
-        text = text if time_s is None else f"{text}: {duration(time_s)}"
+        if self._is_best and metric is not None:
+            text = f"{text}: {score(metric)}"
+        elif time_s is not None:
+            text = f"{text}: {duration(time_s)}"
         self.label(panel, text, (spot.x, spot.y), is_left=place[0] > left_from, offset=(3, 8))
+
+    @property
+    def _is_best(self) -> bool:
+        leader = self.leader
+        return leader is not None and target_of(leader.record.workload).within_s is not None
 
     def label(
         self,
@@ -221,6 +233,8 @@ class Canvas:
         if not entries:
             return
         handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
+        if self._is_best:
+            labels = [label.replace(MET, "ended in time") for label in labels]
         has_lines = any(
             getattr(h, "get_linestyle", str)() not in ("", "none", "None") for h in handles
         )

@@ -48,9 +48,10 @@ class Look(NamedTuple):
     """In square points."""
 
 
+MET = "met target"
 # Each status has a shape of its own, as not everybody can tell the colours apart.
 _BY_STATUS: Mapping[Status, tuple[Look, str]] = {
-    Status.REACHED: (Look("o", "s1", True), "met target"),
+    Status.REACHED: (Look("o", "s1", True), MET),
     Status.MISSED: (Look("s", "s2", False, 22.0), "missed"),
     Status.CAPPED: (Look("^", "s5", False), "ended early"),
     Status.OOM: (Look("D", "s4", False, 20.0), "out of memory"),

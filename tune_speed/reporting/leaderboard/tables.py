@@ -43,6 +43,10 @@ def faster_text(row: Row) -> str:
     return f"{gain}, p = {row.p_value:.2g}"
 
 
+def _than_rival(row: Row) -> str:
+    return faster_text(row) + (f", {row.rival}" if row.rival else "")
+
+
 def _expected(row: Row) -> str:
     return interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
 
@@ -70,7 +74,7 @@ def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
 
 # The second is the first without the rival's name, which is then below the table.
 FASTER, FACTOR = "faster than", "factor, p"
-EXPECTED, METRIC = "expected_s (95 %)", "metric (95 %)"
+EXPECTED, METRIC, BETTER = "expected_s (95 %)", "metric (95 %)", "better by"
 COST, ENERGY, SCALING, DEVICE = "expected cost", "expected energy [J]", "scaling", "device"
 IF_KNOWN = (COST, ENERGY, SCALING, DEVICE)
 """Columns that a board has only where they say something."""
@@ -112,18 +116,27 @@ SHOWN: dict[str, Shown] = {
     "timing": _plain("timing", "Clock", is_left=True),
     "reclocked": _plain("reclocked", "Re-clocked", is_left=True),
     FASTER: Shown(
-        lambda row: faster_text(row) + (f", {row.rival}" if row.rival else ""),
+        _than_rival,
         FASTER,
         "Faster than",
         is_left=True,
     ),
     FACTOR: Shown(faster_text, "vs rival"),
+    BETTER: Shown(
+        _than_rival,
+        BETTER,
+        "Better by",
+        is_left=True,
+    ),
     SEARCH: Shown(_search_cost, SEARCH, "Search: trials, device"),
     NAME: Shown(lambda row: row.name, NAME, "Trial", is_left=True),
     "searched": Shown(lambda row: describe_params(row.params), "searched", is_left=True),
 }
 """All columns by their headings in Markdown."""
-WITHIN = {EXPECTED: METRIC, "time_to_target_s": "train_s", "median (interval)": "train_s"}
+WITHIN = {
+    **{EXPECTED: METRIC, FASTER: BETTER},
+    **{"time_to_target_s": "train_s", "median (interval)": "train_s"},
+}
 """Columns where the best metric within a time is sought, in place of those of a time to target."""
 MARKDOWN = tuple(name for name in SHOWN if name not in (FACTOR, *WITHIN.values()))
 

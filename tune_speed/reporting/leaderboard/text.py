@@ -55,8 +55,12 @@ def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
         "estimate": f"Estimates from a search; {_clocks(board)}",
-        "certified": "Certified: fresh seeds, test part, the device reserved; expected_s is the"
-        " expected time with restarts, with its 95 % interval",
+        "certified": "Certified: fresh seeds, test part, the device reserved; "
+        + (
+            "expected_s is the expected time with restarts, with its 95 % interval"
+            if board.within_s is None
+            else "the metric is the mean of its runs, with its 95 % interval"
+        ),
     }[board.kind]
     if board.kind == "certified" and any(row.is_disturbed for row in board.rows):
         trust += ". Some runs were DISTURBED by strangers on the device: their rows set no record"
@@ -81,7 +85,7 @@ def caption(board: Board) -> str:
 def _ties(board: Board) -> str:
     kinds = {row.interval_of for row in board.rows if row.rank is not None}
     if board.within_s is not None:
-        kinds = {"metric"}
+        kinds = {"metric"} if board.kind == "estimate" else set()
     words = {
         "chance": " Intervals are those of the chance that a run meets the target"
         + (

@@ -59,6 +59,7 @@ def section_of(
         "id": f"part-{number}",
         "key": part.key,
         "target": part.target.words,
+        "did_meet": part.target.did_meet.capitalize(),
         "is_lower": part.is_lower,
         "answer": answer,
         "num_trials": len(part.trials),
