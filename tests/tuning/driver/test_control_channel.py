@@ -13,7 +13,7 @@ from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver import control
 from tune_speed.tuning.driver.control import FILE, Inbox, driving, is_driven
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.requests import Answer, Request, read_request
+from tune_speed.tuning.driver.requests import Answer, Request, read_request, target_of
 
 STUDY = """
 study: steered
@@ -205,3 +205,9 @@ def test_short_names_are_written_out_where_they_fit_one(ledger: Ledger, folder: 
     line = json.loads((folder / FILE).read_text())
     assert line["params"] == {"model.resnet18.width": 2, "epochs": 3, "optimizer.sgd.lr": 0.1}
     assert read_request(line).words.startswith("try model.resnet18.width=2 epochs=3")
+
+
+def test_a_study_with_a_goal_has_no_target_to_set() -> None:
+    before = {"metric": "accuracy", "value": 0.001, "within_s": 9.0}
+    with pytest.raises(ConfigError, match="target must be left as it is: the study has a goal"):
+        target_of(before, 0.9)

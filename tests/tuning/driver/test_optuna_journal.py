@@ -11,6 +11,7 @@ import pytest
 from making import make_evaluation, make_record, make_run
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tune_speed.core.records import Clocks, Evaluation, Status, TrialRecord
@@ -114,6 +115,21 @@ def test_the_best_trial_is_the_fastest_that_met_the_target(
     assert found.best_trial.user_attrs["trial_id"] == "t0002"
     assert found.metric_names == ["time to target [s]"]
     assert found.user_attrs["target"] == "accuracy ≥ 0.97"
+
+
+def test_the_best_trial_is_that_of_the_best_end_where_a_study_has_a_goal(tmp_path: Path) -> None:
+    file, records = tmp_path / "opened.yaml", dict[str, TrialRecord]()
+    file.write_text(STUDY + "goal: {maximise: accuracy, within: 9s}\n")
+    study = load_study(file)
+    workload = study.workload.model_dump(mode="json")
+    with journal_of(study, tmp_path, records) as journal:
+        for number, end in enumerate((0.9, 0.98, 0.95)):
+            record = record_of(number, time_s=1.0 + number, accuracy=end)
+            run_trial(journal, records, record.model_copy(update={"workload": workload}))
+    found = opened(tmp_path)
+    assert found.direction == StudyDirection.MAXIMIZE and found.metric_names == ["accuracy"]
+    assert (found.best_trial.user_attrs["trial_id"], found.best_value) == ("t0001", 0.98)
+    assert found.user_attrs["target"] == "best accuracy within 9 s"
 
 
 def test_a_running_trial_is_seen_with_its_curve(study: StudyFile, tmp_path: Path) -> None:

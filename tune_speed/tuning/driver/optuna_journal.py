@@ -30,7 +30,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from tune_speed.core.comparability import target_of
+from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.study.file import StudyFile
 from tune_speed.tuning.policy.samplers import distributions, hush_optuna
@@ -136,11 +136,15 @@ class OptunaJournal:
         new = self._path.with_suffix(".new")
         new.unlink(missing_ok=True)
         storage = _storage_at(new)
-        study_id = storage.create_new_study([StudyDirection.MINIMIZE], self._study.name)
         target = self._study.workload.target
+        is_best = target.within_s is not None
+        more_is_better = is_best and target.mode == "max"
+        direction = StudyDirection.MAXIMIZE if more_is_better else StudyDirection.MINIMIZE
+        study_id = storage.create_new_study([direction], self._study.name)
         storage.set_study_user_attr(study_id, "target", target.words)
         storage.set_study_user_attr(study_id, "workload", self._study.workload.label)
-        storage.set_study_system_attr(study_id, "study:metric_names", ["time to target [s]"])
+        names = [target.metric if is_best else "time to target [s]"]
+        storage.set_study_system_attr(study_id, "study:metric_names", names)
         self._values = {}
         for record in sorted(records, key=lambda record: int(record.trial_id[1:])):
             storage.create_new_trial(study_id, self._frozen(record))
@@ -236,7 +240,10 @@ def _study_id(storage: JournalStorage) -> int:
 
 
 def _value(record: TrialRecord) -> float:
-    run = record.runs[-1]
+    """Returns what is minimised: times [s]; or maximised, where the best metric is sought."""
+    run, metric = record.runs[-1], final_metric(record)
+    if target_of(record.workload).within_s is not None and metric is not None:
+        return metric
     return run.clocks.train_s if run.time_to_target_s is None else run.time_to_target_s
 
 

@@ -209,7 +209,13 @@ class _Aimed(Config):
 
 
 def target_of(before: Mapping[str, Any], value: float) -> Target:
-    """Returns a target with another value. Raises: ConfigError if its metric has no such."""
+    """Returns a target with another value.
+
+    Raises: ConfigError if its metric has no such, or the best within a time is sought and no value.
+    """
+    if before.get("within_s") is not None:
+        must = "must be left as it is: the study has a goal, which no value of a target changes"
+        raise ConfigError.of("target", must, given=f"{value:g}")
     tree = {**before, "value": value}
     mistakes = list(section_mistakes(_Aimed, "target", tree, fixed="it is not searched"))
     if mistakes:
