@@ -5,9 +5,9 @@ it. What is sought is the configuration with the best mean of the metric at the 
 those of the mean's best (`expected_time.gain_of_metric`), over c^κ with the cost c as ever, and
 distances are measured from the best end so far, where differences count (`History.level`).
 
-A proposal whose run would end past T is made shorter, if the length is searched: of a one-cycle
-run the whole schedule shrinks with it. One in two is made as long as T allows, since longer runs
-end better more often than not.
+The best lengths lie near T, since longer runs end better more often than not. They are found by the
+model, to which a run's cost is an input: candidates that were made as long as T allows gained
+nothing (see tests/benchmarks).
 """
 
 import math
@@ -23,9 +23,6 @@ from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import metric_at
 from tune_speed.tuning.policy.history import Known, Trial
 from tune_speed.tuning.policy.time_to_target import NUM_FAVOURITES, TimeToTarget
-
-LENGTH = "epochs"
-"""The searched parameter to which a run's time is proportional."""
 
 
 class BestWithin(TimeToTarget):
