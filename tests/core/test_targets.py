@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from making import make_evaluation
 from pydantic import ValidationError
 
-from tune_speed.core.records import Evaluation
+from tune_speed.core.records import Evaluation, Recommended
 from tune_speed.core.targets import Target, Task
 
 CURVE = [0.5, 0.91, 0.7, 0.9, 0.95, 0.8]
@@ -70,6 +70,24 @@ def test_score_is_the_share_itself_or_relative_to_the_target() -> None:
     assert Target(metric="loss", value=0.5, mode="min").score(0.75) == 0.5
     # A target of 0 leaves the metric's own unit.
     assert Target(metric="auc", value=0.0).score(3.0) == 4.0
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("value", [0.9, 2.0, -3.0, 0.0])
+def test_a_score_and_its_metric_are_inverse(value: float, mode: Any) -> None:
+    target = Target(metric="auc", value=value, mode=mode)
+    assert target.metric_of(target.score(0.37)) == pytest.approx(0.37)
+    assert Target(value=0.9).metric_of(0.4) == 0.4
+
+
+def test_what_is_recommended_by_scores_is_told_by_the_metric_with_its_ends_in_order() -> None:
+    loss = Target(metric="loss", value=2.0, mode="min", within_s=9.0)
+    scores = {"metric": 1.8, "metric_low": 1.7, "metric_high": 1.85}
+    best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=5.0, **scores)
+    told = best.of_scores(loss.metric_of)
+    # 2 − (score − 1) · 2.
+    assert (told.metric, told.metric_low, told.metric_high) == pytest.approx((0.4, 0.3, 0.6))
+    assert "end at 0.4000 (0.3000 to 0.6000)" in told.text
 
 
 def test_of_a_fixed_length_only_the_end_counts() -> None:

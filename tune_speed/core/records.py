@@ -8,7 +8,7 @@ it is never a number.
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -447,9 +447,17 @@ class Recommended(Record):
     metric: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Expected metric of another run, where the best is sought within a time; else None."""
     metric_low: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
-    """Worse end of its 95 % interval."""
+    """Lower end of its 95 % interval."""
     metric_high: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
-    """Better end of it."""
+    """Upper end of it."""
+
+    def of_scores(self, metric_of: Callable[[float], float]) -> "Recommended":
+        """Returns it with the metric itself, where a policy told its scores (`Target.score`)."""
+        if self.metric is None or self.metric_low is None or self.metric_high is None:
+            return self
+        low, high = sorted((metric_of(self.metric_low), metric_of(self.metric_high)))
+        found = {"metric": metric_of(self.metric), "metric_low": low, "metric_high": high}
+        return self.model_copy(update=found)
 
     @property
     def chance_text(self) -> str:

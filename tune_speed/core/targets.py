@@ -152,6 +152,13 @@ class Target(Config):
         sign = 1.0 if self.mode == "max" else -1.0
         return 1.0 + sign * (metric - self.value) / (abs(self.value) or 1.0)
 
+    def metric_of(self, score: float) -> float:
+        """Returns the value of the metric that has a score: the inverse of `score`."""
+        if self.is_share:
+            return score
+        sign = 1.0 if self.mode == "max" else -1.0
+        return self.value + sign * (score - 1.0) * (abs(self.value) or 1.0)
+
     @property
     def goal(self) -> float:
         """What `score` must come to."""

@@ -317,8 +317,9 @@ class SearchController:
     @property
     def favourites(self) -> tuple[Recommended, ...]:
         """Configurations that met the target, what is recommended first."""
-        own = {"study": self.study.name}
-        return tuple(each.model_copy(update=own) for each in self.policy.favourites)
+        name, target = self.study.name, self.study.workload.target
+        named = (each.model_copy(update={"study": name}) for each in self.policy.favourites)
+        return tuple(each.of_scores(target.metric_of) for each in named)
 
     @property
     def lower_favourites(self) -> tuple[tuple[Recommended, ...], ...]:
