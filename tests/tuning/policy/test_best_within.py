@@ -112,6 +112,16 @@ def test_nothing_is_proposed_that_would_end_past_the_limit() -> None:
     assert policy.favourites[0].metric == pytest.approx(1 - 1 / 20, abs=0.02)
 
 
+def test_what_is_likely_to_end_past_the_limit_is_not_tried_once_any_run_was_in_time() -> None:
+    policy = policy_of()
+    policy._cost_of = lambda params: Cost(1.0, guess_s=1.0 * params["epochs"])
+    long, short = {"x": 0.2, "epochs": 30}, {"x": 0.2, "epochs": 21}
+    assert policy._allowed(long) == 30.0
+    policy.restore(finished=SEEN, unfinished=())
+    # A guess may be off: 21 s may still be 20.
+    assert policy._allowed(long) is None and policy._allowed(short) == 21.0
+
+
 def test_a_run_that_goes_past_the_limit_is_stopped() -> None:
     policy = policy_of()
     proposal = Proposal("t0000", {"x": 0.4, "epochs": 40})

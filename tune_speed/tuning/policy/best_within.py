@@ -47,6 +47,14 @@ class BestWithin(TimeToTarget):
             for i in order[:NUM_FAVOURITES]
         )
 
+    def _allowed(self, params: Mapping[str, Any]) -> float | None:
+        """Returns the likely cost [s]; None too where that is too long, once any run was in time."""
+        likely_s = super()._allowed(params)
+        if likely_s is None or self.leader is None:
+            return likely_s
+        is_long = likely_s * self._parts.cost_margin >= self._history.target.max_train_s
+        return None if is_long else likely_s
+
     def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
         objective = super()._objective(only_again=only_again, is_end=is_end)
         return objective._replace(best_y=self._best_y if self.leader else None)
