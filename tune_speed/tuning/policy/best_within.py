@@ -48,7 +48,7 @@ class BestWithin(TimeToTarget):
         )
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
-        """Returns the likely cost [s]; None too where that is too long, once any run was in time."""
+        """Returns the likely cost [s]; None too if it is too long, once any run was in time."""
         likely_s = super()._allowed(params)
         if likely_s is None or self.leader is None:
             return likely_s
