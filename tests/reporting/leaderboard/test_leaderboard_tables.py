@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
-from tune_speed.reporting.leaderboard.tables import as_renderable
+from tune_speed.reporting.leaderboard.tables import as_markdown, as_renderable
 
 
 def drawn(renderable: RenderableType, *, width: int) -> list[str]:
@@ -91,3 +91,14 @@ def test_control_characters_in_names_never_reach_the_terminal() -> None:
     text = "\n".join(drawn(as_renderable(boards), width=200))
     assert not set(text) & {"\x1b", "\x07", "\u202e"}
     assert "]0;evil" in text
+
+
+def test_misses_say_how_they_ended_in_the_words_of_lists() -> None:
+    reasons = {"stopped": "stopped at 2.0 s", "time limit": "max_train_s = 9 s passed"}
+    trials = []
+    for number, reason in enumerate(reasons.values()):
+        run = make_run(Status.CAPPED).model_copy(update={"stop_reason": reason})
+        trials.append((None, make_record(f"t{number:04d}", Status.CAPPED, runs=(run,))))
+    (board,) = make_boards(trials, with_misses=True)
+    assert {row.ended for row in board.rows} == set(reasons)
+    assert all(f"| {words} |" in as_markdown([board]) for words in reasons)

@@ -20,6 +20,7 @@ from tune_speed.core.records import (
     Status,
     Timing,
     TrialRecord,
+    ended_as,
 )
 from tune_speed.core.stats import RunStatistics, finite_or_none, mean_interval, wilson_interval
 from tune_speed.core.targets import SHARES, Target
@@ -142,6 +143,8 @@ class Row(BoardColumns, Ranked):
     """Upper end of it."""
     params: dict[str, Any]
     """What the search chose."""
+    ended: str = ""
+    """How its last run ended in a word or two for people (`core.records.ended_as`)."""
     verification: str
     """How far to believe it: `estimate`, or a certificate's word."""
     speedup: float | None
@@ -204,6 +207,7 @@ def make_row(
         hit_rate_low=rate.low,
         hit_rate_high=rate.high,
         params=record.params,
+        ended=ended_as(record),
         verification=verification.get("status", record.kind),
         speedup=verification.get("speedup"),
         metric_gain=verification.get("metric_gain"),

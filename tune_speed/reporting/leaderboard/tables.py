@@ -108,7 +108,7 @@ SHOWN: dict[str, Shown] = {
     ),
     "hits/n": Shown(lambda row: f"{row.hits}/{row.n}", "met", "Met / runs"),
     "final": _plain("final_metric", "Final"),
-    "status": _plain("status"),
+    "status": Shown(lambda row: row.ended, "status"),
     "steps": _plain("steps", "Steps"),
     "images_per_s": _plain("images_per_s", "Images/s"),
     "peak_memory_gib": _plain("peak_memory_gib", "Memory [GiB]"),
