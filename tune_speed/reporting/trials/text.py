@@ -38,12 +38,14 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     run = record.runs[-1]
     time = "–" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
     clocks = ", ".join(f"{name} {value:.3f}" for name, value in run.clocks.model_dump().items())
+    is_best = target_of(record.workload).within_s is not None
+    what = "training time" if is_best else "time to target"
     on_device = run.device_memory_gib
     beside = "" if on_device is None else f"; all processes {significant(on_device)} GiB"
     lines = [
         f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
         f"  status           {ended_as(run)}: {run.stop_reason}",
-        f"  time to target   {time}   ({record.kind}, seed {run.seed})",
+        f"  {what:<16} {time}   ({record.kind}, seed {run.seed})",
         *_runs(record),
         f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
