@@ -12,6 +12,7 @@ from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown
 from tune_speed.reporting.leaderboard.text import caption, title
 from tune_speed.reporting.page.answer import answer_of
+from tune_speed.reporting.trials.text import describe
 
 TARGET = {"metric": "accuracy", "value": 0.001, "within_s": 60.0}
 
@@ -93,6 +94,10 @@ def test_of_certified_rows_the_gain_over_the_rival_is_shown() -> None:
         "accuracy 0.9200",
     )
     assert "ended by +0.0120 better than study/t0001, beyond chance" in " ".join(found.sure)
+
+
+def test_a_trial_says_its_training_time_and_no_time_to_target() -> None:
+    assert "  training time    50.000 s" in describe(record(0, 0.9), run_id=None)
 
 
 def test_history_is_one_of_times_alone() -> None:
