@@ -472,6 +472,8 @@ class Recommended(Record):
         if self.metric is not None:
             ends = f"({self.metric_low:.4f} to {self.metric_high:.4f})"
             times = f"{counted(self.runs, 'run')} of {self.expected_s:.3f} s"
+            if self.metric_low == self.metric_high:  # A single run, and no model.
+                return f"{self.trial_id}: {times}, which ended at {self.metric:.4f}"
             return (
                 f"{self.trial_id}: {times}; another is expected to end at {self.metric:.4f} {ends}"
             )

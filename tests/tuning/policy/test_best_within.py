@@ -162,4 +162,6 @@ def test_baselines_seek_the_best_end_too(name: str) -> None:
         policy.finish(proposal.trial_id, outcome)
     best = max(ends, key=lambda trial_id: ends[trial_id])
     assert policy.leader is not None and policy.leader.trial_id == best
-    assert policy.favourites[0].trial_id == best
+    found = policy.favourites[0]
+    assert (found.trial_id, found.metric) == (best, ends[best])
+    assert found.text.endswith(f"s, which ended at {ends[best]:.4f}")

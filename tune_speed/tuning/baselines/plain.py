@@ -45,7 +45,7 @@ class Baseline(ABC):
     @property
     def favourites(self) -> tuple[Recommended, ...]:
         """The leader: without a model, what the fastest run was of."""
-        return base.alone(self.leader)
+        return base.alone(self.leader, self._ends)
 
     def restore(
         self,

@@ -167,12 +167,21 @@ def better(
     return other if leader is None else min(leader, other, key=key)
 
 
-def alone(leader: Leader | None) -> tuple[Recommended, ...]:
-    """Returns the leader as what is recommended where nothing else is known; empty: none leads."""
+def alone(
+    leader: Leader | None, ends: Mapping[str, float] | None = None
+) -> tuple[Recommended, ...]:
+    """Returns the leader as what is recommended where nothing else is known; empty: none leads.
+
+    `ends` has the metric at its end, where the best end leads.
+    """
     if leader is None:
         return ()
-    time_s = leader.time_to_target_s
-    return (Recommended(trial_id=leader.trial_id, runs=1, hits=1, expected_s=time_s),)
+    found = Recommended(
+        trial_id=leader.trial_id, runs=1, hits=1, expected_s=leader.time_to_target_s
+    )
+    end = None if ends is None else ends.get(leader.trial_id)
+    own = {"metric": end, "metric_low": end, "metric_high": end}
+    return (found.model_copy(update=own),)
 
 
 def trial_number(trial_id: str) -> int:

@@ -137,6 +137,8 @@ class History:
         self.encoder, self.target, self._cost_of = encoder, target, cost_of
         self.running: dict[str, Trial] = {}
         self.leader: Leader | None = None
+        self.ends: dict[str, float] = {}
+        """Metric at the end of each trial that ended in time, where the best is sought."""
         self.favourites: tuple[Recommended, ...] = ()
         """Configurations by their expected times to target, once a model says these."""
         self.level = target.value
@@ -147,7 +149,7 @@ class History:
         """Trials that did not fail, those of other studies included."""
         self.spent_s = 0.0
         """What the study's finished trials took, on their training clocks."""
-        self._num_prior, self._longest_s, self._ends = 0, -math.inf, dict[str, float]()
+        self._num_prior, self._longest_s = 0, -math.inf
         self._finished: dict[int, Trial] = {}
         self._tried: dict[base.ParamsKey, set[int]] = {}  # With the numbers of its trials.
         self._table: tuple[float | None, CurveTable] | None = None
@@ -205,7 +207,7 @@ class History:
         """Stores how a trial ended, and returns the trial."""
         trial = self.running.pop(trial_id)
         trial.outcome, trial.clock, trial.metric = outcome, [], []
-        ends = self._ends if self.target.best else None
+        ends = self.ends if self.target.best else None
         self.leader = base.better(self.leader, trial_id, outcome, ends=ends)
         self._add(trial)
         return trial

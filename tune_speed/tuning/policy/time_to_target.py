@@ -127,7 +127,7 @@ class TimeToTarget:
     def favourites(self) -> tuple[Recommended, ...]:
         """Configurations that met the target, best first: at most a hundred."""
         self._learn()
-        return self._history.favourites or base.alone(self.leader)
+        return self._history.favourites or base.alone(self.leader, self._history.ends)
 
     def restore(
         self,
