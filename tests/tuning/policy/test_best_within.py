@@ -103,23 +103,30 @@ def test_what_is_recommended_is_the_best_mean_and_not_the_luckiest_run() -> None
     assert best.expected_s == 16.0 and best.runs == best.hits == 1
 
 
+def test_what_is_as_long_as_the_limit_is_recommended_last() -> None:
+    close = ended(20, 20, 0.4, luck=0.03)
+    policy = restored(close)
+    assert policy.leader is not None and policy.leader.trial_id == "t0020"
+    assert policy.favourites[0].trial_id == "t0002"
+    assert policy.favourites[-1].trial_id == "t0020"
+
+
 def test_nothing_is_proposed_that_would_end_past_the_limit() -> None:
     policy = restored()
     for _ in range(30):
         proposal = policy.ask()
         assert proposal is not None and proposal.params["epochs"] < LIMIT_S
         policy.finish(proposal.trial_id, ended(0, **proposal.params)[1])
-    assert policy.favourites[0].metric == pytest.approx(1 - 1 / 20, abs=0.02)
+    assert policy.favourites[0].metric == pytest.approx(1 - 1 / 19, abs=0.02)
 
 
 def test_what_is_likely_to_end_past_the_limit_is_not_tried_once_any_run_was_in_time() -> None:
     policy = policy_of()
     policy._cost_of = lambda params: Cost(1.0, guess_s=1.0 * params["epochs"])
-    long, short = {"x": 0.2, "epochs": 30}, {"x": 0.2, "epochs": 21}
-    assert policy._allowed(long) == 30.0
+    long, short = {"x": 0.2, "epochs": 19}, {"x": 0.2, "epochs": 18}
+    assert policy._allowed(long) == 19.0
     policy.restore(finished=SEEN, unfinished=())
-    # A guess may be off: 21 s may still be 20.
-    assert policy._allowed(long) is None and policy._allowed(short) == 21.0
+    assert policy._allowed(long) is None and policy._allowed(short) == 18.0
 
 
 def test_a_run_that_goes_past_the_limit_is_stopped() -> None:

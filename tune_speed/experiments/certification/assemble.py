@@ -107,6 +107,11 @@ class _Parts:
         samples = tuple(map(sample_of, self.placed.runs))
         return RunStatistics(samples, self.records[0].miss_s, CONFIDENCE)
 
+    def _all_in_time(self, theirs: FinalRank | None) -> bool:
+        """Whether a difference of means is one of all runs; of a late one there is no metric."""
+        runs = (*self.placed.runs, *(theirs.runs if theirs else ()))
+        return all(run.status is Status.REACHED for run in runs)
+
     def rows(self) -> tuple[sections.CertifiedRun, ...]:
         """Returns a row a run."""
         task, rows = task_of(self.records[0]), []
@@ -252,7 +257,7 @@ class _Parts:
             speedup=_inverse(ratio and ratio.ratio),
             speedup_low=_inverse(ratio and ratio.high),
             speedup_high=_inverse(ratio and ratio.low),
-            **_metric_gain(compared if is_best else None),
+            **_metric_gain(compared if is_best and self._all_in_time(theirs) else None),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
             method=BEST_METHOD if is_best and compared else compared and compared.method,
