@@ -5,7 +5,6 @@ Sorted by expected time, a row whose interval overlaps that of the first row of 
 
 import json
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -269,10 +268,8 @@ def _mean_metric(
         return dict(zip(names, (known.metric, known.metric_low, known.metric_high), strict=True))
     if not ends:
         return {}
-    if len(ends) == 1:
-        return {names[0]: ends[0]}
     mean = mean_interval(ends, is_share=target.metric in SHARES)
-    return dict(zip(names, (statistics.fmean(ends), mean.low, mean.high), strict=True))
+    return dict(zip(names, (mean.mean, mean.low, mean.high), strict=True))
 
 
 def _interval(expected: Timed, record: TrialRecord) -> dict[str, Any]:
