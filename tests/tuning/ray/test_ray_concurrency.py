@@ -51,8 +51,9 @@ def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
 class Alone(Nodes):
     """The nodes of a search that takes whatever is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_local: bool = True) -> None:
         """Asks no Ray."""
+        self.is_local = is_local
 
     def allowed(self) -> tuple[str, ...]:
         return ()
@@ -82,31 +83,37 @@ def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
 
 
 @pytest.mark.parametrize(
-    ("concurrent", "resources", "there", "said"),
+    ("concurrent", "resources", "there", "runs", "said"),
     [
-        (8, "{cpu: 1}", {"CPU": 2.0}, "is 8, but only 2 trials at a time have room here, with 1"),
-        (2, "{cpu: 1}", {"CPU": 2.0}, ""),
-        (3, "{cpu: 1, gpu: 0.5}", {"CPU": 8.0, "GPU": 1.0}, "with 1 CPU and 0.5 GPU each"),
-        (2, "{cpu: 1, gpu: 1}", {"CPU": 8.0, "GPU": 1.0}, "only 1 trial at a time"),
-        (2, "{cpu: 1, gpu: 2}", {"CPU": 8.0, "GPU": 4.0}, ""),
-        (3, "{cpu: 1, gpu: 0.3333}", {"CPU": 8.0, "GPU": 1.0}, ""),
+        (8, "{cpu: 1}", {"CPU": 2.0}, 2, "is 8, but only 2 trials at a time have room here, with"),
+        (2, "{cpu: 1}", {"CPU": 2.0}, 2, ""),
+        (3, "{cpu: 1, gpu: 0.5}", {"CPU": 8.0, "GPU": 1.0}, 2, "with 1 CPU and 0.5 GPU each"),
+        (2, "{cpu: 1, gpu: 1}", {"CPU": 8.0, "GPU": 1.0}, 1, "only 1 trial at a time has room"),
+        (2, "{cpu: 1, gpu: 2}", {"CPU": 8.0, "GPU": 4.0}, 2, ""),
+        (3, "{cpu: 1, gpu: 0.3333}", {"CPU": 8.0, "GPU": 1.0}, 3, ""),
     ],
 )
-def test_more_trials_than_have_room_are_said(
+@pytest.mark.parametrize("is_local", [True, False])
+def test_more_trials_than_have_room_are_said_and_on_one_machine_wait_for_no_more(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     concurrent: int,
     resources: str,
     there: dict[str, float],
+    runs: int,
     said: str,
+    is_local: bool,
 ) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
     overrides = [f"search.concurrent={concurrent}", f"search.resources={resources}"]
     study = load_study(tmp_path / "tiny.yaml", overrides=overrides)
     monkeypatch.setattr(concurrency, "alive_nodes", lambda: [Node("a", "127.0.0.1", there)])
     lines: list[str] = []
-    assert packed(study, Alone(), folder=tmp_path, on_line=lines.append) == (study, None)
+    nodes = Alone(is_local=is_local)
+    chosen, packing = packed(study, nodes, folder=tmp_path, on_line=lines.append)
+    assert packing is None and chosen.search.concurrent == (runs if is_local else concurrent)
     assert [said in line for line in lines] == [True] * bool(said)
+    assert [line.endswith(f": {runs} at a time") for line in lines] == [is_local] * bool(said)
 
 
 @pytest.mark.slow

@@ -338,15 +338,14 @@ def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
 def packed(
     study: StudyFile, nodes: Nodes, *, folder: Path, on_line: Callable[[str], None]
 ) -> tuple[StudyFile, Packing | None]:
-    """Returns the study with numbers for `concurrent: auto`; any other study as it is, and None.
+    """Returns the study with numbers for `concurrent: auto`; another with what has room, and None.
 
     A measurement is stored in the study's folder and holds until resources or nodes change. The
     nodes are settled; `on_line` shows a line to the user.
     """
     there = _usable(nodes)
     if study.search.concurrent != "auto":
-        _tell_too_many(study, there, on_line)
-        return study, None
+        return _with_room(study, nodes, there, on_line), None
     cores, gpus = (sum(n.resources.get(name, 0.0) for n in there) for name in ("CPU", "GPU"))
     asked = {
         "resources": study.search.resources.model_dump_json(),
@@ -382,15 +381,25 @@ def _room_of_all(resources: ResourceConfig, nodes: Sequence[Node]) -> int:
     return min(room, int(sum(map(_gpus, nodes)) * a_gpu))
 
 
-def _tell_too_many(study: StudyFile, nodes: Sequence[Node], on_line: Callable[[str], None]) -> None:
-    """Says so where fewer trials have room at a time than the study asks for."""
+def _with_room(
+    study: StudyFile, nodes: Nodes, there: Sequence[Node], on_line: Callable[[str], None]
+) -> StudyFile:
+    """Returns the study with as many trials at a time as have room, and says so.
+
+    To a cluster nodes may come, so there the number stays: what waits is started when they do.
+    """
     search, resources = study.search, study.search.resources
-    room = _room_of_all(resources, nodes)
-    if 0 < room < min(search.at_once, search.trials):
-        on_line(
-            f"warning: search.concurrent is {search.at_once}, but only {counted(room, 'trial')} at"
-            f" a time have room here, with {resources.words} each (search.resources)"
-        )
+    room = _room_of_all(resources, there)
+    if not 0 < room < min(search.at_once, search.trials):
+        return study
+    on_line(
+        f"warning: search.concurrent is {search.at_once}, but only {counted(room, 'trial')} at a"
+        f" time {'has' if room == 1 else 'have'} room here, with {resources.words} each"
+        " (search.resources)" + (f": {room} at a time" if nodes.is_local else "")
+    )
+    if not nodes.is_local:
+        return study
+    return replace(study, search=search.model_copy(update={"concurrent": room}))
 
 
 def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
