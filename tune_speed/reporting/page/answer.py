@@ -224,7 +224,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
         verdict="estimate",
         lead="Recommended",
         figure=seconds(best.expected_s),
-        claim=f"to be expected to {part.target.words} on {_place(part)}, misses run again (an"
+        claim=f"expected to {part.target.words} on {_place(part)}, counting runs that miss (an"
         f" estimate, not certified) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
