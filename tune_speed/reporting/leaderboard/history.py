@@ -57,7 +57,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
         (board_key(r), finished, timed(r).expected_s, r.study, r.trial_id, r)
         for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
-        if target_of(r.workload).within_s is None
+        if not target_of(r.workload).seeks_best
         if r.kind != "certified" or Timing.DISTURBED not in {run.timing for run in r.runs}
     ]
     # The key leaves the record out: records have no order.

@@ -263,7 +263,7 @@ def _mean_metric(
 ) -> dict[str, float | None]:
     """Returns the fields of a row about its metric, where the best within a time is sought."""
     names = ("mean_metric", "mean_metric_low", "mean_metric_high")
-    ends = comparability.ends_in_time(runs, target) if target.within_s is not None else []
+    ends = comparability.ends_in_time(runs, target) if target.seeks_best else []
     if known is not None and known.metric is not None:
         return dict(zip(names, (known.metric, known.metric_low, known.metric_high), strict=True))
     if not ends:
@@ -451,7 +451,7 @@ def _ranked(
     def order(row: Row) -> comparability.SortKey:
         # The median is None where half of the runs or more missed: such a recipe has no rank.
         time_s = None if row.time_to_target_s is None else row.expected_s
-        if target.within_s is not None:
+        if target.seeks_best:
             metric = row.final_metric if row.mean_metric is None else row.mean_metric
             key_s = None if time_s is None else target.within_s
         else:
@@ -460,7 +460,7 @@ def _ranked(
         return comparability.sort_key(key_s, goodness, row.study, row.trial_id)
 
     def interval(row: Row) -> tuple[float, float]:
-        if target.within_s is None:
+        if not target.seeks_best:
             return _or_inf(row.expected_low_s), _or_inf(row.expected_high_s)
         known = (row.mean_metric_low, row.mean_metric_high)
         ends = [row.mean_metric if end is None else end for end in known]

@@ -235,7 +235,7 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     planned = "" if seen.planned is None else f" of {seen.planned:,}"
     # A study of several parts has no time that is the best of all.
     where = f" on {device_text(parts[0].key.device)}" if len(parts) > 1 else ""
-    is_best = leader is not None and parts[0].target.within_s is not None
+    is_best = leader is not None and parts[0].target.seeks_best
     running = len(seen.view.running)
     texts = {
         "state": seen.state.value,

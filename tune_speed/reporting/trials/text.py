@@ -38,7 +38,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     run = record.runs[-1]
     time = "–" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
     clocks = ", ".join(f"{name} {value:.3f}" for name, value in run.clocks.model_dump().items())
-    is_best = target_of(record.workload).within_s is not None
+    is_best = target_of(record.workload).seeks_best
     what = "training time" if is_best else "time to target"
     on_device = run.device_memory_gib
     beside = "" if on_device is None else f"; all processes {significant(on_device)} GiB"
