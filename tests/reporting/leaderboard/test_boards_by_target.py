@@ -11,7 +11,7 @@ from making import make_record
 
 from tune_speed.api.results import Results
 from tune_speed.core.records import LowerTarget, Recommended, Status, TrialRecord
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards, find_history
 from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Tracker, open_store
@@ -31,6 +31,7 @@ def record_of(number: int, *, met_s: float | None, lower_s: float | None) -> Tri
     target = {"metric": "accuracy", "value": 0.95, "values": [0.9, 0.95]}
     workload = {**record.workload, "target": target}
     changes = {"workload": workload, "runs": (run,), "lower_targets": (LOWER,)}
+    changes |= {"finished_at": f"2026-01-01T00:{number:02d}:00.000+00:00"}
     return record.model_copy(update=changes)
 
 
@@ -76,6 +77,24 @@ def test_a_board_is_chosen_by_its_target_or_its_workload(uri: str) -> None:
     assert find_boards(Choice(uri=uri, workload="digits-accuracy-0.9"), top=1) == [board]
     (top,) = find_boards(Choice(uri=uri, workload="digits"), top=1)
     assert top.target == 0.95
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_each_target_has_its_records(
+    uri: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 0.95, t0000 after 3 s; at 0.9, t0000 after 2.5 s, then t0001 after 1 s, which missed."""
+    if not is_direct:
+        monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
+    held = find_history(Choice(uri=uri), top=5)
+    found = [(each.target, each.trial_id, each.expected_s) for each in held]
+    assert found == [(0.95, "t0000", 3.0), (0.9, "t0000", 2.5), (0.9, "t0001", 1.0)]
+    of_lower = find_history(Choice(uri=uri, target=0.9), top=1)
+    assert [each.trial_id for each in of_lower] == ["t0001"]
+    assert find_history(Choice(uri=uri, workload="digits-accuracy-0.9"), top=1) == of_lower
+    assert [each.target for each in find_history(Choice(uri=uri, workload="digits"), top=1)] == [
+        0.95
+    ]
 
 
 def test_commands_and_python_show_the_same(

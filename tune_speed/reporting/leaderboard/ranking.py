@@ -187,7 +187,7 @@ def make_row(
     `search` is what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
-    values |= _mean_metric(record.runs, comparability.target_of(record.workload))
+    values |= mean_metric(record.runs, comparability.target_of(record.workload))
     runs, expected = RunStatistics.of(record), timed(record)
     rate, median = runs.success_rate, runs.median_interval
     certificate = record.certificate or {}
@@ -254,13 +254,13 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     low, high = wilson_interval(hits, n)
     counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
     chance = {"chance": None if known is None else known.chance}
-    metric = _mean_metric(runs, comparability.target_of(records[0].workload), known)
+    metric = mean_metric(runs, comparability.target_of(records[0].workload), known)
     return row.model_copy(update=counted | chance | metric | _interval(expected, records[0]))
 
 
-def _mean_metric(
+def mean_metric(
     runs: Sequence[RunResult], target: Target, known: Recommended | None = None
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """Returns the fields of a row about its metric, where the best within a time is sought."""
     names = ("mean_metric", "mean_metric_low", "mean_metric_high")
     ends = comparability.ends_in_time(runs, target) if target.seeks_best else []
