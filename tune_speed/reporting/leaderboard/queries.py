@@ -67,6 +67,7 @@ def find_boards(
             totals=leaders.totals,
             study_totals=leaders.study_totals,
             favourites=leaders.favourites,
+            range_ends=leaders.range_ends,
         )
     return [board for board in boards if choice.target in (None, board.target)]
 
@@ -83,6 +84,7 @@ def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: b
         study_totals=leaders.study_totals if has_cost else None,
         where=choice.where.text if choice.where else "",
         favourites=leaders.favourites,
+        range_ends=leaders.range_ends,
     )
 
 

@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
 from tune_speed.core import comparability
 from tune_speed.core.config import Config
 from tune_speed.core.records import (
@@ -365,6 +367,8 @@ class Board(BoardFacts):
     """Seconds for which they held a device (see `Totals.device_s`)."""
     recommended: Recommended | None = None
     """What a search recommends, by expected time with restarts; None: no search says it."""
+    range_ends: dict[str, tuple[str, ...]] = Field(default={})
+    """Of estimates: ranges at whose ends the best of their searches lie, in words, by study."""
     rows: tuple[Row, ...]
 
 
@@ -378,6 +382,7 @@ def make_boards(
     | None = None,
     where: str = "",
     favourites: Mapping[comparability.ComparisonKey, Sequence[Recommended]] | None = None,
+    range_ends: Mapping[str, tuple[str, ...]] | None = None,
     by_configuration: bool = True,
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
@@ -389,7 +394,7 @@ def make_boards(
     `with_misses` keeps configurations that missed the target too, unranked, at the end. `totals`
     and `study_totals` are what the trials of a board, and of each of its studies, come to where
     `trials`, chosen by the condition `where`, are not all of them. `favourites` are what searches
-    recommend on each board (see `Leaders`).
+    recommend on each board, `range_ends` what they say of their ranges (see `Leaders`).
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -416,6 +421,7 @@ def make_boards(
         order_s = comparability.order_of(best)
         ranked = _ranked(rows, order_s, target=comparability.target_of(records[0].workload))
         shown = [row for row in ranked if with_misses or row.rank is not None]
+        said = {s: ends for s, ends in (range_ends or {}).items() if ends and is_search}
         sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
             Board(
@@ -423,6 +429,7 @@ def make_boards(
                 where=where,
                 **sums.model_dump(),
                 recommended=next((known[name] for name in known if name in names), None),
+                range_ends={row.study: said[row.study] for row in shown if row.study in said},
                 rows=tuple(shown[:top]),
             )
         )

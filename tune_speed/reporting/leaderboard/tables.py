@@ -295,7 +295,7 @@ def as_json(boards: Sequence[BoardFacts]) -> str:
 
 def as_csv(boards: Sequence[Board]) -> str:
     """Returns one line a row, the board's fields first; the searched parameters are JSON."""
-    other = {"rows", "recommended"}
+    other = {"rows", "recommended", "range_ends"}
     names = [*(name for name in Board.model_fields if name not in other), *Row.model_fields]
     rows = (
         {**board.model_dump(mode="json", exclude=other), **row.model_dump(mode="json")}

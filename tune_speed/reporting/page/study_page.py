@@ -62,6 +62,7 @@ def section_of(
         "did_meet": part.target.did_meet.capitalize(),
         "is_lower": part.is_lower,
         "answer": answer,
+        "range_ends": [line for b in boards for ends in b.range_ends.values() for line in ends],
         "num_trials": len(part.trials),
         "totals": totals_of(records),
         "counts": counts_of_ends(trial.record for trial in part.trials),
