@@ -13,6 +13,7 @@ from tune_speed.api.results import Results
 from tune_speed.core.records import LowerTarget, Recommended, Status, TrialRecord
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards, find_history
 from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.server.live_study import LiveStudy
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader import leaders
@@ -117,14 +118,21 @@ def test_the_study_is_one_part_for_each_target(uri: str) -> None:
     assert [board.target for board in view.boards] == [0.95, 0.9]
 
 
-def test_the_page_has_the_front_first_and_each_trial_once(uri: str) -> None:
+def test_page_and_live_page_have_the_front_first_and_each_trial_once(uri: str) -> None:
     view = read_study(uri, "study")
     top, lower = view.parts
     assert [(value, row.trial_id) for value, row in top.front] == [(0.9, "t0001"), (0.95, "t0000")]
     assert lower.front == () and lower.is_lower and not top.is_lower
     page = study_page(view, recipe_yaml=lambda trial: "")
+    part = LiveStudy(uri, "study", recipe_yaml=lambda trial: "").read().part_of("layout")
+    assert part is not None
+    live = part.make()
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
     assert page.index("Training time and result") < page.index("Best so far")
+    first, second = (live.index(f"part-1-figure-{name}") for name in ("front", "best_so_far"))
+    assert first < second
+    # A lower target's own part has the order of one target.
+    assert live.index("part-2-figure-best_so_far") < live.index("part-2-figure-front")
     assert "This study had several targets" in page and "cannot be compared" not in page
