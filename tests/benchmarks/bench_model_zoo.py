@@ -14,19 +14,16 @@ with its whole budget.
 """
 
 import argparse
-import json
 import math
 import os
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
+from kept_rows import Row, read_rows, run_all
 
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.simulation.noisy import Noisy
@@ -36,11 +33,10 @@ from tune_speed.tuning.simulation.zoo import MODEL, NUM_NETWORKS, Zoo
 SHARE, SPREAD = 0.01, 0.005
 BUDGET_RUNS, WORKERS = 10.0, 4
 ORDERS = 1000
-Row = dict[str, Any]
 
 
-def search(task: tuple[int, str | None, str, float]) -> Row:
-    """Returns what a search over the zoo, or over one of its networks, found."""
+def search(task: tuple[int, str | None, str, float]) -> list[Row]:
+    """Returns a row for what a search over the zoo, or over one of its networks, found."""
     seed, only, policy, budget_runs = task
     hush_optuna()
     zoo = Zoo(SHARE, seed, only)
@@ -49,7 +45,7 @@ def search(task: tuple[int, str | None, str, float]) -> Row:
     trace = simulate(policy, benchmark, num_workers=WORKERS, budget_s=budget_s, seed=seed)
     best = trace.recommended
     chance, expected_s = (0.0, math.inf) if best is None else benchmark.truth(best)
-    return {
+    row = {
         "seed": seed,
         "only": only,
         "policy": policy,
@@ -62,6 +58,7 @@ def search(task: tuple[int, str | None, str, float]) -> Row:
         "trials": len(trace.trials),
         "by_network": _spent(trace, only),
     }
+    return [row]
 
 
 def _spent(trace: Trace, only: str | None) -> dict[str, tuple[int, float]]:
@@ -142,9 +139,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=BUDGET_RUNS, help="full runs, in all")
     parser.add_argument("--out", type=Path, help="rows as JSON; searches that are there do not run")
     options = parser.parse_args()
-    rows: list[Row] = []
-    if options.out and options.out.exists():
-        rows = json.loads(options.out.read_text())
+    rows = read_rows(options.out)
     done = {(row["seed"], row["only"]) for row in rows}
     sides = [None, *Zoo(SHARE).networks]
     tasks = [
@@ -152,12 +147,7 @@ def main() -> None:
         for seed, only in product(range(options.seeds), sides)
         if (seed, only) not in done
     ]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for number, found in enumerate(pool.map(search, tasks), 1):
-            rows.append(found)
-            print(f"{number}/{len(tasks)} {found}", file=sys.stderr, flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(rows))
+    run_all(search, tasks, rows, jobs=options.jobs, out=options.out)
     print("\n".join(table(rows)))
 
 

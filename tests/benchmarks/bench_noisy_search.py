@@ -18,9 +18,7 @@ import argparse
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
+from kept_rows import Row, read_rows, run_all
 from noisy_sides import Smac, WithReruns
 
 from tune_speed.core.records import Status
@@ -45,7 +44,6 @@ from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 BUDGET_RUNS, WORKERS = 20.0, 4
 MOST_CANDIDATES = 12
 """Fastest hits of each search whose true times are computed for the best known."""
-Row = dict[str, Any]
 
 
 def ours(benchmark: Noisy | RecordedBenchmark, seed: int, *, parts: Parts) -> Policy:
@@ -153,9 +151,7 @@ def main() -> None:
     parser.add_argument("--benchmarks", nargs="+", default=list(NOISY))
     parser.add_argument("--out", type=Path, help="rows as JSON; searches that are there do not run")
     options = parser.parse_args()
-    rows: list[Row] = []
-    if options.out and options.out.exists():
-        rows = json.loads(options.out.read_text())
+    rows = read_rows(options.out)
     done = {(row["side"], row["benchmark"], row["seed"]) for row in rows}
     tasks = [
         (side, name, seed)
@@ -164,12 +160,7 @@ def main() -> None:
         for side in options.sides
         if (side, name, seed) not in done
     ]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for number, found in enumerate(pool.map(search, tasks), 1):
-            rows += found
-            print(f"{number}/{len(tasks)} {found[0]}", file=sys.stderr, flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(rows))
+    run_all(search, tasks, rows, jobs=options.jobs, out=options.out)
     print("\n".join(table(rows)))
 
 

@@ -90,6 +90,15 @@ def test_what_is_recommended_by_scores_is_told_by_the_metric_with_its_ends_in_or
     assert "end at 0.4000 (0.3000 to 0.6000)" in told.text
 
 
+def test_a_target_with_a_time_seeks_the_best_metric_and_is_said_so() -> None:
+    soonest, best = Target(value=0.9), Target(value=0.001, within_s=60.0)
+    assert (soonest.seeks_best, best.seeks_best) == (False, True)
+    assert (soonest.label, best.label) == ("accuracy-0.9", "accuracy-within-60s")
+    assert (soonest.met, best.met) == ("target met", "ended in time")
+    assert (soonest.did_meet, best.did_meet) == ("met the target", "ended in time")
+    assert (soonest.aim, best.aim) == ("target accuracy ≥ 0.9", "best accuracy within 60 s")
+
+
 def test_of_a_fixed_length_only_the_end_counts() -> None:
     task = Task(target=Target(value=0.9))
     assert task.crossing(at([0.5, 0.95]), at_end=True) == 2.0

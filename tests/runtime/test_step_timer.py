@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,7 +250,9 @@ def test_warming_up_takes_two_steps_at_least_and_says_what_the_last_took() -> No
     assert (steps.num_taken, last_s) == (2, pytest.approx(0.3))
 
 
-def isolated(steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None]) -> Timed | None:
+def isolated(
+    steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None] = lambda: None, **more: Any
+) -> Timed | None:
     return isolated_time(
         steps.take,
         samples_per_step=32,
@@ -259,19 +262,20 @@ def isolated(steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None]
         turnstile=turnstile,
         synchronize=synchronize,
         now=steps.now,
+        **more,
     )
 
 
 def test_nothing_is_measured_without_a_turnstile() -> None:
     nobody = Turnstile(None, why_not="no flock")
-    assert isolated(Steps(0.02), nobody, lambda: None) is None
+    assert isolated(Steps(0.02), nobody) is None
 
 
 def test_steps_are_measured_in_a_turn(tmp_path: object) -> None:
     from pathlib import Path
 
     with Turnstile.open("device", folder=Path(str(tmp_path))) as turnstile:
-        found = isolated(Steps(0.02), turnstile, lambda: None)
+        found = isolated(Steps(0.02), turnstile)
     assert found is not None
     assert found.step_s == pytest.approx(0.02)
 
@@ -358,18 +362,8 @@ def timed_long(
     """
     steps, notes = Steps(2 * step_s, 2 * step_s, *[step_s] * 9), list[str]()
     turnstile = Patient(steps, *lasts_s)
-    found = isolated_time(
-        steps.take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=BLOCK_S["cpu"],
-        clock=Clock(synchronize=lambda: None, now=steps.now),
-        turnstile=turnstile,
-        synchronize=lambda: None,
-        now=steps.now,
-        delayed_s=lambda: delayed_frac * steps.seconds,
-        on_note=notes.append,
-    )
+    delayed = {"delayed_s": lambda: delayed_frac * steps.seconds}
+    found = isolated(steps, turnstile, on_note=notes.append, **delayed)
     return found, turnstile.needed_s, "; ".join(notes), steps.num_taken
 
 
@@ -461,15 +455,9 @@ def test_window_of_isolated_steps_has_their_power_unless_it_is_disturbed() -> No
     """A device that takes 300 W."""
     for delayed_frac, power_w in ((0.0, 300.0), (0.5, None)):
         steps = Steps(0.02)
-        found = isolated_time(
-            steps.take,
-            samples_per_step=32,
-            num_train=10**6,
-            block_s=BLOCK_S["cpu"],
-            clock=Clock(synchronize=lambda: None, now=steps.now),
-            turnstile=Shared(steps),
-            synchronize=lambda: None,
-            now=steps.now,
+        found = isolated(
+            steps,
+            Shared(steps),
             delayed_s=lambda steps=steps, frac=delayed_frac: frac * steps.seconds,
             energy_j=lambda steps=steps: 300.0 * steps.seconds,
         )

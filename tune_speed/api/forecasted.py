@@ -77,7 +77,7 @@ class Forecasted(Shown):
         """
         seen = glance(StudyReader(uri, study).read(with_boards=False))
         parts = seen.parts[:1]
-        if target is not None and any(part.target.within_s is not None for part in parts):
+        if target is not None and any(part.target.seeks_best for part in parts):
             raise ConfigError(f"--target must be left out: {study} seeks {parts[0].target.words}.")
         try:
             aims = [
@@ -123,7 +123,7 @@ class Forecasted(Shown):
         low, middle, high = ("later" if math.isinf(s) else duration(s) for s in self.first_hit_s)
         known = f"{counted(self.trials, 'whole run')}, best {metric} {self.best:.4f}"
         said = f"{self.target.words}: met by {self.met_by} ({known})"
-        is_best = self.target.within_s is not None
+        is_best = self.target.seeks_best
         if is_best:
             said = f"{self.target.words} ({known})"
         elif self.met_by is None:

@@ -67,7 +67,7 @@ def _columns_of(config: type[Config]) -> dict[str, Column]:
             MOMENT if name.endswith("_at") else _DTYPES[type_of(field.annotation)],
         )
         for name, field in config.model_fields.items()
-        if name not in ("rows", "params", "recommended")
+        if name not in ("rows", "params", "recommended", "range_ends")
     }
 
 

@@ -17,7 +17,6 @@ from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.reporting.trials.text import counts, next_steps
 from tune_speed.study.file import StudyFile
-from tune_speed.study.parameter import Parameter
 from tune_speed.study.settings import CertifyConfig
 from tune_speed.study.yaml import parse_yaml
 from tune_speed.tracking.store.uri import strip_secrets
@@ -47,8 +46,6 @@ class Study(Shown):
     """Its result; None: the file has no such section, or no trial met the target."""
     loop: Loop | None = None
     """The training function that was searched; None: recipes were."""
-    parameters: tuple[Parameter, ...] = ()
-    """What was searched."""
 
     @property
     def records(self) -> tuple[TrialRecord, ...]:
@@ -188,7 +185,6 @@ class Study(Shown):
             folder=str(self.folder),
             uri=self.uri,
             recommended=self.recommended,
-            parameters=self.parameters,
             num_undelivered=len(self.result.undelivered),
             certify=certify if is_open else "",
         )
@@ -225,7 +221,6 @@ def search_study(
         address=address,
         certify_config=study.certify,
         loop=study.loop,
-        parameters=tuple(study.space.parameters),
     )
     # A store that is away costs no trial: the ledger has them, so this is no error.
     if result.undelivered:

@@ -157,7 +157,7 @@ def final_metric(record: TrialRecord) -> float | None:
     Where the best within a time is sought, it is the mean of the runs that ended in time, if any.
     """
     target = target_of(record.workload)
-    if target.within_s is not None and (ends := ends_in_time(record.runs, target)):
+    if target.seeks_best and (ends := ends_in_time(record.runs, target)):
         return statistics.fmean(ends)
     final = record.runs[-1].final if record.runs else None
     return None if final is None else final.value(target.metric)
@@ -191,6 +191,6 @@ def final_goodness(record: TrialRecord) -> float:
 def result_text(record: TrialRecord) -> str:
     """Returns what a record that has a rank is ranked by, for people: `1.51 s`, `accuracy 0.98`."""
     target, metric = target_of(record.workload), final_metric(record)
-    if target.within_s is not None and metric is not None:
+    if target.seeks_best and metric is not None:
         return f"{target.metric} {metric:.4f}"
     return f"{record.time_to_target_s:.2f} s"

@@ -147,6 +147,6 @@ class Outlook(NamedTuple):
 
         Empty too where no target is to be met but the best metric within a time is sought.
         """
-        if self.met_by or ratio > CHECKED_RATIO or self.target.within_s is not None:
+        if self.met_by or ratio > CHECKED_RATIO or self.target.seeks_best:
             return ""
         return f"{self.chance(ratio):.0%} to meet the target by then"

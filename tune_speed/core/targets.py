@@ -92,32 +92,37 @@ class Target(Config):
         return self.metric in SHARES
 
     @property
+    def seeks_best(self) -> bool:
+        """Whether the best metric within a time counts (`within_s`, a study's `goal`), no time."""
+        return self.within_s is not None
+
+    @property
     def words(self) -> str:
         """The target for people: `accuracy ≥ 0.97`, or `best accuracy within 60 s`."""
-        if self.within_s is not None:
+        if self.seeks_best:
             return f"best {self.metric} within {self.within_s:g} s"
         return f"{self.metric} {SIGNS[self.mode]} {self.value:g}"
 
     @property
     def label(self) -> str:
         """Metric and value, `accuracy-0.97`, or metric and time, `accuracy-within-60s`."""
-        within = self.within_s is not None
-        return f"{self.metric}-" + (f"within-{self.within_s:g}s" if within else f"{self.value:g}")
+        within = f"within-{self.within_s:g}s" if self.seeks_best else f"{self.value:g}"
+        return f"{self.metric}-{within}"
 
     @property
     def met(self) -> str:
         """What a run did that counts, for people, as a heading."""
-        return "target met" if self.within_s is None else "ended in time"
+        return "ended in time" if self.seeks_best else "target met"
 
     @property
     def did_meet(self) -> str:
         """The same as what runs did."""
-        return "met the target" if self.within_s is None else "ended in time"
+        return "ended in time" if self.seeks_best else "met the target"
 
     @property
     def aim(self) -> str:
         """What a search is for: `target accuracy ≥ 0.97`, or `best accuracy within 60 s`."""
-        return f"target {self.all_words}" if self.within_s is None else self.words
+        return self.words if self.seeks_best else f"target {self.all_words}"
 
     @property
     def all_words(self) -> str:
@@ -132,7 +137,7 @@ class Target(Config):
     def said(self, metric: float) -> str:
         """Returns how a value compares for people: `accuracy 0.9712 ≥ 0.97`."""
         score = f"{self.metric} {metric:.4f}"
-        if self.within_s is not None and self.holds(metric):
+        if self.seeks_best and self.holds(metric):
             return score
         sign = SIGNS[self.mode] if self.holds(metric) else "not " + SIGNS[self.mode]
         return f"{score} {sign} {self.value:g}"

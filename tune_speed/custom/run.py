@@ -373,7 +373,7 @@ class OwnRun:
     def _judge(self) -> None:
         last, target = self.evaluations[-1], self._task.target
         is_met = last.step == 0 and target.holds(self._task.metric_of(last))
-        if is_met and target.within_s is None:
+        if is_met and not target.seeks_best:
             self._fail(f"the target must not be met before training, but {self._score()}")
         self._end_if_over_time()
         if self._task.mode == "fixed_length":

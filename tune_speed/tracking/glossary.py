@@ -108,6 +108,7 @@ TAGS: dict[str, str] = {
     "tune_speed.best_trial": "parent run: the fastest trial",
     "tune_speed.recommended": "parent run: its board and its favourites, what it recommends first",
     "tune_speed.recommended_lower": "the same for each lower one of several targets",
+    "tune_speed.range_ends": "parent run: ranges at whose ends the best configurations lie",
     "tune_speed.model": "address of the trial's model, where `log_model: best` logged it",
     "mlflow.note.content": "the description that MLflow shows, in Markdown",
     "tune_speed.note.<trial>": "experiment: what a person noted on a trial",

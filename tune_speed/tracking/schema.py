@@ -56,6 +56,7 @@ RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PR
 RECOMMENDED = f"{PREFIX}recommended"
 RECOMMENDED_LOWER = f"{PREFIX}recommended_lower"
 STEERED = f"{PREFIX}steered"
+RANGE_ENDS = f"{PREFIX}range_ends"
 SEARCH, STUDY_KIND = "search", "study"
 RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
 BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
@@ -365,6 +366,11 @@ def unpack_all_favourites(tags: Mapping[str, str]) -> tuple[Favourites, ...]:
     except (ValueError, TypeError, RecursionError):
         lower = []
     return unpack_favourites(tags), *lower
+
+
+def unpack_range_ends(tags: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the ranges at whose ends the best of a search lie, in words; empty: not said."""
+    return tuple(filter(None, tags.get(RANGE_ENDS, "").split("; ")))
 
 
 def pack_boards(totals: Mapping[ComparisonKey, Totals]) -> dict[str, str]:

@@ -227,7 +227,7 @@ class Progress:
         """Raises: ConfigError if the only evaluation, of the untrained model, meets the target."""
         target, untrained = self.workload.target, self.workload.metric_of(self.evaluations[0])
         target = (target, *target.lower)[-1]
-        if target.within_s is not None or not target.holds(untrained):
+        if target.seeks_best or not target.holds(untrained):
             return
         harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")
         raise ConfigError.of(

@@ -253,7 +253,7 @@ def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes:
     share = float(np.bincount(labels).max() / len(labels))
     macro_f1 = 2 * share / (1 + share) / num_classes
     guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
-    if guess is None or target.value > guess or target.within_s is not None:
+    if guess is None or target.value > guess or target.seeks_best:
         return
     raise ConfigError.of(
         "workload.target.value",

@@ -27,6 +27,7 @@ from tune_speed.custom.spec import OwnTask
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
+from tune_speed.study.range_ends import at_ends
 from tune_speed.study.settings import SearchConfig
 from tune_speed.study.validation import most_devices
 from tune_speed.tracking.reader.step_times import find_step_times
@@ -194,25 +195,16 @@ def search(
                 )
                 favourites, lower = controller.favourites, controller.lower_favourites
                 tracker.recommend(favourites, *lower)
+                boards, range_ends = _boards_of(ledger, study, favourites, *lower)
+                tracker.ended(range_ends="; ".join(range_ends))
             finally:
                 journal.close()
                 for line in journal.news():  # Of its end, when no view is there to show it.
                     on_line(line)
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
-        records = tuple(ledger.records.values())
-        best = {
-            board_key(record): own
-            for number, own in enumerate((favourites, *lower))
-            for each in own[:1]
-            for record in list(by_target(ledger.records[each.trial_id]))[number : number + 1]
-        }
         return SearchResult(
-            records=records,
-            boards=tuple(
-                make_boards(
-                    ((None, r) for each in records for r in by_target(each)), favourites=best
-                )
-            ),
+            records=tuple(ledger.records.values()),
+            boards=boards,
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -221,6 +213,27 @@ def search(
             why_ended=controller.why_exhausted,
             model_line=_log_model(controller, client, parent_id=tracker.run_id),
         )
+
+
+def _boards_of(
+    ledger: Ledger, study: StudyFile, *favourites: tuple[Recommended, ...]
+) -> tuple[tuple[Board, ...], tuple[str, ...]]:
+    """Returns the boards of a search, and the ranges at whose ends the best lie, in words.
+
+    `favourites` are those of each target, the hardest first.
+    """
+    best = {
+        board_key(record): own
+        for number, own in enumerate(favourites)
+        for each in own[:1]
+        for record in list(by_target(ledger.records[each.trial_id]))[number : number + 1]
+    }
+    every = ((None, r) for each in ledger.records.values() for r in by_target(each))
+    boards = make_boards(every, favourites=best)
+    params = [row.params for board in boards for row in board.rows]
+    said = tuple(at_ends(study.space.parameters, params))
+    more = {"range_ends": {study.name: said} if said else {}}
+    return tuple(board.model_copy(update=more) for board in boards), said
 
 
 def _identify(data: PreparedWorkload | None, task: Task) -> str:
@@ -379,7 +392,7 @@ def _run(
         if controller.study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
         if (why := controller.end()) is not None:
-            tracker.ended(why)
+            tracker.ended(why_ended=why)
             view.note(f"the search ends here: {why}")
     if controller.failure is not None:
         raise controller.failure

@@ -11,8 +11,9 @@ from making import make_record
 
 from tune_speed.api.results import Results
 from tune_speed.core.records import LowerTarget, Recommended, Status, TrialRecord
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards, find_history
 from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.server.live_study import LiveStudy
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader import leaders
@@ -31,6 +32,7 @@ def record_of(number: int, *, met_s: float | None, lower_s: float | None) -> Tri
     target = {"metric": "accuracy", "value": 0.95, "values": [0.9, 0.95]}
     workload = {**record.workload, "target": target}
     changes = {"workload": workload, "runs": (run,), "lower_targets": (LOWER,)}
+    changes |= {"finished_at": f"2026-01-01T00:{number:02d}:00.000+00:00"}
     return record.model_copy(update=changes)
 
 
@@ -78,6 +80,24 @@ def test_a_board_is_chosen_by_its_target_or_its_workload(uri: str) -> None:
     assert top.target == 0.95
 
 
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_each_target_has_its_records(
+    uri: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 0.95, t0000 after 3 s; at 0.9, t0000 after 2.5 s, then t0001 after 1 s, which missed."""
+    if not is_direct:
+        monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
+    held = find_history(Choice(uri=uri), top=5)
+    found = [(each.target, each.trial_id, each.expected_s) for each in held]
+    assert found == [(0.95, "t0000", 3.0), (0.9, "t0000", 2.5), (0.9, "t0001", 1.0)]
+    of_lower = find_history(Choice(uri=uri, target=0.9), top=1)
+    assert [each.trial_id for each in of_lower] == ["t0001"]
+    assert find_history(Choice(uri=uri, workload="digits-accuracy-0.9"), top=1) == of_lower
+    assert [each.target for each in find_history(Choice(uri=uri, workload="digits"), top=1)] == [
+        0.95
+    ]
+
+
 def test_commands_and_python_show_the_same(
     uri: str, tmp_path: Path, call: Callable[..., Done]
 ) -> None:
@@ -98,14 +118,21 @@ def test_the_study_is_one_part_for_each_target(uri: str) -> None:
     assert [board.target for board in view.boards] == [0.95, 0.9]
 
 
-def test_the_page_has_the_front_first_and_each_trial_once(uri: str) -> None:
+def test_page_and_live_page_have_the_front_first_and_each_trial_once(uri: str) -> None:
     view = read_study(uri, "study")
     top, lower = view.parts
     assert [(value, row.trial_id) for value, row in top.front] == [(0.9, "t0001"), (0.95, "t0000")]
     assert lower.front == () and lower.is_lower and not top.is_lower
     page = study_page(view, recipe_yaml=lambda trial: "")
+    part = LiveStudy(uri, "study", recipe_yaml=lambda trial: "").read().part_of("layout")
+    assert part is not None
+    live = part.make()
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
     assert page.index("Training time and result") < page.index("Best so far")
+    first, second = (live.index(f"part-1-figure-{name}") for name in ("front", "best_so_far"))
+    assert first < second
+    # A lower target's own part has the order of one target.
+    assert live.index("part-2-figure-best_so_far") < live.index("part-2-figure-front")
     assert "This study had several targets" in page and "cannot be compared" not in page

@@ -1,5 +1,6 @@
 """What a search recommends, from its parent run to the board, the export and the page."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.experiments.certification.certify import choose_finalists
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.ranking import make_boards
+from tune_speed.reporting.leaderboard.tables import as_json
 from tune_speed.reporting.page.answer import answer_of
+from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader import leaders
@@ -29,6 +33,7 @@ SURE = Recommended(
     chance_high=0.9,
     expected_s=2.9,
 )
+ENDS = ("lr, 3 of the best 3 at 2: better ones may lie above that", "epochs, 3 of the best 3 at 1")
 LUCKY = SURE.model_copy(update={"trial_id": "t0000", "hits": 1, "runs": 3, "expected_s": 3.5})
 
 
@@ -49,6 +54,7 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         tracker.trial_finished(record=record)
     other = LUCKY.model_copy(update={"trial_id": "t0002", "expected_s": 4.0})
     tracker.recommend((SURE, LUCKY, other))
+    tracker.ended(range_ends="; ".join(ENDS))
     assert tracker.close(timeout_s=60) == ()
     return uri
 
@@ -71,6 +77,31 @@ def test_board_has_what_the_search_recommends(
     for with_misses in (False, True):
         (board,) = find_boards(Choice(uri=uri), top=3, with_misses=with_misses)
         assert [row.trial_id for row in board.rows] == ["t0001", "t0000", "t0002"]
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+@pytest.mark.parametrize("with_misses", [True, False])
+def test_board_and_page_say_at_which_ends_of_ranges_the_best_lie(
+    uri: str, is_direct: bool, with_misses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_direct:
+        monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
+    (board,) = find_boards(Choice(uri=uri), top=1, with_misses=with_misses)
+    assert json.loads(as_json([board]))[0]["range_ends"] == {"study": list(ENDS)}
+    page = study_page(read_study(uri, "study"), recipe_yaml=lambda trial: "")
+    answer = page[page.index('class="card answer') : page.index("How sure is it?")]
+    assert f"At the end of its range: {ENDS[0]}; {ENDS[1]}." in answer
+
+
+def test_without_such_ranges_nothing_is_said_and_of_certified_rows_neither() -> None:
+    ends = {"study": ENDS, "other": ENDS}
+    trials = [(None, record_of(0, time_s=1.0))]
+    (board,) = make_boards(trials, range_ends={"study": ()})
+    assert board.range_ends == {}
+    (board,) = make_boards(trials, range_ends=ends)
+    assert board.range_ends == {"study": ENDS}
+    certified = trials[0][1].model_copy(update={"kind": "certified"})
+    assert make_boards([(None, certified)], range_ends=ends)[0].range_ends == {}
 
 
 def test_of_two_searches_the_less_expected_time_is_recommended() -> None:

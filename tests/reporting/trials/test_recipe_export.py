@@ -108,6 +108,16 @@ def test_next_steps_name_the_nearest_miss_where_nothing_hit() -> None:
     assert "tune-speed best" not in text
 
 
+def test_next_steps_say_at_which_ends_of_ranges_the_best_lie_once() -> None:
+    """However many boards the study has."""
+    line = "lr, 3 of the best 3 at 0.1: better ones may lie above that"
+    records = (make_record(), make_record(workload_hash="x" * 16))
+    boards = make_boards([(None, r) for r in records], range_ends={"study": (line,)})
+    assert len(boards) == 2
+    text = next_steps(records, tuple(boards), study="study", folder="/f", uri="http://m")
+    assert text.count(f"at the end of its range:  {line}") == 1
+
+
 @pytest.mark.parametrize(
     "what", ["models", "optimizers", "schedules", "datasets", "loaders", "orders"]
 )

@@ -183,6 +183,28 @@ def test_run_past_the_new_time_limit_has_not_met_the_target() -> None:
     assert trial.outcome.status == Status.CAPPED
 
 
+GOAL = {"metric": "accuracy", "value": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "within_s", "status"),
+    [
+        (WORKLOAD, 6.0, Status.REACHED),
+        (WORKLOAD, 5.0, Status.CAPPED),
+        (changed(target=Target(**GOAL, within_s=60.0), max_train_s=60.0), 6.0, Status.REACHED),
+        (changed(target=Target(value=0.9, values=(0.8, 0.9))), 6.0, Status.REACHED),
+    ],
+)
+def test_a_search_with_a_goal_learns_from_targets_and_other_goals(
+    earlier: Workload, within_s: float, status: Status
+) -> None:
+    """By its own time: a run that took 6 s ended in 6 s and not in 5, whatever it was to meet."""
+    own = changed(target=Target(**GOAL, within_s=within_s), max_train_s=within_s)
+    (trial,) = carried(record(0.5, 0.7, 0.8, status=Status.MISSED, workload=earlier), own).trials
+    assert (trial.outcome.status, trial.outcome.train_s) == (status, 6.0)
+    assert trial.outcome.curve.metric.tolist() == [0.5, 0.7, 0.8]
+
+
 def test_other_data_are_left_out_though_every_field_is_equal() -> None:
     assert reasons(carried(record(0.5, data_hash="other"))) == [
         "other data, split or evaluation grid"

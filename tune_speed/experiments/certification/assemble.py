@@ -246,7 +246,7 @@ class _Parts:
     def verification(self) -> sections.Verification:
         of, rival, compared = self.of, self.placed.rival, self.placed.comparison
         theirs = next((each for each in of.ranks if each.name == rival), None)
-        is_best = task_of(self.records[0]).target.within_s is not None
+        is_best = task_of(self.records[0]).target.seeks_best
         ratio = None if is_best else compared
         return sections.Verification(
             status=sections.VerificationStatus.RETIMED,

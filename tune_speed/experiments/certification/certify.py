@@ -135,7 +135,7 @@ def certify(
         ranks = schedule.ranks()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
-        is_best = target_of(first.workload).within_s is not None
+        is_best = target_of(first.workload).seeks_best
         which = ("of the least expected times with restarts", "fastest")
         which = ("of the best expected ends", "best") if is_best else which
         done = Certification(
@@ -382,7 +382,7 @@ def choose_finalists(
     # The name decides a tie: other finalists than those begun could not be continued with.
     def order(each: TrackedTrial) -> tuple[float, float, float, str]:
         number, record = place.get(each.record.trial_id, math.inf), each.record
-        is_best = target_of(record.workload).within_s is not None
+        is_best = target_of(record.workload).seeks_best
         goodness = final_goodness(record) if is_best else 0.0
         return number, -goodness, record.time_to_target_s or math.inf, each.name
 
@@ -411,7 +411,7 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
     ]
 
     def order(each: TrackedTrial) -> float:
-        is_best = target_of(each.record.workload).within_s is not None
+        is_best = target_of(each.record.workload).seeks_best
         expected_s = RunStatistics.of(each.record).expected_s
         return -final_goodness(each.record) if is_best else expected_s
 

@@ -84,7 +84,7 @@ def _suggestions(result: CertifyResult) -> list[str]:
     lines = []
     for record in result.records:
         target = target_of(record.workload)
-        if target.within_s is not None:
+        if target.seeks_best:
             continue
         near = NEAR if target.is_share else NEAR * abs(target.value)
         enough = goodness(target.value, target) - near

@@ -86,7 +86,7 @@ class CertificationSchedule:
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s
-        self._best = target if target is not None and target.within_s is not None else None
+        self._best = target if target is not None and target.seeks_best else None
         names = (*([leader] if leader else ()), *finalists)
         self.first = self._elimination(names, plan.seeds)
         self.final: Elimination | None = None

@@ -82,7 +82,7 @@ def draw_metric_axis(
     """
     best = max if target.mode == "max" else min
     across, what = target.value, "target"
-    if target.within_s is not None:
+    if target.seeks_best:
         across, what = best(values), "best"
     shown, words = [*values, across], metric_words(target)
     if not target.is_share or across < STEEP_FROM:

@@ -184,7 +184,7 @@ class Canvas:
     @property
     def _is_best(self) -> bool:
         leader = self.leader
-        return leader is not None and target_of(leader.record.workload).within_s is not None
+        return leader is not None and target_of(leader.record.workload).seeks_best
 
     def label(
         self,

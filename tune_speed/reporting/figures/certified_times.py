@@ -68,7 +68,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     panel.set_yticks([])
     for row, pair in enumerate(found):
         _draw_row(canvas, pair, row, unit.length_s)
-    is_best = part.target.within_s is not None
+    is_best = part.target.seeks_best
     panel.set_xlabel(unit.label("training time" if is_best else "time to target"))
     looks = {"estimate": ESTIMATE, "certified median, interval": CERTIFIED}
     if any(pair.median_s is None for pair in found):

@@ -154,7 +154,7 @@ def _alt(found: Sequence[Finalist], target: Target) -> str:
     peak, metric = _nearest(first, target), facts.metric_words(target)
     name = facts.name_of(first, ID_WIDTH)
     time_s = first.record.time_to_target_s
-    if target.within_s is not None and time_s is not None:
+    if target.seeks_best and time_s is not None:
         reached = f"with {metric} {facts.score(peak)} after {facts.duration(time_s)} of training"
         return f"{name} leads, {reached}. {_counts(found)}."
     lead = (

@@ -185,7 +185,7 @@ class Measure(NamedTuple):
 
 def measure_of(part: StudyPart) -> Measure:
     """Returns what the trials of a part are ranked by."""
-    if part.target.within_s is not None:
+    if part.target.seeks_best:
         return Measure(metric_words(part.target), part.target, None)
     longest_s = max(map(time_s_of, reached(part)), default=0.0)
     return Measure("time to target", part.target, time_unit(longest_s))

@@ -96,7 +96,7 @@ def _draw_expected(
 
 
 def _met(target: Target) -> str:
-    if target.within_s is not None:
+    if target.seeks_best:
         return target.did_meet
     return f"met the target {facts.metric_words(target)} {facts.score(target.value)}"
 

@@ -48,6 +48,6 @@ def _alt(curves: Sequence[Curve], target: Target) -> str:
     best = max((m for curve in curves for _, m in curve), key=lambda m: goodness(m, target))
     evaluations = counted(sum(map(len, curves)), "evaluation")
     of_runs = f" of {counted(len(curves), 'run')}" if len(curves) > 1 else ""
-    metric, is_best = facts.metric_words(target), target.within_s is not None
+    metric, is_best = facts.metric_words(target), target.seeks_best
     goal = "" if is_best else f", target {facts.score(target.value)}"
     return f"{evaluations}{of_runs}; best {metric} {facts.score(best)}{goal}."

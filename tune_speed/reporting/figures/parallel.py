@@ -47,7 +47,7 @@ def axes_of(part: StudyPart) -> list[Axis]:
     """Returns the axes: parameters, what matters most last, then the results; none without both."""
     metric = facts.metric_words(part.target)
     unit = facts.time_unit(max(map(facts.time_s_of, facts.reached(part)), default=0.0))
-    is_best = part.target.within_s is not None
+    is_best = part.target.seeks_best
     time = unit.label("training time" if is_best else "time to target")
     chosen, ended = list[dict[str, Any]](), list[dict[str, Any]]()
     for record in (trial.record for trial in part.trials):

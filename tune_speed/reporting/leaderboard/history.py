@@ -1,5 +1,6 @@
-"""Who held the record when: each trial that was the fastest of its board as it finished."""
+"""Who held the record when: each trial that was the best of its board as it finished."""
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -7,23 +8,29 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import board_key, target_of
+from tune_speed.core.comparability import board_key, by_target, final_goodness, target_of
 from tune_speed.core.records import Timing, TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import device_text, moment_of, moment_s, printable
-from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, timed
-from tune_speed.reporting.leaderboard.tables import csv_of
-from tune_speed.reporting.leaderboard.text import KINDS, NO_TRIALS, describe_params, interval_text
+from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, mean_metric, timed
+from tune_speed.reporting.leaderboard.tables import METRIC, csv_of
+from tune_speed.reporting.leaderboard.text import (
+    KINDS,
+    NO_TRIALS,
+    describe_params,
+    interval_text,
+    metric_text,
+)
 from tune_speed.reporting.table import Table, escape_markdown, named_lines
 
 
 class RecordHeld(BoardFacts):
-    """A trial that was faster than all that its board had before."""
+    """A trial that was better than all that its board had before."""
 
     held_from: str
     """When the trial finished; UTC, ISO 8601."""
     held_until: str | None
-    """When a faster one finished; None: it holds the record still."""
+    """When a better one finished; None: it holds the record still."""
     study: str
     trial_id: str
     expected_s: float
@@ -34,12 +41,20 @@ class RecordHeld(BoardFacts):
     """Upper end of it [s]; None: infinite."""
     interval_of: str
     """What the interval is made of: `seeds`, `step time` or `none`."""
-    gained_s: float | None
-    """Seconds by which it beat the record before; None: it was the first."""
-    speedup: float | None
-    """Time of the record before / this one's, above 1; None: it was the first."""
-    is_clear: bool | None
-    """Whether its interval lies below that of the record before; None: it was the first."""
+    gained_s: float | None = None
+    """Seconds by which it beat the record before; None: it was the first, or see `metric_gain`."""
+    speedup: float | None = None
+    """Time of the record before / this one's, above 1; None as for `gained_s`."""
+    is_clear: bool | None = None
+    """Whether its interval is better than that of the record before; None: it was the first."""
+    mean_metric: float | None = None
+    """Where the best metric within a time is sought: its runs' mean, which sets the record then."""
+    mean_metric_low: float | None = None
+    """Lower end of its 95 % interval; None: a single run."""
+    mean_metric_high: float | None = None
+    """Upper end of it."""
+    metric_gain: float | None = None
+    """By how much its metric is better than that of the record before; None: it was the first."""
     params: dict[str, Any]
     """What the search chose."""
 
@@ -47,27 +62,29 @@ class RecordHeld(BoardFacts):
 def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     """Returns the records of each board, board by board, in the order in which they were set.
 
-    A record is set by a trial that has a rank and is strictly faster than all that finished before
-    it, by the expected time; an equal one sets none. Of several that finished at the same moment
-    the fastest alone does. Trials that do not say when they finished are left out, and so are
-    certified ones that strangers disturbed; so are those that seek the best metric within a time.
+    A record is set by a trial that has a rank and is strictly better than all that finished before
+    it, by the expected time, or the mean metric where the best within a time is sought; an equal
+    one sets none. A trial for several targets may set a record of each. Of several that finished at
+    the same moment the best alone does. Trials that do not say when they finished are left out, and
+    so are certified ones that strangers disturbed.
     """
     history: list[RecordHeld] = []
     ranked = [
-        (board_key(r), finished, timed(r).expected_s, r.study, r.trial_id, r)
-        for r in records
+        (board_key(r), finished, _loss(r), r.study, r.trial_id, r)
+        for whole in records
+        for r in by_target(whole)
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
-        if target_of(r.workload).within_s is None
         if r.kind != "certified" or Timing.DISTURBED not in {run.timing for run in r.runs}
     ]
     # The key leaves the record out: records have no order.
-    for *_, record in sorted(ranked, key=lambda each: each[:-1]):
-        before = history[-1] if history and history[-1].key == board_key(record) else None
-        held = _held(record, before)
-        if before is None or held.expected_s < before.expected_s:
+    least = math.inf
+    for key, _, loss, *_, record in sorted(ranked, key=lambda each: each[:-1]):
+        before = history[-1] if history and history[-1].key == key else None
+        if before is None or loss < least:
             if before is not None:
-                history[-1] = before.model_copy(update={"held_until": held.held_from})
-            history.append(held)
+                history[-1] = before.model_copy(update={"held_until": record.finished_at})
+            history.append(_held(record, before))
+            least = loss
     return tuple(history)
 
 
@@ -76,9 +93,15 @@ def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
     return [list(held) for _, held in groupby(history, key=lambda held: held.key)]
 
 
+def _loss(record: TrialRecord) -> float:
+    """Returns what a record has less of than all before: the time [s], or the goodness negated."""
+    is_best = target_of(record.workload).seeks_best
+    return -final_goodness(record) if is_best else timed(record).expected_s
+
+
 def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:
     time = timed(record)
-    return RecordHeld(
+    held = RecordHeld(
         **facts_of(record),
         held_from=record.finished_at,
         held_until=None,
@@ -88,16 +111,33 @@ def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:
         expected_low_s=finite_or_none(time.low_s),
         expected_high_s=finite_or_none(time.high_s),
         interval_of=time.interval_of,
-        gained_s=before.expected_s - time.expected_s if before else None,
-        speedup=before.expected_s / time.expected_s if before and time.expected_s else None,
-        is_clear=time.high_s < (before.expected_low_s or 0.0) if before else None,
         params=record.params,
+        **mean_metric(record.runs, target_of(record.workload)),
     )
+    return held if before is None else held.model_copy(update=_gain(held, before))
+
+
+def _gain(held: RecordHeld, before: RecordHeld) -> dict[str, Any]:
+    """Returns the fields of a record that compare it with the one before."""
+    if held.mean_metric is None or before.mean_metric is None:
+        high_s = math.inf if held.expected_high_s is None else held.expected_high_s
+        return {
+            "gained_s": before.expected_s - held.expected_s,
+            "speedup": before.expected_s / held.expected_s if held.expected_s else None,
+            "is_clear": high_s < (before.expected_low_s or 0.0),
+        }
+    worse, better = (before, held) if held.target_mode == "max" else (held, before)
+    low, high = better.mean_metric_low, worse.mean_metric_high
+    return {
+        "metric_gain": abs(held.mean_metric - before.mean_metric),
+        "is_clear": low is not None and high is not None and low > high,
+    }
 
 
 CAPTION = (
-    "The fastest so far, by the expected time with restarts; equal times set no record."
-    " ? after a factor: the intervals overlap, so the gain may be luck."
+    "The best so far, by the expected time with restarts, or by the metric where the best within a"
+    " time is sought; equals set no record. ? after a gain: it may be luck, as intervals overlap or"
+    " there are none."
 )
 LEFT = ("held from (UTC)", "study/trial", "searched")
 
@@ -139,13 +179,26 @@ def _cells(held: RecordHeld) -> dict[str, str]:
     return {
         "held from (UTC)": held.held_from[:16].replace("T", " "),
         "for": _span(held),
-        "time [s]": interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
-        "gained [s]": "–" if held.gained_s is None else f"{held.gained_s:.2f}",
-        "faster by": (
-            "–" if held.speedup is None else f"{held.speedup:.2f}×{'' if held.is_clear else '?'}"
-        ),
+        **(_time_cells(held) if held.within_s is None else _metric_cells(held)),
         "study/trial": f"{held.study}/{held.trial_id}",
         "searched": describe_params(held.params),
+    }
+
+
+def _time_cells(held: RecordHeld) -> dict[str, str]:
+    unsure = "" if held.is_clear else "?"
+    return {
+        "time [s]": interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
+        "gained [s]": "–" if held.gained_s is None else f"{held.gained_s:.2f}",
+        "faster by": "–" if held.speedup is None else f"{held.speedup:.2f}×{unsure}",
+    }
+
+
+def _metric_cells(held: RecordHeld) -> dict[str, str]:
+    unsure = "" if held.is_clear else "?"
+    return {
+        METRIC: metric_text(held.mean_metric, held.mean_metric_low, held.mean_metric_high),
+        "better by": "–" if held.metric_gain is None else f"{held.metric_gain:.4f}{unsure}",
     }
 
 

@@ -56,6 +56,7 @@ def _one_of(boards: Sequence[Board]) -> Board:
     scaled = [row.model_copy(update={"scaling": _scaling(row, alone_s)}) for row in rows]
     device = ", ".join(board.device for board in boards)
     changes = {"device": device, "rows": tuple(scaled), "recommended": None}
+    changes["range_ends"] = {s: said for board in boards for s, said in board.range_ends.items()}
     return boards[0].model_copy(update={**sums.model_dump(), **changes})
 
 

@@ -67,13 +67,13 @@ def find_boards(
             totals=leaders.totals,
             study_totals=leaders.study_totals,
             favourites=leaders.favourites,
+            range_ends=leaders.range_ends,
         )
     return [board for board in boards if choice.target in (None, board.target)]
 
 
 def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: bool) -> list[Board]:
-    # The workload of a lower target has a name of its own.
-    found = chosen_trials(replace(choice, workload=None) if leaders.has_lower else choice)
+    found = chosen_trials(_of_any_target(choice, leaders.has_lower))
     trials = [(trial.run_id, each) for trial in found for each in by_target(trial.record)]
     # Certified trials do not say what the search before them cost.
     has_cost = choice.where is None and choice.kind is not None
@@ -84,7 +84,13 @@ def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: b
         study_totals=leaders.study_totals if has_cost else None,
         where=choice.where.text if choice.where else "",
         favourites=leaders.favourites,
+        range_ends=leaders.range_ends,
     )
+
+
+def _of_any_target(choice: Choice, has_lower: bool) -> Choice:
+    # The workload of a lower target has a name of its own.
+    return replace(choice, workload=None) if has_lower else choice
 
 
 def _best_of_each(board: Board, name: str | None, *, top: int) -> Board:
@@ -116,10 +122,13 @@ def _is_choice(value: Any) -> bool:
 
 def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
     """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
-    # A miss sets no record.
-    found = chosen_trials(choice, only_reached=True)
+    has_lower = _leaders(choice, top=1).has_lower
+    # A miss sets no record, but of a lower target.
+    found = chosen_trials(_of_any_target(choice, has_lower), only_reached=not has_lower)
     boards = boards_of(record_history(trial.record for trial in found))
-    return [held for board in boards for held in board[-top:]]
+    of_workload = [b for b in boards if choice.workload in (None, b[0].workload)]
+    chosen = [board for board in of_workload if choice.target in (None, board[0].target)]
+    return [held for board in chosen for held in board[-top:]]
 
 
 def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:

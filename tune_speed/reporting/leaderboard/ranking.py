@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
 from tune_speed.core import comparability
 from tune_speed.core.config import Config
 from tune_speed.core.records import (
@@ -187,7 +189,7 @@ def make_row(
     `search` is what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
-    values |= _mean_metric(record.runs, comparability.target_of(record.workload))
+    values |= mean_metric(record.runs, comparability.target_of(record.workload))
     runs, expected = RunStatistics.of(record), timed(record)
     rate, median = runs.success_rate, runs.median_interval
     certificate = record.certificate or {}
@@ -254,16 +256,16 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     low, high = wilson_interval(hits, n)
     counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
     chance = {"chance": None if known is None else known.chance}
-    metric = _mean_metric(runs, comparability.target_of(records[0].workload), known)
+    metric = mean_metric(runs, comparability.target_of(records[0].workload), known)
     return row.model_copy(update=counted | chance | metric | _interval(expected, records[0]))
 
 
-def _mean_metric(
+def mean_metric(
     runs: Sequence[RunResult], target: Target, known: Recommended | None = None
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """Returns the fields of a row about its metric, where the best within a time is sought."""
     names = ("mean_metric", "mean_metric_low", "mean_metric_high")
-    ends = comparability.ends_in_time(runs, target) if target.within_s is not None else []
+    ends = comparability.ends_in_time(runs, target) if target.seeks_best else []
     if known is not None and known.metric is not None:
         return dict(zip(names, (known.metric, known.metric_low, known.metric_high), strict=True))
     if not ends:
@@ -365,6 +367,8 @@ class Board(BoardFacts):
     """Seconds for which they held a device (see `Totals.device_s`)."""
     recommended: Recommended | None = None
     """What a search recommends, by expected time with restarts; None: no search says it."""
+    range_ends: dict[str, tuple[str, ...]] = Field(default={})
+    """Of estimates: ranges at whose ends the best of their searches lie, in words, by study."""
     rows: tuple[Row, ...]
 
 
@@ -378,6 +382,7 @@ def make_boards(
     | None = None,
     where: str = "",
     favourites: Mapping[comparability.ComparisonKey, Sequence[Recommended]] | None = None,
+    range_ends: Mapping[str, tuple[str, ...]] | None = None,
     by_configuration: bool = True,
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
@@ -389,7 +394,7 @@ def make_boards(
     `with_misses` keeps configurations that missed the target too, unranked, at the end. `totals`
     and `study_totals` are what the trials of a board, and of each of its studies, come to where
     `trials`, chosen by the condition `where`, are not all of them. `favourites` are what searches
-    recommend on each board (see `Leaders`).
+    recommend on each board, `range_ends` what they say of their ranges (see `Leaders`).
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -416,6 +421,7 @@ def make_boards(
         order_s = comparability.order_of(best)
         ranked = _ranked(rows, order_s, target=comparability.target_of(records[0].workload))
         shown = [row for row in ranked if with_misses or row.rank is not None]
+        said = {s: ends for s, ends in (range_ends or {}).items() if ends and is_search}
         sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
             Board(
@@ -423,6 +429,7 @@ def make_boards(
                 where=where,
                 **sums.model_dump(),
                 recommended=next((known[name] for name in known if name in names), None),
+                range_ends={row.study: said[row.study] for row in shown if row.study in said},
                 rows=tuple(shown[:top]),
             )
         )
@@ -451,7 +458,7 @@ def _ranked(
     def order(row: Row) -> comparability.SortKey:
         # The median is None where half of the runs or more missed: such a recipe has no rank.
         time_s = None if row.time_to_target_s is None else row.expected_s
-        if target.within_s is not None:
+        if target.seeks_best:
             metric = row.final_metric if row.mean_metric is None else row.mean_metric
             key_s = None if time_s is None else target.within_s
         else:
@@ -460,7 +467,7 @@ def _ranked(
         return comparability.sort_key(key_s, goodness, row.study, row.trial_id)
 
     def interval(row: Row) -> tuple[float, float]:
-        if target.within_s is None:
+        if not target.seeks_best:
             return _or_inf(row.expected_low_s), _or_inf(row.expected_high_s)
         known = (row.mean_metric_low, row.mean_metric_high)
         ends = [row.mean_metric if end is None else end for end in known]

@@ -17,6 +17,7 @@ from tune_speed.reporting.leaderboard.text import (
     caption,
     describe_params,
     interval_text,
+    metric_text,
     title,
 )
 from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
@@ -52,12 +53,7 @@ def _expected(row: Row) -> str:
 
 
 def _metric(row: Row) -> str:
-    if row.mean_metric is None:
-        return ABSENT
-    value, low, high = row.mean_metric, row.mean_metric_low, row.mean_metric_high
-    if low is None or high is None:
-        return f"{value:.4f}"
-    return f"{value:.4f} ({low:.4f}–{high:.4f})"
+    return metric_text(row.mean_metric, row.mean_metric_low, row.mean_metric_high)
 
 
 def _search_cost(row: Row) -> str:
@@ -299,7 +295,7 @@ def as_json(boards: Sequence[BoardFacts]) -> str:
 
 def as_csv(boards: Sequence[Board]) -> str:
     """Returns one line a row, the board's fields first; the searched parameters are JSON."""
-    other = {"rows", "recommended"}
+    other = {"rows", "recommended", "range_ends"}
     names = [*(name for name in Board.model_fields if name not in other), *Row.model_fields]
     rows = (
         {**board.model_dump(mode="json", exclude=other), **row.model_dump(mode="json")}

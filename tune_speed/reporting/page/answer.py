@@ -38,7 +38,7 @@ class Answer:
 def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
     """Returns the answer of `part`, whose leaderboards are `boards`."""
     certified, estimate = _first(boards, "certified"), _first(boards, "estimate")
-    if part.target.within_s is not None and (row := certified or estimate) is not None:
+    if part.target.seeks_best and (row := certified or estimate) is not None:
         return _best_in_time(part, row, boards, is_certified=certified is not None)
     if certified is not None:
         return _certified(part, certified, boards)

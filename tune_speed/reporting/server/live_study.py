@@ -12,7 +12,7 @@ from tune_speed.core.comparability import result_text
 from tune_speed.core.text import ABSENT, counted, device_text, duration
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.page.site import render_part
-from tune_speed.reporting.page.study_page import RecipeYaml, recipe_of, section_of
+from tune_speed.reporting.page.study_page import RecipeYaml, figure_names, recipe_of, section_of
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.server.channel import Moment, Part
@@ -133,7 +133,8 @@ class Results:
         self.parts = view.parts
         """Made once: figures know importances again by the part's trials."""
         # What a page without parts says depends on whether there will be some.
-        self.layout = _digest([part.key for part in self.parts] or view.is_running)
+        layout = [(part.key, figure_names(part)) for part in self.parts]
+        self.layout = _digest(layout or view.is_running)
         self._recipe_yaml, self._with_curves = recipe_yaml, with_curves
 
     @cached_property
@@ -235,7 +236,7 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     planned = "" if seen.planned is None else f" of {seen.planned:,}"
     # A study of several parts has no time that is the best of all.
     where = f" on {device_text(parts[0].key.device)}" if len(parts) > 1 else ""
-    is_best = leader is not None and parts[0].target.within_s is not None
+    is_best = leader is not None and parts[0].target.seeks_best
     running = len(seen.view.running)
     texts = {
         "state": seen.state.value,

@@ -39,7 +39,7 @@ _ERROR = re.compile(r"(?:\w+\.)*([A-Za-z_]\w{0,40}):")
 
 def stop_kind(record: TrialRecord) -> str:
     """Returns why the record's last run ended, without the figures of that run."""
-    if record.status is Status.REACHED and target_of(record.workload).within_s is not None:
+    if record.status is Status.REACHED and target_of(record.workload).seeks_best:
         return IN_TIME
     if record.status in FIXED_KINDS:
         return FIXED_KINDS[record.status]

@@ -123,7 +123,9 @@ def boarded(view: StudyView) -> StudyView:
     found = favourites_on(
         keys, [each for tags in said for each in schema.unpack_all_favourites(tags)]
     )
-    return replace(view, boards=tuple(make_boards(pairs, with_misses=True, favourites=found)))
+    ends = dict.fromkeys([view.study], schema.unpack_range_ends(said[-1] if said else {}))
+    boards = make_boards(pairs, with_misses=True, favourites=found, range_ends=ends)
+    return replace(view, boards=tuple(boards))
 
 
 def _best_first(trial: TrackedTrial) -> tuple[float, float]:

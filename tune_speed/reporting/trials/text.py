@@ -27,8 +27,6 @@ from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page.words import clock_text
 from tune_speed.reporting.table import Table, named_lines
 from tune_speed.reporting.trials.comparison import markdown_of
-from tune_speed.study.parameter import Parameter
-from tune_speed.study.range_ends import at_ends
 from tune_speed.study.yaml import dump_yaml
 from tune_speed.tracking.columns import COLUMNS, values_of
 
@@ -38,7 +36,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     run = record.runs[-1]
     time = "–" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
     clocks = ", ".join(f"{name} {value:.3f}" for name, value in run.clocks.model_dump().items())
-    is_best = target_of(record.workload).within_s is not None
+    is_best = target_of(record.workload).seeks_best
     what = "training time" if is_best else "time to target"
     on_device = run.device_memory_gib
     beside = "" if on_device is None else f"; all processes {significant(on_device)} GiB"
@@ -157,15 +155,14 @@ def next_steps(
     folder: str,
     uri: str,
     recommended: Recommended | None = None,
-    parameters: Sequence[Parameter] = (),
     num_undelivered: int = 0,
     certify: str = "",
 ) -> str:
     """Returns a search's last lines: how all finished trials ended, and where to go from here.
 
-    `folder` has ledger and study file, `uri` of the MLflow store no password. `parameters` were
-    searched. MLflow has not taken `num_undelivered` trials. `certify` certifies the fastest of a
-    training function; empty: nothing is said of it.
+    `folder` has ledger and study file, `uri` of the MLflow store no password. MLflow has not
+    taken `num_undelivered` trials. `certify` certifies the fastest of a training function; empty:
+    nothing is said of it.
     """
     ended = ", ".join(f"{count} {word}" for word, count in counts_of_ends(records).items())
     lines = [f"{counted(len(records), 'trial')}: {ended or 'none'}"]
@@ -182,8 +179,8 @@ def next_steps(
             lines.append(
                 f"the fastest single run:  {once.trial_id}, {time_s:.3f} s, which is luck in part"
             )
-    best = [row.params for board in boards for row in board.rows]
-    lines += [f"at the end of its range:  {line}" for line in at_ends(parameters, best)]
+    ends = dict.fromkeys(line for b in boards for said in b.range_ends.values() for line in said)
+    lines += [f"at the end of its range:  {line}" for line in ends]
     in_mlflow = "every trial" if num_undelivered == 0 else f"all but {num_undelivered}"
     verb = "is" if num_undelivered == 0 else "are"
     lines.append(f"results:  {folder} (ledger and study file); {in_mlflow} {verb} in MLflow")

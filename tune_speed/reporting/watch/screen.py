@@ -216,7 +216,7 @@ def _best_rows(part: StudyPart, study: str) -> Iterator[tuple[str, RenderableTyp
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
     if len(trials) > 1:
-        is_best = part.target.within_s is not None
+        is_best = part.target.seeks_best
         unit, digits = ("", 4) if is_best else (" s", 2)
         values = [final_metric(t.record) if is_best else t.record.time_to_target_s for t in trials]
         known = [value or 0.0 for value in values]

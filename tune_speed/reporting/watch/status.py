@@ -95,7 +95,7 @@ def glance(
         budget_s = max(0.0, moment_s(ends_at) - now_s)
         left_s = budget_s if left_s is None else min(left_s, budget_s)
     ratio = (left_s or 0.0) / max(elapsed_s, 1e-9)
-    is_best = bool(parts) and parts[0].target.within_s is not None
+    is_best = bool(parts) and parts[0].target.seeks_best
     outlook = Outlook.of((t.record for t in parts[0].trials), parts[0].target) if parts else None
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(

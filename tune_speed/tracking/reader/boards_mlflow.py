@@ -38,6 +38,8 @@ class Search(NamedTuple):
     totals: dict[ComparisonKey, Totals] | None
     favourites: tuple[schema.Favourites, ...]
     """One board after the other; of several targets, those of the lower ones last."""
+    range_ends: tuple[str, ...] = ()
+    """Ranges at whose ends its best lie, in words."""
 
 
 class BoardReader(ABC):
@@ -103,6 +105,7 @@ class MlflowReader(BoardReader):
                 tags.get(schema.STUDY, ""),
                 schema.unpack_boards(tags),
                 schema.unpack_all_favourites(tags),
+                schema.unpack_range_ends(tags),
             )
             for run_id, experiment, tags in infos
         ]

@@ -28,10 +28,12 @@ class TableReader(BoardReader):
             texts = self._tables.texts(schema.BOARDS, run_ids)
             best = self._tables.texts(schema.RECOMMENDED, run_ids)
             lower = self._tables.texts(schema.RECOMMENDED_LOWER, run_ids)
+            ends = self._tables.texts(schema.RANGE_ENDS, run_ids)
             for run_id, experiment, study in some:
                 totals = schema.unpack_boards(texts[run_id])
                 favourites = schema.unpack_all_favourites({**best[run_id], **lower[run_id]})
-                found.append(Search(run_id, str(experiment), study or "", totals, favourites))
+                said = totals, favourites, schema.unpack_range_ends(ends[run_id])
+                found.append(Search(run_id, str(experiment), study or "", *said))
         return found
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:

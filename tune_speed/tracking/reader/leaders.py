@@ -40,6 +40,8 @@ class Leaders:
     led to."""
     favourites: dict[ComparisonKey, list[Recommended]]
     """What searches recommend on each board, what has the least expected time first."""
+    range_ends: dict[str, tuple[str, ...]]
+    """Ranges at whose ends the best of each search lie, in words, by study."""
     has_lower: bool = False
     """Whether a search had several targets: the boards of lower ones have no leaders here."""
 
@@ -127,6 +129,7 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
         favourites=favourites,
+        range_ends={search.study: search.range_ends for search in searches},
         has_lower=any(len(search.favourites) > 1 for search in searches),
     )
 

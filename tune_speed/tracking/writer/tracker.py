@@ -236,11 +236,14 @@ class Tracker:
 
         self._events.put(("", take))
 
-    def ended(self, why: str) -> None:
-        """Queues why the search ended before its budget was used up."""
+    def ended(self, **said: str) -> None:
+        """Queues what is said of the search at its end: `why_ended`, before its budget was used up.
+
+        `range_ends` are the ranges at whose ends its best lie.
+        """
 
         def take() -> None:
-            self._steered = {**self._steered, **schema.study_tags({"why_ended": why})}
+            self._steered = {**self._steered, **schema.study_tags(said)}
             self._summary.is_new = True
 
         self._events.put(("", take))

@@ -153,7 +153,7 @@ class SearchController:
                 workload.max_train_s,
                 tuple(aim.score(each.value) for each in aim.lower),
                 tuple(aim.weight(each.value) for each in (aim, *aim.lower)),
-                best=aim.within_s is not None,
+                best=aim.seeks_best,
             ),
             cost_of=self.cost_of,
             seed=search.seed,

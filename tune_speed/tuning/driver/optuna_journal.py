@@ -137,7 +137,7 @@ class OptunaJournal:
         new.unlink(missing_ok=True)
         storage = _storage_at(new)
         target = self._study.workload.target
-        is_best = target.within_s is not None
+        is_best = target.seeks_best
         more_is_better = is_best and target.mode == "max"
         direction = StudyDirection.MAXIMIZE if more_is_better else StudyDirection.MINIMIZE
         study_id = storage.create_new_study([direction], self._study.name)
@@ -242,7 +242,7 @@ def _study_id(storage: JournalStorage) -> int:
 def _value(record: TrialRecord) -> float:
     """Returns what is minimised: times [s]; or maximised, where the best metric is sought."""
     run, metric = record.runs[-1], final_metric(record)
-    if target_of(record.workload).within_s is not None and metric is not None:
+    if target_of(record.workload).seeks_best and metric is not None:
         return metric
     return run.clocks.train_s if run.time_to_target_s is None else run.time_to_target_s
 
