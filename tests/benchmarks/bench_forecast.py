@@ -1,7 +1,7 @@
 """Whether the intervals of a search's forecast hold what comes of it.
 
-    python tests/benchmarks/bench_forecast.py --seeds 20 --out forecast.jsonl
-    python tests/benchmarks/bench_forecast.py --first 20 --seeds 8 --out forecast.jsonl
+    python tests/benchmarks/bench_forecast.py --seeds 8 --out forecast.jsonl
+    python tests/benchmarks/bench_forecast.py --first 8 --seeds 6 --out forecast.jsonl
 
 Searches with 5, 10, 20 and 30 full runs' worth and 4 workers, over real recorded runs, synthetic
 benchmarks with and without luck, of fixed and free length, and a synthetic zoo, each seed another

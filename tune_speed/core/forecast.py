@@ -101,7 +101,7 @@ class Law(NamedTuple):
         return Range(low, middle, math.inf if never > 0.1 else self.ratio(0.9, fall))
 
 
-LAW = Law(odds=12.7, power=1.14, spread=0.407, level=0.75, by_worth=0.74, by_runs=0.34)
+LAW = Law(odds=13.0, power=1.13, spread=0.417, level=0.75, by_worth=0.76, by_runs=0.35)
 
 
 class Outlook(NamedTuple):
