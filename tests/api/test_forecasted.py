@@ -55,8 +55,10 @@ def test_a_harder_target_is_less_likely_and_one_that_was_met_is_certain(uri: str
 def test_chances_are_those_of_the_law_and_times_are_seconds_of_searching(uri: str) -> None:
     found = Forecasted.of(uri, "mine", time_budget="1m")
     fall = math.log((0.12 + FINEST) / (0.1 + FINEST))
-    assert found.chance == pytest.approx(LAW.chance(fall, 60 / SPENT_S))
-    assert found.first_hit_s == pytest.approx([SPENT_S * r for r in LAW.ratios(fall, 60 / SPENT_S)])
+    # Trials are all of one length.
+    law = LAW.at(len(ENDS), len(ENDS))
+    assert found.chance == pytest.approx(law.chance(fall, 60 / SPENT_S))
+    assert found.first_hit_s == pytest.approx([SPENT_S * r for r in law.ratios(fall, 60 / SPENT_S)])
     assert (found.trials, found.best) == (len(ENDS), 0.88)
     assert [row.share for row in found.rows] == list(SHARES)
     assert found.rows[2].after_s == pytest.approx(60)

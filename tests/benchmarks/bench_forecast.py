@@ -1,19 +1,22 @@
 """Whether the intervals of a search's forecast hold what comes of it.
 
-    python tests/benchmarks/bench_forecast.py --seeds 20 --jobs 2 --out forecast.jsonl
+    python tests/benchmarks/bench_forecast.py --seeds 8 --out forecast.jsonl
+    python tests/benchmarks/bench_forecast.py --first 8 --seeds 6 --out forecast.jsonl
 
-Searches with 10 full runs' worth and 4 workers, over real recorded runs, synthetic benchmarks with
-and without luck, of fixed and free length, and a synthetic zoo, each seed another optimum or order,
-are recorded in virtual time: for a target out of reach, and for one that few configurations meet
-(one in 200 or 2,000; of recorded runs, the one or two best). They are cut after 25, 50 and 75 % of
-the budget, if no run has met the target by then.
+Searches with 5, 10, 20 and 30 full runs' worth and 4 workers, over real recorded runs, synthetic
+benchmarks with and without luck, of fixed and free length, and a synthetic zoo, each seed another
+optimum or order, are recorded in virtual time: for a target out of reach, and for one that few
+configurations meet (one in 200 or 2,000; of recorded runs, the one or two best). They are cut after
+10, 25, 50 and 75 % of the budget, if no run has met the target by then.
 
-Printed for each benchmark: the share of 80 % intervals that hold the best end of any run, where the
-target is out of reach (a search that met it turns to speed); where it is not, the mean chance that
-was given to a hit, the share of cuts before one, and the share of intervals that hold its time
-(never counts as infinite), and how many should at least: more than 80 % where never alone has more.
+Printed are for each benchmark and for each budget the share of 80 % intervals that hold the best
+end of any run, where the target is out of reach (a search that met it turns to speed); where it is
+not, the mean chance that was given to a hit, the share of cuts before one, and the share of
+intervals that hold its time (never counts as infinite), and how many should at least: more than
+80 % where never alone has more. Totals are of the cuts from 25 % on, and so are chances and hits.
 Constants of a benchmark's forecasts are those by which the searches of the others are likeliest, of
-other seeds where the file has such. Last come those of all, which `core/forecast.py` has.
+other seeds where the file has such. Last come those of all, which `core/forecast.py` has. `--law
+constant` fits none for how far a search has come; `--law built` takes those of `core/forecast.py`.
 """
 
 import argparse
@@ -32,7 +35,7 @@ import numpy as np
 from bench_noisy_search import ours
 from scipy.optimize import minimize
 
-from tune_speed.core.forecast import FINEST, LEAST_RUNS, Law, Range
+from tune_speed.core.forecast import CHECKED_RATIO, FINEST, LAW, LEAST_RUNS, Law, Range
 from tune_speed.core.records import Status
 from tune_speed.tuning.policy.base import Outcome
 from tune_speed.tuning.policy.samplers import hush_optuna
@@ -43,13 +46,10 @@ from tune_speed.tuning.simulation.simulate import run_policy
 from tune_speed.tuning.simulation.synthetic import Synthetic
 from tune_speed.tuning.simulation.zoo import Zoo
 
-BUDGET_RUNS, WORKERS = 10.0, 4
-CUTS = (0.25, 0.5, 0.75)
-# More cuts, and ends before the budget's, for the constants: r is 1/3, 1 and 3 early and late.
-LEARNED = [
-    (cut, cut * f) for cut in (0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75) for f in (4 / 3, 2, 4)
-]
-LEVELS = (0.6, 0.65, 0.7, 0.75, 0.8)
+BUDGETS, WORKERS = (5.0, 10.0, 20.0, 30.0), 4
+"""Full runs' worth: `full_run_s` times this is what the workers have together."""
+CUTS = (0.1, 0.25, 0.5, 0.75)
+LEVELS = (0.65, 0.7, 0.725, 0.75, 0.775, 0.8, 0.85)
 SPREADS = (0.002, 0.005, 0.01)
 OUT_OF_REACH = 0.98
 """The best of synthetic configurations has 0.96."""
@@ -100,9 +100,12 @@ class Cut(NamedTuple):
 
     kind: str
     far: bool
+    budget: float
     cut: float
-    ratio: float
-    """What is left of the budget over what was spent."""
+    runs: int
+    """Those that went to their end."""
+    worth: float
+    """Training time of all trials over that of the longest."""
     to_do: float
     """log of the best error over the target's."""
     fall: float
@@ -110,9 +113,18 @@ class Cut(NamedTuple):
     hit: float
     """Of the first hit, time from the cut over time before it; infinite: none."""
 
+    @property
+    def ratio(self) -> float:
+        """What is left of the budget over what was spent."""
+        return 1 / self.cut - 1
+
 
 def record(task: tuple[str, bool, int]) -> dict[str, Any]:
-    """Returns a whole search: the target, and of each trial when it ended, how, and its metric."""
+    """Returns a search of the largest budget: the target, and of each trial four things.
+
+    When it ended, in full runs' worth of the search, how, its metric, and its training time in full
+    runs. Until the first hit a search heeds no budget, so that shorter ones are its beginning.
+    """
     kind, is_far, seed = task
     hush_optuna()
     benchmark = BENCHMARKS[kind](is_far, seed)
@@ -122,12 +134,20 @@ def record(task: tuple[str, bool, int]) -> dict[str, Any]:
     def noting(trial_id: str, outcome: Outcome) -> None:
         outcomes[trial_id] = outcome
         finish(trial_id, outcome)
+        if outcome.status == Status.REACHED:
+            policy.ask = lambda: None  # type: ignore[method-assign]
 
     policy.finish = noting  # type: ignore[method-assign]
-    budget_s = BUDGET_RUNS * benchmark.full_run_s / WORKERS
+    full_s = benchmark.full_run_s
+    budget_s = max(BUDGETS) * full_s / WORKERS
     trace = run_policy(policy, benchmark, num_workers=WORKERS, budget_s=budget_s)
     trials = [
-        [trial.ended_s / budget_s, trial.status.value, end_of(outcomes[trial.trial_id], benchmark)]
+        [
+            trial.ended_s * WORKERS / full_s,
+            trial.status.value,
+            end_of(outcomes[trial.trial_id], benchmark),
+            trial.train_s / full_s,
+        ]
         for trial in trace.trials
     ]
     row = {"kind": kind, "far": is_far, "seed": seed, "target": benchmark.target}
@@ -142,45 +162,60 @@ def end_of(outcome: Outcome, benchmark: Any) -> float | None:
     return end if counts and math.isfinite(end) else None
 
 
-def cut_of(row: dict[str, Any], cut: float, until: float = 1.0) -> Cut | None:
+def cuts_of(rows: Sequence[dict[str, Any]]) -> list[Cut]:
+    """Returns each search at each cut of each budget, where it can be forecast."""
+    every = (cut_of(row, budget, cut) for row in rows for budget in BUDGETS for cut in CUTS)
+    return [found for found in every if found]
+
+
+def cut_of(row: dict[str, Any], budget: float, cut: float) -> Cut | None:
     """Returns a search at a cut; None after a hit, or where too few runs went to their end."""
-    hit = min((t for t, status, _ in row["trials"] if status == "reached"), default=math.inf)
-    ends = [(t, 1 - end + FINEST) for t, _, end in row["trials"] if end is not None and t <= until]
-    before = [error for t, error in ends if t <= cut]
-    if hit <= cut or until > 1.0 or len(before) < LEAST_RUNS:
+    at = cut * budget
+    trials = [trial for trial in row["trials"] if trial[0] <= budget]
+    hit = min((t for t, status, *_ in trials if status == "reached"), default=math.inf)
+    ends = [(t, 1 - end + FINEST) for t, _, end, _ in trials if end is not None]
+    before = [error for t, error in ends if t <= at]
+    if hit <= at or len(before) < LEAST_RUNS:
         return None
+    spent = [train for t, _, _, train in trials if t <= at]
     best, target = min(before), 1 - row["target"] + FINEST
     return Cut(
-        row["kind"],
-        row["far"],
-        cut,
-        until / cut - 1,
-        math.log(best / max(target, FINEST / 2)),
-        math.log(best / min(error for _, error in ends)),
-        hit / cut - 1 if hit <= until else math.inf,
+        kind=row["kind"],
+        far=row["far"],
+        budget=budget,
+        cut=cut,
+        runs=len(before),
+        worth=sum(spent) / max(spent),
+        to_do=math.log(best / max(target, FINEST / 2)),
+        fall=math.log(best / min(error for _, error in ends)),
+        hit=hit / at - 1,
     )
 
 
-def learned(cuts: Sequence[Cut]) -> Law:
+def learned(cuts: Sequence[Cut], is_constant: bool = False) -> Law:
     """Returns the constants of the largest likelihood; each benchmark and aim counts the same."""
     numbers = Counter((each.kind, each.far) for each in cuts)
     weight = np.array([1 / (20 + numbers[each.kind, each.far]) for each in cuts])
-    log_ratio = np.log([each.ratio for each in cuts])
+    log_ratio, log_worth, log_runs = np.log([(c.ratio, c.worth, c.runs) for c in cuts]).T
     is_hit = np.array([math.isfinite(each.hit) for each in cuts])
     # After a hit, a search turns to speed: how far the error would have fallen is not known.
     fall = np.array([each.to_do if math.isfinite(each.hit) else each.fall for each in cuts])
 
     def loss(w: np.ndarray) -> float:
-        none = w[0] + w[1] * log_ratio
-        odds = none - fall / math.exp(w[2])
-        density = odds - 2 * np.logaddexp(0, odds) - w[2]
+        by_worth, by_runs = (0.0, 0.0) if is_constant else w[3:]
+        none = w[0] + w[1] * log_ratio - by_worth * log_worth
+        log_spread = w[2] - by_runs * log_runs
+        odds = none - fall / np.exp(log_spread)
+        density = odds - 2 * np.logaddexp(0, odds) - log_spread
         at_least = odds - np.logaddexp(0, odds)
         found = np.where(is_hit, at_least, np.where(fall > 0, density, -np.logaddexp(0, none)))
         return -float((weight * found).sum() / weight.sum())
 
-    w = minimize(loss, (1.2, 1.3, -1.8), method="Nelder-Mead").x
-    law = Law(math.exp(w[0]), float(w[1]), math.exp(w[2]), 0.8)
-    own = [each for each in cuts if each.far and each.cut in CUTS]
+    start = (1.2, 1.3, -1.8) if is_constant else (2.5, 1.1, -0.9, 0.8, 0.3)
+    w = [*minimize(loss, start, method="BFGS").x, 0.0, 0.0]
+    odds, spread = math.exp(w[0]), math.exp(w[2])
+    law = Law(odds, float(w[1]), spread, 0.8, float(w[3]), float(w[4]))
+    own = [each for each in cuts if each.far and each.ratio <= CHECKED_RATIO]
     return min(
         (law._replace(level=level) for level in LEVELS), key=lambda e: abs(held(e, own) - 0.8)
     )
@@ -188,43 +223,58 @@ def learned(cuts: Sequence[Cut]) -> Law:
 
 def held(law: Law, cuts: Sequence[Cut]) -> float:
     """Returns the share of intervals of the best error that hold it."""
-    return float(np.mean([_holds(law.falls(each.ratio), each.fall) for each in cuts]))
+    return float(np.mean([_holds_end(law, each) for each in cuts]))
+
+
+def _holds_end(law: Law, cut: Cut) -> bool:
+    return _holds(law.at(cut.worth, cut.runs).falls(cut.ratio), cut.fall)
 
 
 def _holds(interval: Range, value: float) -> bool:
     return interval.low - 1e-9 <= value <= interval.high + 1e-9
 
 
-def table(rows: list[dict[str, Any]], seeds: range) -> Iterator[str]:
+def table(rows: list[dict[str, Any]], seeds: range, which: str) -> Iterator[str]:
     yield (
         "| searches | holds the best end (cuts) | n | chance given | met | holds the first hit"
         " (cuts) | at least | n |"
     )
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     own = [row for row in rows if row["seed"] in seeds]
-    others = [row for row in rows if row["seed"] not in seeds] or own
-    every = [found for row in others for cut in LEARNED if (found := cut_of(row, *cut))]
-    judged = [found for row in own for cut in CUTS if (found := cut_of(row, cut))]
-    laws = {k: learned([each for each in every if each.kind != k]) for k in BENCHMARKS}
-    for label, kinds in [*((kind, [kind]) for kind in BENCHMARKS), ("all", list(BENCHMARKS))]:
-        cuts = [(each, laws[each.kind]) for each in judged if each.kind in kinds]
-        far = [(c, _holds(law.falls(c.ratio), c.fall)) for c, law in cuts if c.far]
-        near = [(c, law) for c, law in cuts if not c.far]
-        hits = [(c, _holds(law.ratios(c.to_do, c.ratio), c.hit)) for c, law in near]
-        chances = [law.chance(c.to_do, c.ratio) for c, law in near]
-        met = np.mean([math.isfinite(c.hit) for c, _ in near])
-        least = np.mean([max(1 - chance, 0.8) for chance in chances])
-        yield (
-            f"| {label} | {_by_cut(far)} | {len(far)} | {np.mean(chances):.0%} | {met:.0%}"
-            f" | {_by_cut(hits)} | {least:.0%} | {len(near)} |"
-        )
-    yield f"\nof all: {learned(every)}"
+    every = cuts_of([row for row in rows if row["seed"] not in seeds] or own)
+    is_constant = which == "constant"
+    others = {kind: [each for each in every if each.kind != kind] for kind in BENCHMARKS}
+    laws = {k: LAW if which == "built" else learned(c, is_constant) for k, c in others.items()}
+    judged = [(each, laws[each.kind]) for each in cuts_of(own)]
+    for kind in BENCHMARKS:
+        yield _line(kind, [(each, law) for each, law in judged if each.kind == kind])
+    for budget in BUDGETS:
+        cuts = [(each, law) for each, law in judged if each.budget == budget]
+        yield _line(f"{budget:g} full runs' worth", cuts)
+    yield _line("all", judged)
+    yield f"\nof all: {learned(every, is_constant)}"
 
 
-def _by_cut(found: list[tuple[Cut, bool]]) -> str:
+def _line(label: str, cuts: Sequence[tuple[Cut, Law]]) -> str:
+    far = [(c, _holds_end(law, c)) for c, law in cuts if c.far]
+    near = [(c, law.at(c.worth, c.runs)) for c, law in cuts if not c.far]
+    hits = [(c, _holds(law.ratios(c.to_do, c.ratio), c.hit)) for c, law in near]
+    near = [(c, law) for c, law in near if c.ratio <= CHECKED_RATIO]
+    chances = [law.chance(c.to_do, c.ratio) for c, law in near]
+    met = np.mean([math.isfinite(c.hit) for c, _ in near])
+    least = np.mean([max(1 - chance, 0.8) for chance in chances])
+    return (
+        f"| {label} | {_by_cut(far)} | {np.mean(chances):.0%} | {met:.0%}"
+        f" | {_by_cut(hits, f'{least:.0%} | ')} |"
+    )
+
+
+def _by_cut(found: list[tuple[Cut, bool]], before: str = "") -> str:
+    """Returns `80% (70, 79, 81, 80) | 120`: a share, the shares of the cuts, and how many."""
     shares = [[holds for c, holds in found if c.cut == cut] for cut in CUTS]
     cuts = ", ".join(f"{100 * np.mean(share):.0f}" if share else "–" for share in shares)
-    return f"{np.mean([holds for _, holds in found]):.0%} ({cuts})"
+    counted = [holds for c, holds in found if c.ratio <= CHECKED_RATIO]
+    return f"{np.mean(counted):.0%} ({cuts}) | {before}{len(counted)}"
 
 
 def main() -> None:
@@ -232,6 +282,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--law", choices=("learned", "constant", "built"), default="learned")
     parser.add_argument("--out", type=Path, required=True, help="searches, a line each")
     options = parser.parse_args()
     text = options.out.read_text() if options.out.exists() else ""
@@ -245,7 +296,7 @@ def main() -> None:
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
-    print("\n".join(table(rows, seeds)))
+    print("\n".join(table(rows, seeds, options.law)))
 
 
 if __name__ == "__main__":

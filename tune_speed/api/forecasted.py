@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tune_speed.api.shown import Shown
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.forecast import CHECKED_RATIO, LAW, LEAST_RUNS, Outlook, Range
+from tune_speed.core.forecast import CHECKED_RATIO, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
 from tune_speed.core.text import ABSENT, counted, duration
 from tune_speed.reporting.study.reader import StudyReader
@@ -97,7 +97,7 @@ class Forecasted(Shown):
                 " run on."
             )
         ratio = (left_s or seen.elapsed_s) / max(seen.elapsed_s, 1e-9)
-        hit = LAW.ratios(known.fall, ratio)
+        hit = known.law.ratios(known.fall, ratio)
         return cls(
             study=study,
             target=known.target,
@@ -164,5 +164,5 @@ def _by_then(known: Outlook, seen: StudyStatus, share: float, ratio: float) -> B
         after_s=ratio * seen.elapsed_s,
         trials=ratio * seen.num_finished,
         chance=known.chance(ratio),
-        best=Range(*map(known.metric, LAW.falls(ratio))),
+        best=Range(*map(known.metric, known.law.falls(ratio))),
     )

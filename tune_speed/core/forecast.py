@@ -7,9 +7,14 @@ has the odds
 
 With ODDS = POWER = 1 this is the law of records: of independent runs whose log errors have an
 exponential tail of scale SPREAD, the best of the next r·n against the best of n. A search learns,
-so its constants are larger: those by which simulated and recorded searches are likeliest, see
-tests/benchmarks. Age of the best run, spread and number of the runs, and the slope so far foretold
-no more. How many full runs' worth was spent would: the error falls less late than this says.
+so its odds are better, and comes to an end of what is possible, so they and the spread fall:
+
+    ODDS ∝ W^−BY_WORTH        SPREAD ∝ n^−BY_RUNS
+
+with the full runs' worth W, the training time of all trials over that of the longest, and the
+number n of runs that went to their end. The constants are those by which simulated and recorded
+searches are likeliest, see tests/benchmarks. Age of the best run, spread of the runs, and their
+training time over its median foretold less.
 """
 
 import math
@@ -45,6 +50,13 @@ class Law(NamedTuple):
     level: float
     """Probability, by the law, of intervals of the best error that hold it in four of five cases:
     it falls more evenly than the law says."""
+    by_worth: float = 0.0
+    by_runs: float = 0.0
+
+    def at(self, worth: float, runs: int) -> "Law":
+        """Returns the law of a search with so many full runs' worth and runs to their end."""
+        odds, spread = self.odds * worth**-self.by_worth, self.spread * runs**-self.by_runs
+        return Law(odds, self.power, spread, self.level)
 
     def chance(self, fall: float, ratio: float) -> float:
         """Returns P(log(e/e') > fall) after `ratio` times what was spent."""
@@ -89,7 +101,7 @@ class Law(NamedTuple):
         return Range(low, middle, math.inf if never > 0.1 else self.ratio(0.9, fall))
 
 
-LAW = Law(odds=3.4, power=1.31, spread=0.167, level=0.7)
+LAW = Law(odds=13.0, power=1.13, spread=0.417, level=0.75, by_worth=0.76, by_runs=0.35)
 
 
 class Outlook(NamedTuple):
@@ -97,6 +109,8 @@ class Outlook(NamedTuple):
 
     runs: int
     """Those that count."""
+    worth: float
+    """Training time of all trials over that of the longest."""
     best: float
     """Their best metric."""
     met_by: str | None
@@ -110,8 +124,9 @@ class Outlook(NamedTuple):
         Where the length is free (`anytime`), a run that was stopped counts as well. None: too few
         went to their end, or the metric has no error: it is above 1, or below 0 and less is better.
         """
-        ends = dict[str, float]()
+        ends, spent = dict[str, float](), list[float]()
         for record in records:
+            spent += [run.clocks.train_s for run in record.runs]
             metric, mode = final_metric(record), record.workload.get("mode")
             is_stopped = record.status == Status.CAPPED and mode == "anytime"
             is_whole = record.status in (Status.REACHED, Status.MISSED) or is_stopped
@@ -121,7 +136,8 @@ class Outlook(NamedTuple):
             return None
         best = hardest(tuple(ends.values()), target.mode)
         met_by = next((trial_id for trial_id, end in ends.items() if target.holds(end)), None)
-        found = cls(len(ends), best, met_by, target)
+        worth = max(sum(spent) / (max(spent) or math.inf), 1.0)
+        found = cls(len(ends), worth, best, met_by, target)
         return found if min(found.error(best), found.error(target.value)) > 0 else None
 
     def error(self, metric: float) -> float:
@@ -134,13 +150,18 @@ class Outlook(NamedTuple):
         return error if self.target.mode == "min" else min(1 - error + FINEST, 1.0)
 
     @property
+    def law(self) -> Law:
+        """The law of this search."""
+        return LAW.at(self.worth, self.runs)
+
+    @property
     def fall(self) -> float:
         """Log of the best error over the target's: what is left to do; 0 if it was met."""
         return max(math.log(self.error(self.best) / self.error(self.target.value)), 0.0)
 
     def chance(self, ratio: float) -> float:
         """Returns the probability to meet the target after `ratio` times what was spent."""
-        return 1.0 if self.met_by else LAW.chance(self.fall, ratio)
+        return 1.0 if self.met_by else self.law.chance(self.fall, ratio)
 
     def words(self, ratio: float) -> str:
         """Returns `63% to meet the target by then`; empty where it was met, or too far ahead.

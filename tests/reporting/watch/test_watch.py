@@ -142,7 +142,7 @@ def test_time_left_comes_with_the_chance_of_the_goal_until_that_is_met() -> None
     missed = [ended(i, None, runs=(run,)) for i in range(6)]
     seen = glance(study(missed), now_s=START_S + 60)
     # Four trials are left, as much as two thirds of what was spent.
-    assert seen.chance == pytest.approx(LAW.chance(to_do(missed[0]), 4 / 6))
+    assert seen.chance == pytest.approx(LAW.at(6.0, 6).chance(to_do(missed[0]), 4 / 6))
     assert f"left · {seen.chance:.0%} to meet the target by then" in standing(seen)
     assert as_dict(seen)["chance"] == seen.chance
     assert facts_of(seen, seen.parts)["texts"]["left"] == f"40 s, {seen.goal}"
