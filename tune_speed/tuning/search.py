@@ -15,15 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.core.comparability import board_key, by_target
-from tune_speed.core.errors import StorageError, TuneSpeedError
+from tune_speed.core.comparability import ComparisonKey, board_key, by_target, on_boards
+from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.prices import own_prices
+from tune_speed.core.prices import own_prices, prices_file
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target, Task
 from tune_speed.core.text import counted
 from tune_speed.custom.spec import OwnTask
+from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -48,6 +49,7 @@ from tune_speed.tuning.warm_start import describe, name_of, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import, Optuna half of one.
     from tune_speed.tuning.driver.optuna_journal import OptunaJournal
+    from tune_speed.tuning.policy.cost_clock import Rates
     from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
@@ -146,6 +148,7 @@ def search(
 
             refuse_misfits()
             nodes.settle()
+            rates = _rates(study, nodes)
             study, packing = packed(study, nodes, folder=folder, on_line=on_line)
             carried = {}
             if data is not None:
@@ -180,6 +183,7 @@ def search(
                     observers=observers,
                     step_times=find_step_times(client, uri=uri),
                     identify=identify,
+                    rates=rates,
                 )
                 view = make_view(controller)
                 observers.append(view)
@@ -200,19 +204,13 @@ def search(
                     on_line(line)
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
-        best = {
-            board_key(record): own
-            for number, own in enumerate((favourites, *lower))
-            for each in own[:1]
-            for record in list(by_target(ledger.records[each.trial_id]))[number : number + 1]
-        }
+        best = on_boards((favourites, *lower), lambda i, n: _board(ledger.records[i], n))
+        boards = make_boards(
+            ((None, r) for each in records for r in by_target(each)), favourites=best
+        )
         return SearchResult(
             records=records,
-            boards=tuple(
-                make_boards(
-                    ((None, r) for each in records for r in by_target(each)), favourites=best
-                )
-            ),
+            boards=tuple(ordered(boards, "time" if rates is None else "cost")),
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -221,6 +219,32 @@ def search(
             why_ended=controller.why_exhausted,
             model_line=_log_model(controller, client, parent_id=tracker.run_id),
         )
+
+
+def _board(record: TrialRecord, number: int) -> ComparisonKey:
+    return board_key(list(by_target(record))[number])
+
+
+def _rates(study: StudyFile, nodes: "Nodes") -> "Rates | None":
+    """Returns what training costs, where the least cost is sought.
+
+    Raises: ConfigError if nobody knows the price of the device.
+    """
+    from tune_speed.tuning.policy.cost_clock import Rates
+
+    if not study.seeks_cost:
+        return None
+    device = nodes.device_type or nodes.machine().device
+    price = {**own_prices(), **study.search.resources.price_per_hour}.get(device)
+    if price is not None:
+        return Rates(study.space, price)
+    raise ConfigError.of(
+        "goal",
+        f"must have the price of an hour of {device}, as it seeks the least cost",
+        given="none",
+        hint=f'Write a line such as `"{device}": 1.20` into {prices_file()}, or below'
+        " search.resources.price_per_hour.",
+    )
 
 
 def _identify(data: PreparedWorkload | None, task: Task) -> str:
