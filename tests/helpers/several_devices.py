@@ -18,7 +18,7 @@ class SeveralDevices:
     """A benchmark whose recipes train on one device or two. With `by_cost`, money is sought."""
 
     def __init__(self, base: Noisy | Synthetic, *, by_cost: bool) -> None:
-        self.base, self.name, self.mode = base, f"{base.name}-devices", base.mode
+        self.base, self.name = base, f"{base.name}-devices"
         tree = {**base.space.tree, "devices": {"choices": [1, 2]}}
         self.space, self.target = SearchSpace.from_tree(tree), base.target
         self.mode: Mode = base.mode

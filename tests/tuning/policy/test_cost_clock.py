@@ -55,9 +55,9 @@ def met(number: int, devices: int, epochs: int = 12, x: float = 0.4) -> tuple[Pr
 
 def test_rates_are_price_times_devices() -> None:
     assert [RATES.factor({"devices": n}) for n in (1, 2, 4)] == [1, 2, 4]
-    assert (RATES.least_per_s, RATES.most) == (pytest.approx(0.001), 4)
+    assert RATES.least_per_s == pytest.approx(0.001) and RATES.most == 4
     fixed = Rates(SearchSpace.from_tree({"devices": 4, "x": TREE["x"]}), 3.6)
-    assert (fixed.factor({}), fixed.most, fixed.least_per_s) == (1, 1, pytest.approx(0.004))
+    assert fixed.factor({}) == fixed.most == 1 and fixed.least_per_s == pytest.approx(0.004)
 
 
 def test_two_devices_are_soonest_and_one_is_cheapest() -> None:
@@ -149,7 +149,7 @@ def test_several_targets_and_earlier_trials_are_told_of_money_too() -> None:
     policy.learn(prior[0])
     policy.restore(finished=[met(0, 1), met(1, 2)], unfinished=())
     (lower,) = policy.lower_favourites
-    assert (lower[0].trial_id, lower[0].expected_s) == ("t0000", pytest.approx(12.0))
+    assert lower[0].trial_id == "t0000" and lower[0].expected_s == pytest.approx(12.0)
     assert policy.why_settled is None
 
 

@@ -41,7 +41,13 @@ class Leaders:
     favourites: dict[ComparisonKey, list[Recommended]]
     """What searches recommend on each board, what has the least expected time first."""
     has_lower: bool = False
-    """Whether a search had several targets: the boards of lower ones have no leaders here."""
+    """Whether a search had several targets, or seeks cost: other boards have no leaders here."""
+
+    @property
+    def seek_cost(self) -> bool:
+        """Whether the searches seek the least cost."""
+        found = [best[0] for best in self.favourites.values() if best]
+        return bool(found) and all(best.expected_cost is not None for best in found)
 
 
 @dataclass(frozen=True, kw_only=True)
