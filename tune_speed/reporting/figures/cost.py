@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.text import counted, significant
 from tune_speed.reporting.figures import facts
+from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
 from tune_speed.reporting.figures.theme import SERIES, Palette
 from tune_speed.reporting.study.view import StudyPart
@@ -64,15 +65,15 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         )
         entries.append((drawn, facts.shortened(kind, NAME_WIDTH)))
     (line,) = panel.plot(
-        [each.cost for each in front],
-        [each.time_s / unit.length_s for each in front],
+        [*(each.cost for each in front), max(each.cost for each in found)],
+        [each.time_s / unit.length_s for each in (*front, front[-1])],
         drawstyle="steps-post",
         color=palette["s1"],
         linewidth=1.6,
         gid="front",
     )
-    panel.set_xscale("log")
-    panel.set_yscale("log")
+    scale(panel.xaxis, [each.cost for each in found])
+    scale(panel.yaxis, [each.time_s / unit.length_s for each in found])
     panel.set_xlabel("expected cost, in the currency of the prices")
     canvas.title(panel, unit.label("expected time with restarts"))
     canvas.legend([*entries, (line, "no other is quicker and cheaper")])

@@ -65,7 +65,7 @@ class StudyPart:
     front: tuple[tuple[float, Row], ...] = ()
     """Of several targets, each that was met with the first row of its board, the lowest first."""
     priced: tuple[Row, ...] = ()
-    """Rows of known cost on the boards of all devices, the cheapest first."""
+    """Of the first part of a workload: rows of known cost on all devices, the cheapest first."""
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -144,11 +144,15 @@ class StudyView:
                 certified=_of(certified, key),
                 is_lower=key not in own,
                 front=self._front(key) if key in own and len(keys) > 1 else (),
-                priced=self._priced(key),
             )
             for key in keys
         ]
-        return tuple(sorted(parts, key=lambda p: (self._least_cost(p.key), -len(p.trials))))
+        parts.sort(key=lambda part: (self._least_cost(part.key), -len(part.trials)))
+        first = {part.key._replace(device=""): part.key for part in reversed(parts)}
+        return tuple(
+            replace(part, priced=self._priced(part.key)) if part.key in first.values() else part
+            for part in parts
+        )
 
     def _priced(self, key: ComparisonKey) -> tuple[Row, ...]:
         alike = [b for b in self.boards if b.key._replace(device=key.device, kind="") == key]
