@@ -93,25 +93,49 @@ def test_a_run_is_stopped_at_the_same_money_whatever_its_devices() -> None:
     policy = policy_of()
     policy.restore(
         finished=[met(n, 1, x=0.1 * n) for n in range(3)],
-        unfinished=[Proposal("t0003", {"x": 0.9, "epochs": 40, "devices": 2})],
+        unfinished=[Proposal("t0003", {"x": 0.9, "epochs": 8, "devices": 2})],
     )
     assert policy.ask().trial_id == "t0003"
     limit_s = policy.favourites[0].expected_s / 2
-    reason = policy.report("t0003", train_s=1.01 * limit_s, step=1, metric=0.1)
+    assert policy.report("t0003", train_s=0.9 * limit_s, step=8, metric=0.1) is None
+    reason = policy.report("t0003", train_s=1.01 * limit_s, step=8, metric=0.1)
     assert reason.startswith("stopped at") and reason.endswith(WORDS)
 
 
-def test_what_cannot_be_cheaper_is_not_proposed() -> None:
-    policy = policy_of()
-    policy.restore(finished=[met(n, 1, x=0.1 * n) for n in range(12)], unfinished=())
-    policy.spent = 0.3
-    for number in range(12, 18):
-        proposal = policy.ask()
-        cost = cost_of(proposal.params).train_s * proposal.params["devices"]
-        assert cost < 1.5 * policy.favourites[0].expected_s, proposal
-        _, outcome = met(number, proposal.params["devices"], proposal.params["epochs"])
-        missed = outcome._replace(status=Status.MISSED)
-        policy.finish(proposal.trial_id, missed)
+def test_it_decides_as_a_policy_by_time_that_is_told_of_money() -> None:
+    """The same search by a second policy, to which all times are told in money from outside."""
+
+    def money_of(params: Mapping[str, Any]) -> Cost:
+        cost = cost_of(params)
+        return Cost(cost.train_s * params["devices"], cost.num_steps)
+
+    limit_s, own = 15.0, {"space": SPACE, "seed": 1, "parts": Parts(audit_share=0.0)}
+    target = SearchTarget(0.9, "fixed_length", limit_s)
+    by_cost = make_policy("time_to_target", target=target, cost_of=cost_of, rates=RATES, **own)
+    target = target._replace(max_train_s=4 * limit_s)
+    told = make_policy("time_to_target", target=target, cost_of=money_of, **own)
+    for number in range(40):
+        by_cost.spent = told.spent = number / 40
+        ours, theirs = by_cost.ask(), told.ask()
+        assert ours is not None and ours == theirs
+        params = ours.params
+        end_s, times = cost_of(params).train_s, params["devices"]
+        end = 1 - 1 / (1 + params["epochs"]) - abs(params["x"] - 0.4)
+        clock, metric = np.array([end_s / 2, end_s]), np.array([end - 0.1, end])
+        status = Status.REACHED if end >= 0.9 else Status.MISSED
+        half = {"step": max(1, params["epochs"] // 2), "metric": float(metric[0])}
+        reason = by_cost.report(ours.trial_id, train_s=end_s / 2, **half)
+        other = told.report(ours.trial_id, train_s=times * end_s / 2, **half)
+        assert reason == (None if other is None else other + WORDS)
+        outcome = Outcome(status, end_s, Curve(clock, metric), planned_s=end_s)
+        by_cost.finish(ours.trial_id, outcome)
+        money_curve = Curve(times * clock, metric)
+        money = outcome._replace(train_s=times * end_s, curve=money_curve, planned_s=times * end_s)
+        told.finish(ours.trial_id, money)
+    favourites = [(each.trial_id, each.expected_cost) for each in by_cost.favourites]
+    assert favourites == [
+        (r.trial_id, pytest.approx(0.001 * r.expected_s)) for r in told.favourites
+    ]
 
 
 def test_on_one_number_of_devices_money_is_time() -> None:
