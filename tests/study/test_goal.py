@@ -65,7 +65,8 @@ def test_a_metric_that_is_no_share_says_its_worst() -> None:
     [
         ("{within: 60s}", "goal", "exactly one of maximise and minimise"),
         ("{maximise: accuracy, minimise: loss, within: 60s}", "goal", "exactly one of"),
-        ("{maximise: accuracy}", "goal.within", "must be given"),
+        ("{maximise: accuracy}", "goal", "within must be given"),
+        ("{minimise: cost, worst: 1.0}", "goal", "within must be given"),
         ("{maximise: accuracy, within: soon}", "goal.within", "must be a duration"),
         ("{maximise: speed, within: 60s}", "goal", "worst must be given for speed"),
     ],
@@ -86,6 +87,32 @@ def test_goal_and_what_it_says_are_not_both_given(name: str) -> None:
 def test_what_a_goal_does_not_go_with_is_refused() -> None:
     until = "search.until={probability_of_better: 0.05}"
     assert "must be left out with a goal" in mistakes(STUDY, until)["search.until"][1]
+
+
+COST = STUDY.replace("goal: {maximise: accuracy, within: 1m30s}", "goal: {minimise: cost}")
+
+
+def test_the_least_cost_is_that_to_the_target_of_the_workload() -> None:
+    text = COST.replace("{dataset: digits}", "{dataset: digits, target: {value: 0.9}}")
+    study = load(text)
+    assert study.seeks_cost and not load(STUDY).seeks_cost
+    assert study.workload == load(text.replace("goal: {minimise: cost}", "")).workload
+    assert "workload.target" in mistakes(COST)
+
+
+def test_what_the_least_cost_does_not_go_with_is_refused() -> None:
+    text = COST.replace("{dataset: digits}", "{dataset: digits, target: {value: 0.9}}")
+    found = mistakes(text, "search.storage=a.journal")
+    assert "must be left out with `goal: {minimise: cost}`" in found["search.storage"][1]
+    source = scan_yaml("goal: {minimise: cost}\nworkload: {target: {value: 0.9}}\nrecipe: {lr: 1}")
+    with pytest.raises(ConfigError, match="must be left out for a training function"):
+        own_study_of(source, packed(own_loop))
+
+
+def test_a_metric_called_cost_has_a_time_within_which_it_is_least() -> None:
+    text = "goal: {minimise: cost, within: 9s, worst: 2.0}\nrecipe: {lr: {low: 0.1, high: 1.0}}\n"
+    target = own_study_of(scan_yaml(text, file="own.yaml"), packed(own_loop)).workload.target
+    assert (target.metric, target.within_s) == ("cost", 9.0)
 
 
 def test_a_training_function_has_goals_too() -> None:

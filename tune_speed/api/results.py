@@ -151,7 +151,7 @@ class Results:
         study: str | None = None,
         kind: str | None = None,
         target: float | None = None,
-        sort: str = "time",
+        sort: str | None = None,
     ) -> pd.DataFrame:
         """Returns the `n` fastest recipes of each leaderboard, one a row.
 
@@ -168,12 +168,12 @@ class Results:
             kind: only `estimate` or `certified`.
             target: only leaderboards of this target, where a study has several.
             sort: by what rows are ranked: expected `time`, `cost` (on one leaderboard of all
-                devices) or `energy`.
+                devices) or `energy`; None: by time, or as the goal of `study` says.
 
         Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
             or does not hold the study.
         """
-        if sort not in ("time", *FIELDS):
+        if sort not in (None, "time", *FIELDS):
             raise ConfigError(f"sort must be one of time, {', '.join(FIELDS)}, but got {sort!r}.")
         if n < 1:
             raise ConfigError(f"n must be 1 or more, but got {n}.")

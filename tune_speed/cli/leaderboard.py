@@ -59,10 +59,11 @@ TargetOption = Annotated[
 ]
 
 SortOption = Annotated[
-    Sort,
+    Sort | None,
     typer.Option(
         "--sort",
-        help="Rank by expected time, cost or energy; by cost, all devices are on one board.",
+        help="Rank by expected time, cost or energy; by cost, all devices are on one board."
+        " Default: time, or what the goal of --study says.",
     ),
 ]
 
@@ -74,7 +75,7 @@ def best(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = Sort.TIME,
+    sort: SortOption = None,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -89,7 +90,7 @@ def best(
 
     common.check_export(export, format_)
     choice = _choice(study, workload, device, kind, where, target)
-    boards = find_boards(choice, top=top, order=sort.value)
+    boards = find_boards(choice, top=top, order=sort)
     form = BoardFormat.JSON if as_json else BoardFormat.TABLE
     common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
     if export is not None:
@@ -105,7 +106,7 @@ def leaderboard(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = Sort.TIME,
+    sort: SortOption = None,
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
     ] = 20,
@@ -143,14 +144,14 @@ def leaderboard(
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and best_of is not None:
         raise ConfigError("--history must be given without --best-of: it has records, not choices.")
-    if history and sort is not Sort.TIME:
+    if history and sort not in (None, Sort.TIME):
         raise ConfigError("--history must be given without --sort: records are of time.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
     else:
-        boards = find_boards(choice, top=top, with_misses=misses, best_of=best_of, order=sort.value)
+        boards = find_boards(choice, top=top, with_misses=misses, best_of=best_of, order=sort)
         shown = _boards_in(form, boards)
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
@@ -124,6 +124,22 @@ def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
         longest[each.study] = max(each.expected_s, before)
         order[each.study, each.trial_id] = longest[each.study]
     return order
+
+
+def on_boards(
+    every: Sequence[Sequence[Recommended]], board_of: Callable[[str, int], ComparisonKey]
+) -> dict[ComparisonKey, list[Recommended]]:
+    """Returns the favourites of each of several targets by board, the first one's board first.
+
+    `board_of` says the board of a trial, by its id, at each target. What is sought by time is on
+    the board of the first favourite; by cost, of which devices meet, each on its own.
+    """
+    found = dict[ComparisonKey, list[Recommended]]()
+    for number, favourites in enumerate(every):
+        for each in favourites:
+            own = favourites[0] if each.expected_cost is None else each
+            found.setdefault(board_of(own.trial_id, number), []).append(each)
+    return found
 
 
 def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:

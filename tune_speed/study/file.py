@@ -21,7 +21,7 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study import settings, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
-from tune_speed.study.goal import GoalConfig, goal_mistakes, with_goal
+from tune_speed.study.goal import GoalConfig, goal_mistakes, seeks_cost, with_goal
 from tune_speed.study.locations import with_locations
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
@@ -80,7 +80,8 @@ class OwnStudySchema(Config):
     workload: Task
     """What must be reached, and in which time."""
     goal: GoalConfig | None = None
-    """The best value of a metric within a training time, in place of the workload's target."""
+    """The least cost to the target in place of the least time, or the best value of a metric within
+    a training time in place of a target."""
     recipe: dict[str, Any]
     """What the function is called with; any value in it may be searched."""
     search: settings.SearchConfig | None = None
@@ -116,6 +117,11 @@ class StudyFile(_File):
     """The tree with the place of each value, for messages."""
     loop: Loop | None = None
     """The training function; None where recipes are searched."""
+
+    @property
+    def seeks_cost(self) -> bool:
+        """Whether the least cost to the target is sought, not the least time."""
+        return seeks_cost(self.tree)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +280,9 @@ def _own_mistakes(tree: Any) -> Iterator[Mistake]:
     yield from name_mistakes(OwnStudySchema, tree, ())
     sections = [name for name in OwnStudySchema.model_fields if name in tree]
     wrong = {name: list(_own_section(name, tree[name])) for name in sections}
+    if seeks_cost(tree):
+        must = "must be left out for a training function, whose devices are not searched"
+        yield Mistake(("goal", "minimise"), must, "cost")
     for mistakes in wrong.values():
         yield from mistakes
     if wrong.get("recipe") == [] and not wrong.get("search"):

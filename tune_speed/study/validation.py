@@ -14,6 +14,7 @@ from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.study import fields
+from tune_speed.study.goal import seeks_cost
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf
 from tune_speed.study.schema import StudySchema
@@ -101,6 +102,9 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
         yield from policy_mistakes(tree["search"] or {})
     if found.get("workload") == found.get("search", []) == []:
         yield from _several_mistakes(tree)
+    if found.get("search") == [] and seeks_cost(tree) and (tree["search"] or {}).get("storage"):
+        must = "must be left out with `goal: {minimise: cost}`: other searches there count time"
+        yield Mistake(("search", "storage"), must, shown(tree["search"]["storage"]))
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:

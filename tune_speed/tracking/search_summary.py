@@ -84,12 +84,11 @@ class Summary:
         `run_ids` are MLflow's by trial.
         """
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
-        found = dict[ComparisonKey, list[Recommended]]()
-        for number, favourites in enumerate((self.favourites, *self.lower)):
-            for each in favourites:
-                key, _ = self._counted[favourites[0].trial_id][number]
-                known = each.model_copy(update={"run_id": run_ids.get(each.trial_id, "")})
-                found.setdefault(key, []).append(known)
+        every = [
+            [r.model_copy(update={"run_id": run_ids.get(r.trial_id, "")}) for r in favourites]
+            for favourites in (self.favourites, *self.lower)
+        ]
+        found = comparability.on_boards(every, lambda i, n: self._counted[i][n][0])
         if self.favourites:
             key = next(iter(found))
             best |= schema.pack_favourites(found.pop(key), key)

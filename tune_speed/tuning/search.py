@@ -15,15 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.core.comparability import board_key, by_target
-from tune_speed.core.errors import StorageError, TuneSpeedError
+from tune_speed.core.comparability import ComparisonKey, board_key, by_target, on_boards
+from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.prices import own_prices
+from tune_speed.core.prices import own_prices, prices_file
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target, Task
 from tune_speed.core.text import counted
 from tune_speed.custom.spec import OwnTask
+from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -49,6 +50,7 @@ from tune_speed.tuning.warm_start import describe, name_of, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import, Optuna half of one.
     from tune_speed.tuning.driver.optuna_journal import OptunaJournal
+    from tune_speed.tuning.policy.cost_clock import Rates
     from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
@@ -147,6 +149,7 @@ def search(
 
             refuse_misfits()
             nodes.settle()
+            rates = _rates(study, nodes)
             study, packing = packed(study, nodes, folder=folder, on_line=on_line)
             carried = {}
             if data is not None:
@@ -181,6 +184,7 @@ def search(
                     observers=observers,
                     step_times=find_step_times(client, uri=uri),
                     identify=identify,
+                    rates=rates,
                 )
                 view = make_view(controller)
                 observers.append(view)
@@ -204,7 +208,7 @@ def search(
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         return SearchResult(
             records=tuple(ledger.records.values()),
-            boards=boards,
+            boards=tuple(ordered(boards, "time" if rates is None else "cost")),
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -222,18 +226,39 @@ def _boards_of(
 
     `favourites` are those of each target, the hardest first.
     """
-    best = {
-        board_key(record): own
-        for number, own in enumerate(favourites)
-        for each in own[:1]
-        for record in list(by_target(ledger.records[each.trial_id]))[number : number + 1]
-    }
+    best = on_boards(favourites, lambda i, n: _board(ledger.records[i], n))
     every = ((None, r) for each in ledger.records.values() for r in by_target(each))
     boards = make_boards(every, favourites=best)
     params = [row.params for board in boards for row in board.rows]
     said = tuple(at_ends(study.space.parameters, params))
     more = {"range_ends": {study.name: said} if said else {}}
     return tuple(board.model_copy(update=more) for board in boards), said
+
+
+def _board(record: TrialRecord, number: int) -> ComparisonKey:
+    return board_key(list(by_target(record))[number])
+
+
+def _rates(study: StudyFile, nodes: "Nodes") -> "Rates | None":
+    """Returns what training costs, where the least cost is sought.
+
+    Raises: ConfigError if nobody knows the price of the device.
+    """
+    from tune_speed.tuning.policy.cost_clock import Rates
+
+    if not study.seeks_cost:
+        return None
+    device = nodes.device_type or nodes.machine().device
+    price = {**own_prices(), **study.search.resources.price_per_hour}.get(device)
+    if price is not None:
+        return Rates(study.space, price)
+    raise ConfigError.of(
+        "goal",
+        f"must have the price of an hour of {device}, as it seeks the least cost",
+        given="none",
+        hint=f'Write a line such as `"{device}": 1.20` into {prices_file()}, or below'
+        " search.resources.price_per_hour.",
+    )
 
 
 def _identify(data: PreparedWorkload | None, task: Task) -> str:

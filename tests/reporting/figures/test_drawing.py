@@ -2,6 +2,7 @@ import itertools
 import random
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tune_speed.reporting.figures import (
 )
 from tune_speed.reporting.figures.theme import SENTINELS
 from tune_speed.reporting.importance.importance import Importance, importance
+from tune_speed.reporting.leaderboard.ranking import make_row
 from tune_speed.reporting.study.view import StudyPart
 
 
@@ -51,7 +53,19 @@ def whole_part() -> StudyPart:
     trials = random_part(40).trials
     hit = next(trial for trial in trials if trial.record.time_to_target_s is not None)
     certified = certified_trial(hit.record.trial_id, [1.0, 2.0, 3.0])
-    return make_part(*trials, certified=[certified])
+    return with_costs(make_part(*trials, certified=[certified]))
+
+
+def with_costs(part: StudyPart) -> StudyPart:
+    """Returns the part with the costs of its hits, in turns on a device and on two."""
+    met = [each for each in part.trials if each.record.time_to_target_s is not None]
+    rows = [make_row(each.record, run_id=None, search=None) for each in met]
+    costs = [
+        {"expected_cost": 1.0 + n, "devices": f"{'2 x ' if n % 2 else ''}{MARKUP[0]}"}
+        for n in range(len(rows))
+    ]
+    every = zip(rows, costs, strict=True)
+    return replace(part, priced=tuple(row.model_copy(update=cost) for row, cost in every))
 
 
 @pytest.fixture
@@ -203,7 +217,7 @@ def odd_part() -> StudyPart:
         trials.append(viewed(trial.record.model_copy(update=changes), has_curve=True))
     hits = [trial for trial in trials if trial.record.time_to_target_s is not None]
     certified = [certified_trial(hit.record.trial_id, [1.0, 2.0, 3.0]) for hit in hits]
-    return make_part(*trials, certified=certified)
+    return with_costs(make_part(*trials, certified=certified))
 
 
 @EVERY

@@ -18,6 +18,7 @@ from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
 from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
 from tune_speed.reporting.figures.contour import CONTOUR
+from tune_speed.reporting.figures.cost import COST
 from tune_speed.reporting.figures.curves import CURVES
 from tune_speed.reporting.figures.facts import shortened
 from tune_speed.reporting.figures.front import FRONT
@@ -41,6 +42,7 @@ HEADING = 38.0
 FIGURES: dict[str, FigureKind] = {
     "best_so_far": BEST_SO_FAR,
     "front": FRONT,
+    "cost": COST,
     "parallel": PARALLEL,
     "curves": CURVES,
     "importance": IMPORTANCE,

@@ -43,21 +43,23 @@ def find_boards(
     top: int,
     with_misses: bool = False,
     best_of: str | None = None,
-    order: str = "time",
+    order: str | None = None,
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    `order` says by what rows are ranked, see `ordered`. Of each choice that the parameter `best_of`
+    `order` says by what rows are ranked, see `ordered`; None: by cost where the trials of a single
+    study are wanted, which seeks that, else by time. Of each choice that the parameter `best_of`
     had, only the best row is left, with its rank. A search for several targets has a board for
     each, of which all of its trials are read.
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
-    if best_of is not None or order != "time":
-        every = ordered(find_boards(choice, top=sys.maxsize, with_misses=with_misses), order)
-        return [_best_of_each(board, best_of, top=top) for board in every]
     is_whole = with_misses or choice.where is not None
     leaders = _leaders(choice, top=1 if is_whole else top)
+    order = order or ("cost" if choice.study and leaders.seek_cost else "time")
+    if best_of is not None or order != "time":
+        every = find_boards(choice, top=sys.maxsize, with_misses=with_misses, order="time")
+        return [_best_of_each(board, best_of, top=top) for board in ordered(every, order)]
     if is_whole or leaders.has_lower:
         boards = _boards_of_all(choice, leaders, top=top, with_misses=with_misses)
     else:

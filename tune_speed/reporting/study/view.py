@@ -4,6 +4,7 @@ A study's trials are split into parts whose figures may be compared: a part is o
 protocol and one device. Nothing is ever drawn or ranked across parts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -63,6 +64,8 @@ class StudyPart:
     """Whether its trials, all of another part, were to reach a harder target."""
     front: tuple[tuple[float, Row], ...] = ()
     """Of several targets, each that was met with the first row of its board, the lowest first."""
+    priced: tuple[Row, ...] = ()
+    """Of the first part of a workload: rows of known cost on all devices, the cheapest first."""
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -127,6 +130,8 @@ class StudyView:
     def parts(self) -> tuple[StudyPart, ...]:
         """The trials, split into what may be compared; the part with the most trials first.
 
+        Where the least cost is sought, that of the cheapest is first.
+
         Each lower one of several targets has a part of its own, of the same trials.
         """
         trials, certified = _by_target(self.trials), _by_target(self.certified)
@@ -142,7 +147,24 @@ class StudyView:
             )
             for key in keys
         ]
-        return tuple(sorted(parts, key=lambda part: -len(part.trials)))
+        parts.sort(key=lambda part: (self._least_cost(part.key), -len(part.trials)))
+        first = {part.key._replace(device=""): part.key for part in reversed(parts)}
+        return tuple(
+            replace(part, priced=self._priced(part.key)) if part.key in first.values() else part
+            for part in parts
+        )
+
+    def _priced(self, key: ComparisonKey) -> tuple[Row, ...]:
+        alike = [b for b in self.boards if b.key._replace(device=key.device, kind="") == key]
+        rows = [r for b in alike for r in b.rows if b.kind == "estimate" and r.rank is not None]
+        known = [(row.expected_cost, n, row) for n, row in enumerate(rows) if row.expected_cost]
+        return tuple(row for _, _, row in sorted(known))
+
+    def _least_cost(self, key: ComparisonKey) -> float:
+        """Returns the least expected cost that a search recommends there, where it seeks that."""
+        own = [b.recommended for b in self.boards if b.key._replace(kind="") == key]
+        costs = [each.expected_cost for each in own if each and each.expected_cost is not None]
+        return min(costs, default=math.inf)
 
     def _front(self, key: ComparisonKey) -> tuple[tuple[float, Row], ...]:
         lower = {(e.value, e.workload_hash) for t in self.trials for e in t.record.lower_targets}

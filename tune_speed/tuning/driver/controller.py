@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import (
@@ -47,6 +47,9 @@ from tune_speed.tuning.policy.base import (
     Proposal,
     params_key,
 )
+
+if TYPE_CHECKING:  # With the policies it imports SciPy.
+    from tune_speed.tuning.policy.cost_clock import Rates
 
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
@@ -84,17 +87,19 @@ class SearchController:
         step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
         identify: Callable[[Task], str] | None = None,
+        rates: "Rates | None" = None,
     ) -> None:
         """Takes over what the ledger, which is open, holds.
 
         `workload_hash` identifies the workload with its data, each trial gets `allotment`, and
         observers every event. `step_times` are windows that earlier studies measured, `now`
         is a monotonic clock [s]. `identify` gives the hash of the workload with another target, or
-        raises a ConfigError if it is none; None: it stays.
+        raises a ConfigError if it is none; None: it stays. `rates` say what training costs,
+        where the least cost is sought.
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self.now = allotment, observers, now
-        self._identify = identify
+        self._identify, self._rates = identify, rates
         self._lower_targets = self._find_lower_targets()
         self.is_paused = is_paused(ledger.answers.values())
         self.stood_s = 0.0
@@ -163,6 +168,7 @@ class SearchController:
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back, until=search.until),
+            rates=self._rates,
         )
 
     def _prior_trials(self) -> list[PriorTrial]:
@@ -449,10 +455,10 @@ class SearchController:
                 continue
             sure = [each.high_s / each.low_s for each in run.step_times if each.low_s > 0]
             overlap = math.sqrt(max(sure, default=1.0))
-            first_s = next(iter(found.values()))[1] if found else favourite.expected_s
-            if favourite.expected_s <= first_s * overlap**2:
+            first = next(iter(found.values()))[1] if found else favourite.expected
+            if favourite.expected <= first * overlap**2:
                 keys = tuple(each.key for each in run.step_times)
-                found.setdefault(keys, (record, favourite.expected_s))
+                found.setdefault(keys, (record, favourite.expected))
         rivals = tuple(record for record, _ in found.values())[:MOST_RIVALS]
         return rivals if len(rivals) > 1 else ()
 

@@ -1,0 +1,93 @@
+"""A study that seeks the least cost: its boards, what is certified of it, and what it refuses."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from making import make_record
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Recommended, TrialRecord
+from tune_speed.experiments.certification.certify import find_estimates
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.study.settings import SearchConfig
+from tune_speed.study.space import SearchSpace
+from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking.reader.leaders import find_leaders
+from tune_speed.tuning import search
+
+PRICES = {"H200": 3.6}
+
+
+def record_of(number: int, time_s: float, device: str) -> TrialRecord:
+    made = make_record(f"t{number:04}", time_s=time_s, device=device, params={"lr": number})
+    recipe = {"model": "resnet20", "optimizer": {"sgd": {"lr": 1.0 + number}}, "epochs": 1}
+    return made.model_copy(update={"prices": PRICES, "recipe": {**recipe, "batch_size": 32}})
+
+
+def recommended(number: int, expected_s: float, cost: float | None) -> Recommended:
+    known = {"study": "study", "runs": 4, "hits": 4, "chance": 1.0}
+    known |= {"chance_low": 0.9, "chance_high": 1.0}
+    name = f"t{number:04}"
+    return Recommended(trial_id=name, expected_s=expected_s, expected_cost=cost, **known)
+
+
+@pytest.fixture(params=[True, False], ids=["by cost", "by time"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A store of a search in which 9 s on two devices were luck: 18 s are expected."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
+    tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
+    for each in (record_of(0, 24.0, "H200"), record_of(1, 9.0, "2 x H200")):
+        tracker.trial_finished(record=each)
+    costs = (0.024, 0.036) if request.param else (None, None)
+    best = recommended(0, 24.0, costs[0]), recommended(1, 18.0, costs[1])
+    tracker.recommend(best if request.param else best[::-1])
+    assert tracker.close(timeout_s=60) == ()
+    return uri, request.param
+
+
+def test_boards_of_the_study_go_by_cost_where_it_seeks_that(store: Any) -> None:
+    uri, by_cost = store
+    boards = find_boards(Choice(uri=uri, study="study"), top=5)
+    assert [board.order for board in boards] == (["cost"] if by_cost else ["time"] * 2)
+    if by_cost:
+        (board,) = boards
+        assert board.recommended is not None and board.recommended.trial_id == "t0000"
+        costs = [(row.trial_id, row.expected_cost) for row in board.rows]
+        # By the luck of its only run the other would cost 0.018.
+        assert [name for name, _ in costs] == ["t0000", "t0001"]
+        assert [cost for _, cost in costs] == pytest.approx([0.024, 0.036])
+    of_all, by_time = (find_boards(Choice(uri=uri), top=5, order=o) for o in (None, "time"))
+    assert [board.order for board in of_all] == ["time"] * 2 and of_all == by_time
+
+
+def test_what_is_certified_is_of_the_devices_that_are_recommended(store: Any) -> None:
+    from tune_speed.experiments.certification.certify import _device_of_least_cost
+
+    uri, by_cost = store
+    device = _device_of_least_cost(find_leaders(uri, study="study", top=1).favourites)
+    assert device == ("H200" if by_cost else None)
+    if by_cost:
+        (found,) = find_estimates(uri, "study", device)
+        assert found.record.trial_id == "t0000"
+    else:
+        with pytest.raises(ConfigError, match="Choose with --device"):
+            find_estimates(uri, "study", None)
+
+
+def test_without_a_price_the_search_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_PRICES", str(file := tmp_path / "prices.yaml"))
+    nodes: Any = SimpleNamespace(device_type=None, machine=lambda: SimpleNamespace(device="H200"))
+    space = SearchSpace.from_tree({"devices": {"choices": [2, 4]}})
+    study: Any = SimpleNamespace(seeks_cost=True, space=space, search=SearchConfig())
+    with pytest.raises(ConfigError, match="the price of an hour of H200") as caught:
+        search._rates(study, nodes)
+    assert str(file) in str(caught.value)
+    file.write_text("H200: 3.6\n")
+    rates = search._rates(study, nodes)
+    assert rates is not None and rates.least_per_s == pytest.approx(0.002)
+    study.seeks_cost = False
+    assert search._rates(study, nodes) is None
