@@ -3,12 +3,14 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from making import make_evaluation, make_record, make_run
+from rich.table import Table
 
 from tune_speed.api.forecasted import SHARES, Forecasted
 from tune_speed.cli import main
@@ -107,3 +109,16 @@ def test_the_command_prints_a_table_or_json(
     assert "likely within the budget left (8 whole runs, best accuracy 0.8800)" in shown
     assert "hold less" not in shown and "hold less" in command("--time-budget", "2m")
     assert "met by t0006" in command("--target", "0.87")
+
+
+def test_a_goal_has_no_column_of_chances(uri: str) -> None:
+    found = Forecasted.of(uri, "mine")
+    sought = found.target.model_copy(update={"within_s": 60.0})
+    of_target, of_goal = (
+        [column.header for column in part.columns]
+        for each in (found, replace(found, target=sought))
+        for part in each.parts()
+        if isinstance(part, Table)
+    )
+    assert "chance" in of_target
+    assert of_goal == [header for header in of_target if header != "chance"]

@@ -13,7 +13,7 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.forecast import CHECKED_RATIO, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
-from tune_speed.core.text import ABSENT, counted, duration
+from tune_speed.core.text import counted, duration
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.status import StudyStatus, glance
 from tune_speed.study.settings import parse_duration_s
@@ -129,13 +129,14 @@ class Forecasted(Shown):
         elif self.met_by is None:
             said = f"{self.target.words}: {self.chance:.0%} likely within the budget left ({known})"
             said += f"\nfirst hit in {middle} (80 %: {low} to {high})"
-        table = Table("search for", "trials", "chance", f"best {metric}", "80 %", box=box.SIMPLE)
+        chance = [] if is_best else ["chance"]
+        table = Table("search for", "trials", *chance, f"best {metric}", "80 %", box=box.SIMPLE)
         for row in self.rows:
             low_end, high_end = sorted((row.best.low, row.best.high))
             table.add_row(
                 duration(row.after_s),
                 f"{row.trials:.0f}",
-                ABSENT if is_best else f"{row.chance:.0%}",
+                *(f"{row.chance:.0%}" for _ in chance),
                 f"{row.best.middle:.4f}",
                 f"{low_end:.4f}–{high_end:.4f}",
             )
