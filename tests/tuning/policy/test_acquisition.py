@@ -177,6 +177,34 @@ def test_cost_is_a_coordinate_in_which_a_factor_of_twenty_is_a_whole_range() -> 
     assert unknown.points(units[:2], np.array([1.0, NAN]))[:, 2] == pytest.approx([1.0, 1.0])
 
 
+def test_a_slow_networks_cost_is_no_longer_run_of_it() -> None:
+    """Costs are a network's factor times the epochs: left over are the epochs, for each network."""
+    tree = {
+        "model": {"choices": ["a", "b", "c"]},
+        "epochs": {"low": 1.0, "high": 20.0, "log": True},
+    }
+    encoder = Encoder(SearchSpace.from_tree(tree))
+    units = np.random.default_rng(2).random((60, 2))
+
+    def costs(units: FloatArray) -> FloatArray:
+        params = encoder.params(units)
+        factors = {"a": 1.0, "b": 9.0, "c": 0.2}
+        return np.array([factors[p["model"]] * p["epochs"] for p in params])
+
+    model = Model(
+        encoder,
+        evidence_of(60, units=units, costs=costs(units)),
+        has_cost=True,
+        settings=AcquisitionSettings(),
+        rng=np.random.default_rng(0),
+    )
+    # The same length of each network, then a run of 20 times as many epochs.
+    same = np.array([[1 / 6, 0.0], [3 / 6, 0.0], [5 / 6, 0.0], [1 / 6, 1.0]])
+    column = model.points(same, costs(same))[:, -1]
+    assert np.ptp(column[:3]) < 0.02
+    assert column[3] - column[0] == pytest.approx(math.log(20) / 3)
+
+
 def shares_of(values: FloatArray) -> FloatArray:
     """Returns the shares of the noise: less the further from the target, a twentieth at least."""
     return np.maximum(np.exp(-2 * np.abs(values)), 0.05)

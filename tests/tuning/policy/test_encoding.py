@@ -203,3 +203,17 @@ def test_two_numbers_or_mixed_choices_are_names(choices: list[Any]) -> None:
     encoder = encoder_of(x={"choices": choices})
     assert encoder.num_dims == len(choices)
     assert apart(encoder, {"x": choices[0]}, {"x": choices[1]}) == pytest.approx(1.0)
+
+
+def test_slopes_of_choices_are_what_they_add_next_to_what_else_does() -> None:
+    tree = {"model": {"choices": ["a", "b", "c"]}, "x": {"low": 0.0, "high": 1.0}}
+    encoder = Encoder(SearchSpace.from_tree(tree))
+    units = np.random.default_rng(0).random((200, 2))
+    adds = np.array([0.0, 2.0, -1.0])[np.floor(3 * units[:, 0]).astype(int)]
+    slopes = encoder.choice_slopes(units, adds + 5 * units[:, 1])
+    added = encoder.points(np.array([[1 / 6, 0.9], [3 / 6, 0.1], [5 / 6, 0.5]])) @ slopes
+    assert added - added[0] == pytest.approx([0.0, 2.0, -1.0], abs=0.02)
+    # Without choices, or without values, nothing is due to them.
+    assert not encoder.choice_slopes(units[:0], adds[:0]).any()
+    numbers = Encoder(SearchSpace.from_tree({"x": tree["x"], "n": {"choices": [1, 2, 3]}}))
+    assert not numbers.choice_slopes(units, adds).any()

@@ -110,7 +110,8 @@ class AcquisitionSettings:
     margin: float = 0.5
     """How far beyond the best so far θ lies."""
     cost_feature: bool = True
-    """Whether the cost is an input of the model, next to the configuration."""
+    """Whether the cost is an input of the model, next to the configuration, less what is due to
+    choices: a longer run of a network comes nearer the target, that of a slower one does not."""
     least_gain: float = 0.003
     """Gain, of ln E*, that another run of what was tried must promise."""
     least_share: float = 0.05
@@ -138,6 +139,8 @@ class Model:
         known = evidence.costs[~np.isnan(evidence.costs)]
         self.usual_cost = float(np.median(known)) if len(known) else 1.0
         self._longest_cost = float(known.max()) if len(known) else 1.0
+        at = evidence.units[~np.isnan(evidence.costs)]
+        self._slowness = encoder.choice_slopes(at, np.log(np.maximum(known, 1e-9)))
         # Clocks differ between runs of a configuration, which must be the same point.
         self._costs: dict[bytes, float] = {}
         for units, cost in zip(evidence.units, evidence.costs, strict=True):
@@ -185,8 +188,8 @@ class Model:
         )
         cost = self.likely_s(costs)
         # A factor of 20 in cost counts as much as a whole range.
-        column = 1 + np.log(np.maximum(cost, 1e-9) / self._longest_cost) / 3
-        return np.column_stack([points, column])
+        log_cost = np.log(np.maximum(cost, 1e-9) / self._longest_cost) - points @ self._slowness
+        return np.column_stack([points, 1 + log_cost / 3])
 
     def likely_s(self, costs: FloatArray) -> FloatArray:
         """Returns costs (M,) [s], the usual one where they are not known."""

@@ -30,6 +30,8 @@ BoolArray = npt.NDArray[np.bool_]
 # Numbers that span this factor are spaced by their logarithm: 64, 128, 256.
 LOG_FACTOR = 4.0
 UNUSED = 0.5
+# Less than a single run counts, so that a dozen runs tell networks of other speeds apart.
+RIDGE = 0.1
 
 
 class Encoder:
@@ -76,6 +78,21 @@ class Encoder:
         for axis, values, active in zip(self._axes, snapped, self._active(snapped), strict=True):
             columns.append(np.where(active[:, None], axis.coordinates(values), UNUSED))
         return np.concatenate(columns, axis=1) if columns else np.zeros((len(units), 0))
+
+    def choice_slopes(self, units: FloatArray, values: FloatArray) -> FloatArray:
+        """Returns what each choice without an order adds to values (N,) at units (N, P): (D,).
+
+        By ridge regression on all coordinates of the points; 0 for those of other parameters.
+        """
+        widths = [axis.width for axis in self._axes]
+        is_choice = np.repeat([width > 1 for width in widths], widths).astype(bool)
+        if not len(units) or not is_choice.any():
+            return np.zeros(self.num_dims)
+        points = self.points(units)
+        points -= points.mean(axis=0)
+        squares = points.T @ points + RIDGE * np.eye(self.num_dims)
+        slopes = np.linalg.solve(squares, points.T @ (values - values.mean()))
+        return np.where(is_choice, slopes, 0.0)
 
     def _active(self, snapped: Sequence[FloatArray]) -> list[BoolArray]:
         active: list[BoolArray] = []
