@@ -217,21 +217,3 @@ def test_export_of_a_filtered_row_has_the_cost_of_the_whole_search(
 
 def test_no_row_is_exit_code_1(call: Call) -> None:
     assert "No trial" in call("best", "--device", "abacus", code=1)
-
-
-def test_best_per_shows_one_row_of_each_choice_and_refuses_what_no_recipe_has(call: Call) -> None:
-    (board,) = json.loads(
-        call(
-            "leaderboard",
-            "--study",
-            "on-cpu",
-            "--best-per",
-            "optimizer",
-            "--kind",
-            "estimate",
-            "--json",
-        )
-    )
-    assert [row["params"]["optimizer"] for row in board["rows"]] == ["adamw", "sgd"]
-    assert "did you mean `optimizer`" in call("leaderboard", "--best-per", "optimiser", code=2)
-    assert "without --best-per" in call("leaderboard", "--history", "--best-per", "model", code=2)
