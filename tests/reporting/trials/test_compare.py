@@ -64,7 +64,7 @@ def test_equal_times_are_a_tie() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("device", "NVIDIA H200", "device: cpu (1 threads, test) | NVIDIA H200"),
+        ("device", "NVIDIA H200", "device: cpu (1 thread, test) | NVIDIA H200"),
         ("workload_name", "cifar10", "workload: digits | cifar10"),
         ("workload_hash", "other", "workload_hash: wwwwwwwwwwwwwwww | other"),
         ("protocol_version", 1, "protocol_version: 2 | 1"),
@@ -132,6 +132,13 @@ def test_the_table_shows_names_as_they_are_but_no_control_characters() -> None:
     shown = captured.get()
     assert "<script>alert(1)</script>|[red]" in shown
     assert "\x1b[2J" not in shown
+
+
+def test_people_read_one_thread_and_files_the_device_as_records_name_it() -> None:
+    found = table(compare_records([trial("t0000"), trial("t0001")]), "result")
+    assert found["device"] == ("cpu (1 threads, test)",) * 2
+    assert comparison.text_of("cpu (1 threads, test)") == "cpu (1 thread, test)"
+    assert comparison.raw_of("cpu (1 threads, test)") == "cpu (1 threads, test)"
 
 
 def test_json_has_unrounded_figures_and_says_why_nothing_is_ranked() -> None:

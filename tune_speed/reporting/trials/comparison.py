@@ -17,7 +17,7 @@ from rich.text import Text
 from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.config import flatten
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import printable
+from tune_speed.core.text import device_text, printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_boards
 from tune_speed.reporting.table import Column, Section, Table, escape_markdown
 from tune_speed.tracking.columns import BoardColumns, columns_of, values_of
@@ -63,9 +63,8 @@ class Comparison:
         if not self.why_not:
             return ""
         differences = "; ".join(f"{k}: {' | '.join(map(str, v))}" for k, v in self.why_not.items())
-        return printable(
-            f"these results are not comparable and not ranked, as they differ in {differences}"
-        )
+        said = f"these results are not comparable and not ranked, as they differ in {differences}"
+        return printable(device_text(said))
 
 
 def compare_records(
@@ -229,7 +228,9 @@ def text_of(value: Any) -> str:
         return ABSENT
     if isinstance(value, float):
         return f"{value:.4g}"
-    return printable(value if isinstance(value, str) else json.dumps(value, default=str))
+    return printable(
+        device_text(value if isinstance(value, str) else json.dumps(value, default=str))
+    )
 
 
 def markdown_of(value: Any) -> str:
