@@ -8,7 +8,7 @@ from typing import Any
 from tune_speed.core import stats
 from tune_speed.core.comparability import sign_of, target_of
 from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRecord
-from tune_speed.core.text import INFINITE, counted, fixed, percent, seconds
+from tune_speed.core.text import INFINITE, counted, device_text, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
 CONFIDENCE = 0.95
@@ -160,7 +160,8 @@ def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None
 
 def headline(record: TrialRecord) -> str:
     """Returns task and device in words."""
-    return f"{record.workload_name}: {target_of(record.workload).words} on {record.device}"
+    place = device_text(record.device)
+    return f"{record.workload_name}: {target_of(record.workload).words} on {place}"
 
 
 def _quality(found: Statistics) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import device_text
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets
@@ -67,7 +68,8 @@ def log_best_model(
     assert final is not None and final.accuracy is not None
     if found["accuracy"] == final.accuracy:
         return line
-    return f"{line} on this machine's CPU, {final.accuracy:.4f} in the trial on {best.device}"
+    there = f"{final.accuracy:.4f} in the trial on {device_text(best.device)}"
+    return f"{line} on this machine's CPU, {there}"
 
 
 def main() -> None:

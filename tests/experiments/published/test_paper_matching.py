@@ -89,7 +89,7 @@ def test_a_technique_that_the_source_lacks_is_said():
 def test_device_part_images_and_target_are_said():
     [row, *_] = paper_rows(shipped("seed_resnet20", 0))
     assert row.differs == (
-        "device 1080 Ti there, cpu (1 threads, test) here",
+        "device 1080 Ti there, cpu (1 thread, test) here",
         "test part there, validation part here",
         "50000 training images there, 45000 here",
         "no target there, accuracy 0.91 here",

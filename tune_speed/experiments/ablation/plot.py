@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.text import percent
+from tune_speed.core.text import device_text, percent
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.footnotes import kind_words
 from tune_speed.experiments.ablation.result import GAINS, AblationResult, ArmResult, Response
@@ -95,7 +95,7 @@ def _title(result: AblationResult) -> str:
     time = "" if base.epoch_s.mean is None else f"{base.epoch_s.mean:.3g} s an epoch"
     score = "" if base.accuracy.mean is None else f"accuracy {base.accuracy.mean:.4f}"
     facts = ", ".join(fact for fact in (time, score) if fact)
-    text = f"{result.study}{part}, on {result.device}; base: {facts}; "
+    text = f"{result.study}{part}, on {device_text(result.device)}; base: {facts}; "
     return f"{text}{percent(result.confidence)} intervals over up to {base.n} seeds"
 
 

@@ -15,6 +15,7 @@ from tune_speed.core.text import (
     ABSENT,
     INFINITE,
     counted,
+    device_text,
     factor,
     fixed,
     percent,
@@ -150,7 +151,7 @@ def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
 def title(result: AblationResult) -> str:
     """Returns what was ablated, how, and where."""
     part = f", {result.part}" if result.part else ""
-    where = f" on {result.device}" if result.device else ""
+    where = f" on {device_text(result.device)}" if result.device else ""
     goal = f"{result.metric} {SIGNS[result.target_mode]} {result.target:g}"
     return (
         f"{result.study}{part}: {result.workload_name}, {goal}{where};"

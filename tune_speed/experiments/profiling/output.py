@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.text import ABSENT, fixed, printable
+from tune_speed.core.text import ABSENT, device_text, fixed, printable
 from tune_speed.experiments.profiling.result import Advice, Bounds, ProfileResult
 from tune_speed.reporting.plot_style import COLOURS, folded, log_scales, write_figure
 from tune_speed.reporting.table import Column, Table
@@ -186,8 +186,8 @@ def title(found: ProfileResult) -> str:
     batch = f"{found.batch_size} × {found.accumulation_steps}"
     size = f"{found.image_height_pixels}x{found.image_width_pixels} pixels"
     return (
-        f"{found.name}: {found.workload_name} on {found.device}; {found.precision}, batches of"
-        f" {batch} at {size}, loader {found.loader}"
+        f"{found.name}: {found.workload_name} on {device_text(found.device)}; {found.precision},"
+        f" batches of {batch} at {size}, loader {found.loader}"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import device_text
 from tune_speed.experiments.published import published
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
@@ -160,7 +161,8 @@ def _circumstances(setting: published.Setting, record: TrialRecord) -> Iterator[
     if setting.hardware and setting.hardware.lower() in record.device.lower():
         yield True, f"device {setting.hardware}"
     else:
-        yield False, f"device {setting.hardware or 'not named'} there, {record.device} here"
+        here = device_text(record.device)
+        yield False, f"device {setting.hardware or 'not named'} there, {here} here"
     part, ours = setting.evaluated_on, record.evaluated_on
     yield part == ours, f"{part} part" if part == ours else f"{part} part there, {ours} part here"
     split = record.workload.get("split") or {}

@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from tune_speed.core.records import Record, Status
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, device_text
 from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
 from tune_speed.experiments.replication import figures
@@ -242,7 +242,7 @@ def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> 
     if profile != FULL:
         return f"profile `{profile}` is another scale"
     if figure == "epoch_s":
-        return f"seconds of another device: ours is {result.device}"
+        return f"seconds of another device: ours is {device_text(result.device)}"
     if figure == "peak_memory_gib" and result.device.startswith("cpu"):
         return "ours is the main memory of the process, not a GPU's"
     return ""
