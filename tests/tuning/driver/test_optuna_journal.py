@@ -158,6 +158,12 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200] + b'{"half')
 
 
+def _killed_between_attributes(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if b'"status"' in line)
+    path.write_bytes(b"".join(lines[: last + 1]))
+
+
 def _emptied(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -166,7 +172,9 @@ def _foreign(path: Path) -> None:
     path.write_text("not a journal\n")
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, _cut, _emptied, _foreign])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, _cut, _killed_between_attributes, _emptied, _foreign]
+)
 def test_a_journal_that_was_lost_or_damaged_is_made_again_from_the_records(
     study: StudyFile, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -178,6 +186,7 @@ def test_a_journal_that_was_lost_or_damaged_is_made_again_from_the_records(
     damage(tmp_path / JOURNAL)
     with journal_of(study, tmp_path, records) as journal:
         run_trial(journal, records, record_of(3))
+    assert journal.news() == []
     trials = opened(tmp_path).trials
     assert [trial.params for trial in trials[:3]] == before
     assert len(trials) == 4

@@ -15,6 +15,7 @@ lines are there. The ledger is the record: a journal that lacks trials or cannot
 again from it. A thread writes, as each entry takes milliseconds.
 """
 
+import math
 import os
 import queue
 import threading
@@ -122,7 +123,8 @@ class OptunaJournal:
         except Exception:  # Whatever Optuna says of a damaged file: it is written anew.
             storage, trials = None, []
         ended = [trial.user_attrs for trial in trials if "status" in trial.user_attrs]
-        self._values = {each["trial_id"]: each["value_s"] for each in ended}
+        # Attributes are written one after the other: a driver may be killed between two.
+        self._values = {each["trial_id"]: each.get("value_s", math.nan) for each in ended}
         if storage is None or self._values != times_s:
             self._write_all(records)
             return
