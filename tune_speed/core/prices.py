@@ -36,6 +36,14 @@ def own_prices() -> Mapping[str, float]:
     return _read(file, changed_at)
 
 
+def price_of(device_type: str, stated: Mapping[str, float]) -> float | None:
+    """Returns the price of an hour of one device: the study file's `stated` before the user's.
+
+    None: nobody knows it. Raises: ConfigError if the user's file is none.
+    """
+    return {**own_prices(), **stated}.get(device_type)
+
+
 @cache
 def _read(file: Path, changed_at: int) -> Mapping[str, float]:
     try:

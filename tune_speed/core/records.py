@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
-from tune_speed.core.prices import Prices, own_prices
+from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import RecordedRecipe, with_present_names
 from tune_speed.core.text import counted, significant
 
@@ -378,8 +378,7 @@ class TrialRecord(Record):
     @property
     def price_per_hour(self) -> float | None:
         """Price of an hour on its devices, the study file's before the user's; None: not known."""
-        prices = {**own_prices(), **self.prices}
-        return _product(prices.get(self.device_type), self.num_devices)
+        return _product(price_of(self.device_type, self.prices), self.num_devices)
 
     def cost_of(self, time_s: float | None) -> float | None:
         """Returns time / 3600 · price per hour; None: not known."""

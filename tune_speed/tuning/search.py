@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tune_speed.core.comparability import ComparisonKey, board_key, by_target, on_boards
 from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.prices import own_prices, prices_file
+from tune_speed.core.prices import own_prices, price_of, prices_file
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target, Task
@@ -249,7 +249,7 @@ def _rates(study: StudyFile, nodes: "Nodes") -> "Rates | None":
     if not study.seeks_cost:
         return None
     device = nodes.device_type or nodes.machine().device
-    price = {**own_prices(), **study.search.resources.price_per_hour}.get(device)
+    price = price_of(device, study.search.resources.price_per_hour)
     if price is not None:
         return Rates(study.space, price)
     raise ConfigError.of(
