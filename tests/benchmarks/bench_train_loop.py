@@ -11,9 +11,11 @@ is that of the medians of images per second, ours over the other's: above 1.0, o
 Beside it stand the quartiles of the ratios of single rounds.
 
 - `ours`: `train`, with the resident loader and what `--ours-set` says; `graph` and `compile` are
-  the same with `cuda_graph` and with `compile`.
+  the same with `cuda_graph` and with `compile`, `graph_compiled` with both.
 - `minimal`: a hand-written loop over images that stay on the device. `--allocator ours` gives it
   the malloc settings of our trial processes too, so that what is left is the loop alone.
+- `minimal_compiled`: the same with `torch.compile(mode="reduce-overhead")`, which records CUDA
+  graphs of forward and backward, and with torch's fused SGD.
 - `timm`: what timm's train.py does in a micro-batch, with timm's own parts: `create_loader` with
   its prefetcher, `create_optimizer_v2`, `create_scheduler_v2`, `AverageMeter`. As there, the loss
   is read back in each micro-batch, and images come one by one from a data set, as from
@@ -64,11 +66,12 @@ NUM_IMAGES, NUM_CLASSES, SIZE = 4096, 10, 32
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 LR, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
 TIMM_WORKERS = {"timm": 4, "timm_0": 0}
-OTHERS = ("minimal", *TIMM_WORKERS)
+OTHERS = ("minimal", "minimal_compiled", *TIMM_WORKERS)
 WAYS: dict[str, dict[str, Any]] = {
     "ours": {},
     "graph": {"cuda_graph": True},
     "compile": {"compile": True},
+    "graph_compiled": {"cuda_graph": True, "compile": True},
 }
 """Ways of ours to compute a step, as fields of the recipe."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -134,7 +137,7 @@ class Row(NamedTuple):
     def line(self) -> str:
         return (
             f"{self.model:15} {self.precision:9} {self.layout:6} {self.rounds:3}"
-            f" {self.ours_per_s:9.1f} {self.other_per_s:9.1f} {self.way:8} {self.other:8}"
+            f" {self.ours_per_s:9.1f} {self.other_per_s:9.1f} {self.way:14} {self.other:16}"
             f" {self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"
         )
 
@@ -269,9 +272,11 @@ def make_scaler(arguments: argparse.Namespace, device: torch.device) -> torch.am
 def minimal_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
     """Yields the seconds of the given number of steps of a plain PyTorch loop."""
     model, memory_format = plain_model(arguments, device)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
-    )
+    is_compiled = arguments.side == "minimal_compiled"
+    if is_compiled:
+        model.compile(mode="reduce-overhead")
+    rates = {"lr": LR, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
+    optimizer = torch.optim.SGD(model.parameters(), nesterov=True, fused=is_compiled, **rates)
     images = torch.from_numpy(random_images(NUM_IMAGES).pixels).permute(0, 3, 1, 2)
     images = images.contiguous(memory_format=memory_format).to(device)
     labels = torch.from_numpy(random_images(NUM_IMAGES).labels).to(device)
@@ -364,6 +369,7 @@ def timm_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[
 SPANS = {
     **dict.fromkeys(WAYS, our_spans),
     "minimal": minimal_spans,
+    "minimal_compiled": minimal_spans,
     **dict.fromkeys(TIMM_WORKERS, timm_spans),
 }
 

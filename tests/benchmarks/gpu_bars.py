@@ -259,7 +259,22 @@ def short_rows(records: Sequence[Mapping[str, Any]], search_s: float, trials: in
         Row("trials an hour, first to last", round(3600 * count / whole), n=count),
         Row("trials an hour, whole command", round(3600 * count / search_s), n=count),
         Row("share that is no training", round(share, 3), "< 0.2", share < 0.2, len(later)),
+        *(
+            Row(
+                f"{span} of a trial", quartiles([spans_of(r)[span] for r in later], 3), n=len(later)
+            )
+            for span in spans_of(later[0])
+        ),
     ]
+
+
+def spans_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the seconds of a trial's clocks, and what passed between them."""
+    run = record["runs"][-1]
+    clocks = {name: value for name, value in run["clocks"].items() if name != "train_s"}
+    wall_s, passed_s = clocks.pop("wall_s"), run["shared_train_s"]
+    clocks["rest_s"] = wall_s - passed_s - sum(clocks.values())
+    return {"shared_train_s": passed_s, **clocks}
 
 
 def seconds(moment: str) -> float:

@@ -230,8 +230,9 @@ def loops(options: Options) -> list[Row]:
     out = options.folder / "loops.json"
     words = ["--device", options.device, "--layouts", "nhwc", "--json", out]
     if options.on_gpu:
-        words += ["--precisions", "fp32", "bf16", "fp16", "--ways", "ours", "graph", "compile"]
-        words += ["--steps", 50, "--rounds", 7, "--against", "minimal", "timm"]
+        words += ["--precisions", "bf16", "--ways", "graph", "graph_compiled"]
+        words += ["--steps", 50, "--rounds", 9]
+        words += ["--against", "minimal", "minimal_compiled", "timm"]
     else:
         words += ["--models", "resnet20", "--precisions", "fp32", "--batch-size", 64]
         words += ["--steps", 1, "--rounds", 2, "--against", "minimal"]
