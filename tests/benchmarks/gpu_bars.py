@@ -40,13 +40,14 @@ def quartiles(values: Sequence[float], digits: int) -> str:
 # timm's training script
 
 
-def timm_script(options: Options) -> list[Row]:
+def timm_script(options: Options) -> Iterator[Row]:
     """Images/s of our loop over those of timm's training script, in turns, bf16, batch 128."""
     write_images(options)
     models = {"resnet18": "resnet18", "resnet20": "tune_speed_resnet20"}
     if not options.on_gpu:
         del models["resnet18"]
-    return [timm_row(options, ours, theirs) for ours, theirs in models.items()]
+    for ours, theirs in models.items():
+        yield timm_row(options, ours, theirs)
 
 
 def write_images(options: Options) -> None:
@@ -146,7 +147,7 @@ def airbench(options: Options) -> list[Row]:
     out = options.folder / "airbench.json"
     words: list[object] = ["--data", options.data, "--device", options.device, "--json", out]
     words += ["--others", options.others, "--pairs", 30 if options.on_gpu else 1, "--seconds", 110]
-    print(command(HERE / "bench_airbench.py", *words), flush=True)
+    command(HERE / "bench_airbench.py", *words)
     runs = json.loads(out.read_text())
     rows = [accuracy_row(side, runs[side]) for side in runs]
     return [*rows, *ratio_rows(**runs)] if options.on_gpu else rows
@@ -293,7 +294,7 @@ def together(options: Options) -> list[Row]:
         words += ["--cases", "resnet20-32-b32", "resnet20-32-b128"]
     else:
         words += ["--members", 2, "--rounds", 1, "--check-steps", 1, "--cases", "cnn-8"]
-    print(command(HERE / "bench_together.py", *words), flush=True)
+    command(HERE / "bench_together.py", *words)
     graph = {f"resnet20-32-b{size}": graph_rate(options, size) for size in (32, 128)}
     return [together_row(found, graph.get(found["case"])) for found in json.loads(out.read_text())]
 

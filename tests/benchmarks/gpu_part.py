@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 class Part(NamedTuple):
     title: str
-    run: Callable[[Options], Sequence[Row]]
+    run: Callable[[Options], Iterable[Row]]
     limit_s: float
     """Longest time [s]."""
     least_s: float
@@ -53,17 +53,21 @@ class Part(NamedTuple):
 
 
 def command(*words: object, env: Mapping[str, str] | None = None) -> str:
-    """Returns what a program prints. Raises: RuntimeError, with the end of its errors."""
-    done = subprocess.run(
+    """Returns what a program prints, and prints it. Raises: RuntimeError if it fails."""
+    with subprocess.Popen(
         [sys.executable, *map(str, words)],
         env={**os.environ, **(env or {})},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{words[0]} ended with {done.returncode}: {done.stderr[-1500:]}")
-    return done.stdout
+    ) as process:
+        assert process.stdout is not None
+        lines = list[str]()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise RuntimeError(f"{words[0]} ended with {process.returncode}")
+    return "".join(lines)
 
 
 def tune_speed(*words: object, folder: Path, allowed: Sequence[int] = (0,)) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,13 @@ def fractions(options: Options) -> list[Row]:
 # (b)
 
 
-def tests(options: Options) -> list[Row]:
+def tests(options: Options) -> Iterator[Row]:
     """Runs the tests that need a GPU; those of each technique with each setting come last."""
-    rows = []
     for name, chosen in (("alone", "not"), ("technique with setting", "")):
         file = options.folder / f"{name}.xml"
         failed, count, skipped = tested(file, f"{chosen} goes_with_each_setting".strip())
         held = failed == 0 and count > skipped
-        rows.append(Row(f"tests that failed, {name}", failed, "0", held, count - skipped))
-    return rows
+        yield Row(f"tests that failed, {name}", failed, "0", held, count - skipped)
 
 
 def tested(file: Path, chosen: str) -> tuple[int, int, int]:
@@ -115,6 +114,7 @@ def tested(file: Path, chosen: str) -> tuple[int, int, int]:
     # versions are no failures of a GPU.
     words = ["-o", "addopts=", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
     words += ["-q", "-rfE", "--tb=short", f"--junitxml={file}", "-k", chosen]
+    words += ["-n", "4"] if find_spec("xdist") else []
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, str(HERE.parent / "runtime" / "test_cuda.py")],
         capture_output=True,
@@ -225,16 +225,21 @@ def shared(options: Options) -> list[Row]:
 # (e)
 
 
-def loops(options: Options) -> list[Row]:
-    """Images/s of `train` against a minimal loop and timm's, by `bench_train_loop.py`."""
-    out = options.folder / "loops.json"
-    words = ["--device", options.device, "--layouts", "nhwc", "--json", out]
+def loops(options: Options) -> Iterator[Row]:
+    """Images/s of `train` against hand-written loops and timm's, by `bench_train_loop.py`."""
+    for model in ("resnet20", "resnet18") if options.on_gpu else ("resnet20",):
+        yield from loop_rows(options, model)
+
+
+def loop_rows(options: Options, model: str) -> list[Row]:
+    out = options.folder / f"{model}.json"
+    words = ["--device", options.device, "--models", model, "--layouts", "nhwc", "--json", out]
     if options.on_gpu:
         words += ["--precisions", "bf16", "--ways", "graph", "graph_compiled"]
         words += ["--steps", 50, "--rounds", 9]
         words += ["--against", "minimal", "minimal_compiled", "timm"]
     else:
-        words += ["--models", "resnet20", "--precisions", "fp32", "--batch-size", 64]
+        words += ["--precisions", "fp32", "--batch-size", 64]
         words += ["--steps", 1, "--rounds", 2, "--against", "minimal"]
     # timm's loop lets matrix products use TF32.
     command(HERE / "bench_train_loop.py", *words, "--ours-set", "matmul_precision=high")
@@ -390,7 +395,7 @@ def waits_in_steps(recipe: Recipe, device: torch.device) -> int:
 
 def concurrent(options: Options) -> list[Row]:
     """Trials an hour by how many run at a time, and what `concurrent: auto` chose."""
-    return packing_rows("time slicing", (1, 2, 3, 4), {})
+    return packing_rows("time slicing", (1, 2, 4), {})
 
 
 def with_mps(options: Options) -> list[Row]:
@@ -404,7 +409,6 @@ def with_mps(options: Options) -> list[Row]:
 def packing_rows(name: str, at_once: Sequence[int], env: Mapping[str, str]) -> list[Row]:
     words = ["--gpu", "--rounds", 1, "--trials", 8, "--at-once", *at_once]
     text = command(HERE / "bench_packing.py", *words, env=env)
-    print(text, flush=True)
     share = re.search(r"auto over the best fixed: ([\d.]+)", text)
     assert share is not None, text
     rates = re.findall(r"^(\S+) *: (\d+) trials an hour, ([\d.]+)", text, re.MULTILINE)
@@ -485,24 +489,24 @@ def certify(options: Options) -> list[Row]:
 
 PARTS = {
     "fractions": Part("indexed device and memory fraction", fractions, 60, 10),
-    "tests": Part("tests/runtime/test_cuda.py", tests, 110, 30, TESTING),
+    "tests": Part("tests/runtime/test_cuda.py", tests, 200, 30, TESTING),
     "digits": Part("search, four at 0.25", search_digits, 60, 30, SEARCHING, can_rehearse=True),
     "cifar10": Part(
         "search, four at 0.25", search_cifar10, 80, 30, SEARCHING, CIFAR10, can_rehearse=True
     ),
     "shared": Part("shared against alone", shared, 90, 40, (*SEARCHING, "scipy")),
-    "graphs": Part("loops, graph and compile", loops, 120, 40, ("timm",), can_rehearse=True),
+    "graphs": Part("loops, graph and compile", loops, 300, 40, ("timm",), can_rehearse=True),
     "speedrun": Part("speed-run, bare loop", speedrun, 50, 20, can_rehearse=True),
     "memory": Part("twenty trials in a process", memory, 50, 15, can_rehearse=True),
     "accumulation": Part("graph, compile, eager", accumulation, 60, 15, can_rehearse=True),
     "syncs": Part("waits for the GPU", syncs, 40, 10),
-    "concurrent": Part("concurrent: auto", concurrent, 240, 90, SEARCHING),
+    "concurrent": Part("concurrent: auto", concurrent, 300, 90, SEARCHING),
     "profile": Part("profile of a step", profile, 40, 15, can_rehearse=True),
     "certify": Part("certification", certify, 150, 60, SEARCHING, can_rehearse=True),
     "timm_script": Part(
         "timm's training script as it is",
         timm_script,
-        150,
+        240,
         60,
         ("timm", "torchvision", "pyarrow"),
         CIFAR10,
@@ -523,6 +527,6 @@ PARTS = {
         "two-second trainings, four at 0.25", short_trials, 150, 40, SEARCHING, can_rehearse=True
     ),
     "together": Part("trainings in one step", together, 180, 40, ("timm",), can_rehearse=True),
-    "mps": Part("concurrent: auto under MPS", with_mps, 150, 40, SEARCHING),
+    "mps": Part("concurrent: auto under MPS", with_mps, 240, 40, SEARCHING),
 }
 """By name, in the order in which they run."""

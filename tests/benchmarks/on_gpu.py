@@ -6,11 +6,11 @@
     python tests/benchmarks/on_gpu.py --device cpu --only memory,profile     # a rehearsal
 
 Each part of `gpu_parts.py` runs in a process of its own, in this order, so that one that fails
-stops no other. A row has a figure, its bar and whether that held; a part that could not run says
-what is missing. The last characters that a part printed are kept, and shown where it failed or
-missed a bar. Parts that the time does not suffice for are named as well. Without a GPU nothing
-runs but what a rehearsal on `--device cpu` can: parts in miniature, to see that they work; their
-figures say nothing of a GPU.
+stops no other, and keeps the rows that it had. A row has a figure, its bar and whether that held; a
+part that could not run says what is missing. The last characters that a part printed are kept, and
+shown where it failed or missed a bar. Parts that the time does not suffice for are named as well.
+Without a GPU nothing runs but what a rehearsal on `--device cpu` can: parts in miniature, to see
+that they work; their figures say nothing of a GPU.
 """
 
 import argparse
@@ -67,8 +67,10 @@ def main() -> None:
     device = {"auto": "cuda" if gpu else "cpu"}.get(arguments.device, arguments.device)
     if arguments.part:
         options = Options(device, arguments.data, Path.cwd(), arguments.others)
-        rows = [row._asdict() for row in PARTS[arguments.part].run(options)]
-        arguments.out.write_text(json.dumps(rows))
+        rows = []
+        for row in PARTS[arguments.part].run(options):
+            rows.append(row._asdict())
+            arguments.out.write_text(json.dumps(rows))
         return
     is_rehearsal = arguments.device == "cpu"
     ends_s, results = time.monotonic() + 60 * arguments.minutes, []
@@ -134,10 +136,12 @@ def run(name: str, arguments: argparse.Namespace, *, device: str, limit_s: float
         text = log.read_text(errors="replace").replace(f"{ROOT}/", "").replace(f"{folder}/", "")
         text = text.strip()[-LOG_CHARACTERS:]
         found: dict[str, Any] = {"seconds": round(time.monotonic() - began_s, 1), "log": text}
-        if code != 0 or not rows.exists():
-            why, last = why if code is None else f"exit code {code}", text.splitlines()[-3:]
-            return {**found, "reason": f"{why}: {' / '.join(last)[-500:]}", "failed": True}
-        return {**found, "rows": json.loads(rows.read_text())}
+        if rows.exists():
+            found["rows"] = json.loads(rows.read_text())
+        if code == 0 and "rows" in found:
+            return found
+        why, last = why if code is None else f"exit code {code}", text.splitlines()[-3:]
+        return {**found, "reason": f"{why}: {' / '.join(last)[-500:]}", "failed": True}
 
 
 def wait(process: "subprocess.Popen[bytes]", limit_s: float) -> int | None:
@@ -155,7 +159,7 @@ def wait(process: "subprocess.Popen[bytes]", limit_s: float) -> int | None:
 
 def state_of(result: Mapping[str, Any]) -> str:
     """Returns one of `STATES`."""
-    if "rows" not in result:
+    if result.get("failed") or "rows" not in result:
         return "failed" if result.get("failed") else "not run"
     return "missed" if any(row["held"] is False for row in result["rows"]) else "held"
 
@@ -198,16 +202,16 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def lines_of(part: Mapping[str, Any]) -> Sequence[str]:
-    """Returns the lines of a part: its rows, or why there are none."""
-    if "rows" not in part:
-        reason = part["reason"].replace("|", "/").replace("\n", " ")
-        return [f"| {part['part']}: {part['title']} | {part['state']}: {reason} | | | | |"]
+    """Returns the lines of a part: its rows, and why there are no more."""
     held = {True: "yes", False: "**no**", None: ""}
-    return [
+    lines = [
         f"| {part['part']} | {row['figure']} | {row['value']} | {row['bar']} |"
         f" {held[row['held']]} | {row['n']} |"
-        for row in part["rows"]
+        for row in part.get("rows", ())
     ]
+    if reason := part.get("reason", "").replace("|", "/").replace("\n", " "):
+        lines += [f"| {part['part']}: {part['title']} | {part['state']}: {reason} | | | | |"]
+    return lines
 
 
 if __name__ == "__main__":

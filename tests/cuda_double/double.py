@@ -389,7 +389,8 @@ class _Functions(TorchFunctionMode):
             options["memory_format"] = memory_format
         if there == here:
             return tensor.to(copy=copy, **options)
-        if there is None or not (is_async and driver.is_pinned(tensor)):
+        has_values = device is None or device.type != "meta"
+        if has_values and (there is None or not (is_async and driver.is_pinned(tensor))):
             driver.wait("copy")
         with driver.placing(there):
             return tensor.to(copy=True, **options)

@@ -95,6 +95,18 @@ def test_fractional_trial_learns_what_it_learns_on_a_cpu(
         assert torch.cuda.current_stream(gpu.index).stream_id == 0
 
 
+def test_waits_for_the_gpu_do_not_grow_with_the_tensors_of_a_network() -> None:
+    """But for one each, which brings it there, and what is repeated where others were at work."""
+    waits, tensors = list[int](), list[int]()
+    for depth in (8, 14):
+        with installed() as driver:
+            result_of(cuda_graph=True, model={"resnet": {"depth": depth}})
+            waits.append(driver.calls["copy"])
+        network = MODELS["resnet"](depth=depth).build(in_channels=1, num_classes=10, image_size=8)
+        tensors.append(len(network.state_dict()))
+    assert 0 < waits[1] - waits[0] < 2 * (tensors[1] - tensors[0])
+
+
 def test_recording_of_nothing_is_noticed() -> None:
     with installed() as driver:
         driver.loses_work = True

@@ -195,6 +195,19 @@ def test_power_is_that_of_the_training_spans_alone(time: FakeTime) -> None:
     assert clock.power_w == pytest.approx(200.0)
 
 
+def test_asking_for_the_energy_is_not_on_the_clock(time: FakeTime) -> None:
+    def slow_j() -> float:
+        time.seconds += 0.004
+        return 0.0
+
+    clock = Clock(synchronize=time.synchronize, now=time.now, energy_j=slow_j)
+    for _ in range(3):
+        with clock.span("train_s"):
+            time.seconds += 1.0
+    assert clock.clocks().train_s == pytest.approx(3.0, abs=1e-9)
+    assert clock.clocks().wall_s == pytest.approx(3.024)
+
+
 def test_span_whose_energy_is_not_known_counts_neither_in_joules_nor_in_seconds(
     time: FakeTime,
 ) -> None:

@@ -84,16 +84,18 @@ class Clock:
             self._role.enter_context(self._turnstile.busy())
         if span in TRAINING:
             self._role.enter_context(self._turnstile.training())
-        self._current, self._started = span, self._now()
         if span == "train_s":
+            # Before the clock runs: NVML takes milliseconds to answer, which would count at every
+            # evaluation.
             self._began_j = self._energy_j()
+        self._current, self._started = span, self._now()
 
     def stop(self) -> None:
         """Ends the current span once the device has done what was queued in it."""
         assert self._current is not None, "no span runs"
         self._synchronize()
-        heartbeat.beat()
         took_s = self._now() - self._started
+        heartbeat.beat()
         self._seconds[self._current] += took_s
         if self._current == "train_s":
             self._meter(took_s)

@@ -4,13 +4,15 @@ import ctypes
 import gc
 import platform
 import re
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.cpu_name import cpu_device_name
@@ -310,6 +312,30 @@ def _trim_heap() -> None:
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)
+
+
+def remembered(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """Returns what gives tensors the values again that they have now.
+
+    Meanwhile these are on the host, so that they are no part of a GPU's peak.
+    """
+    # One copy for each type: each waits for the GPU, which others may have for milliseconds at a
+    # time. Detached: no stream may wait for nodes of autograd on one that is captured.
+    groups = defaultdict[Any, list[Tensor]](list)
+    for tensor in tensors:
+        groups[tensor.dtype, tensor.device].append(tensor.detach())
+    flat = {
+        key: torch.cat([each.reshape(-1) for each in group]).cpu() for key, group in groups.items()
+    }
+
+    @torch.no_grad()
+    def restore() -> None:
+        for (dtype, device), group in groups.items():
+            values = torch.split(flat[dtype, device].to(device), [each.numel() for each in group])
+            for tensor, value in zip(group, values, strict=True):
+                tensor.copy_(value.view(tensor.shape))
+
+    return restore
 
 
 def is_out_of_memory(error: BaseException) -> bool:

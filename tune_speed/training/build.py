@@ -89,7 +89,8 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
     )
     model = recipe.speedups.change_model(model, num_classes=splits.num_classes, seed=seed)
     memory_format = torch.channels_last if recipe.is_channels_last else torch.contiguous_format
-    model = model.to(device).to(memory_format=memory_format)
+    # The host is done with a tensor once it is staged; else it would wait for the GPU at each.
+    model = model.to(device, non_blocking=True).to(memory_format=memory_format)
     if recipe.precision not in ("half", "half_fp32_norms"):
         return model
     return Half(model, has_fp32_norms=recipe.precision == "half_fp32_norms")

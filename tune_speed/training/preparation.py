@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.models.networks.weights import take_state
 from tune_speed.components.optim import Sgd, set_rates
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader, eval_batches
 from tune_speed.data.orders.curriculum import Curriculum, UnscoredCurriculum
 from tune_speed.data.split import Splits
+from tune_speed.runtime.device import remembered
 from tune_speed.training.build import Job, open_order
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
@@ -130,13 +130,12 @@ def reorder(job: Job, loader: Loader, scores: NDArray[np.float64]) -> None:
 @contextmanager
 def without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
     """Puts weights, batch statistics and random numbers back as they were, after the block."""
-    # On the host, so that the copy is no part of the peak on a GPU.
-    state = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    restore = remembered(chain(model.parameters(), model.buffers()))
     trained = [parameter.requires_grad for parameter in model.parameters()]
     model.train()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-    take_state(model, state)
+    restore()
     for parameter, requires_grad in zip(model.parameters(), trained, strict=True):
         parameter.requires_grad_(requires_grad)
 

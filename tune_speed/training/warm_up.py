@@ -65,9 +65,10 @@ def key_of(job: Job, loader: Loader, shape: Shape) -> str:
 def is_warm(job: Job, loader: Loader, shape: Shape, sharing: Sharing) -> bool:
     """Returns whether this process has taken such steps, so that another would tell nothing.
 
-    What is compiled or recorded is so for a model's own weights, and is warmed up for each.
+    What is compiled is so for a model's own weights, and is warmed up for each; what is recorded is
+    rehearsed by itself.
     """
-    if sharing.warm is None or job.recipe.compile or job.recipe.cuda_graph is True:
+    if sharing.warm is None or job.recipe.compile:
         return False
     return key_of(job, loader, shape) in sharing.warm
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.data.loaders.base import Batch, made_from
+from tune_speed.runtime.device import remembered
 
 # Libraries choose kernels and take their workspaces in the first passes.
 # Passes before one is recorded.
@@ -160,10 +161,8 @@ class RecordedStep:
         rates = _tensor_rates(self._optimizer, self._device) if self.with_update else []
         # The first call makes the scale, which must not be recorded.
         self._scaler.scale(torch.zeros((), device=self._device))
-        # Detached: a copy would keep the weights' nodes of autograd, which are of this stream, and
-        # no stream may wait for one that is captured.
         changed = [*rates, *self._tensors()]
-        before = [(each, each.detach().to("cpu", copy=True)) for each in changed]
+        restore, known = remembered(changed), {id(each) for each in changed}
         # Some steps on the same images at full rate can end in no numbers.
         for rate in rates:
             rate.zero_()
@@ -183,7 +182,12 @@ class RecordedStep:
             recorded = RECORDERS[self._device.type](once, self._device, self._pool)
             self._refuse_nonsense(recorded)
         self._pool = recorded.pool
-        self._restore(before)
+        # What the optimizer has made for the first gradients begins at zero.
+        with torch.no_grad():
+            for each in self._tensors():
+                if id(each) not in known:
+                    each.zero_()
+        restore()
         return Recording(recorded, [tensors for _, tensors in static], trained)
 
     def _tensors(self) -> list[Tensor]:
@@ -194,16 +198,6 @@ class RecordedStep:
             if self._scaler.is_enabled():
                 found += [self._scaler._scale, self._scaler._growth_tracker]
         return [tensor for tensor in found if isinstance(tensor, Tensor)]
-
-    @torch.no_grad()
-    def _restore(self, before: Sequence[tuple[Tensor, Tensor]]) -> None:
-        known = {id(tensor) for tensor, _ in before}
-        for tensor in self._tensors():
-            # What the optimizer has made for the first gradients begins at zero.
-            if id(tensor) not in known:
-                tensor.zero_()
-        for tensor, value in before:
-            tensor.copy_(value)
 
     def _refuse_nonsense(self, recorded: Recorded) -> None:
         # A graph that was recorded on another device or stream than its work is empty.
