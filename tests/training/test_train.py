@@ -306,27 +306,35 @@ def test_every_run_alone_is_warmed_up(rates: list[object]) -> None:
 
 def test_warm_up_restores_weights_statistics_and_random_numbers() -> None:
     recipe, splits = make_recipe(model=DROPOUT), make_splits()
-    model = loop.build_model(recipe, splits, seed=0, device=CPU)
-    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
-    loop.warm_up(job, model, model, SHAPE)
+    model, loader = loop.set_up(job)
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    loop.warm_up(job, model, model, loader, SHAPE)
     assert all(map(torch.equal, before.values(), model.state_dict().values()))
     assert torch.equal(random, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("num_train", "batch_size", "sizes"),
-    [(20, 8, [8, 4]), (16, 8, [8]), (5, 8, [5]), (8, 8, [8]), (9, 8, [8, 1])],
+    ("num_train", "batch_size", "drop_last", "sizes"),
+    [
+        (20, 8, False, [8, 4]),
+        (16, 8, False, [8]),
+        (5, 8, False, [5]),
+        (8, 8, False, [8]),
+        (9, 8, False, [8, 1]),
+        (20, 8, True, [8]),
+        (5, 8, True, [5]),
+    ],
 )
-def test_warm_up_sees_every_size_of_micro_batch(
-    num_train: int, batch_size: int, sizes: list[int]
+def test_warm_up_sees_every_size_of_micro_batch_of_an_epoch(
+    num_train: int, batch_size: int, drop_last: bool, sizes: list[int]
 ) -> None:
-    recipe, splits = make_recipe(batch_size=batch_size), make_splits(num_train)
-    model, seen = loop.build_model(recipe, splits, seed=0, device=CPU), list[int]()
+    recipe = make_recipe(batch_size=batch_size, drop_last=drop_last)
+    job = Job(make_workload(), recipe, make_splits(num_train), 0, CPU, "validation", ALONE)
+    (model, loader), seen = loop.set_up(job), list[int]()
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
-    loop.warm_up(job, model, model, SHAPE)
+    loop.warm_up(job, model, model, loader, SHAPE)
     assert seen == sizes
 
 

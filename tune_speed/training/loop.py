@@ -130,7 +130,7 @@ def _before_first_step(
         averaging = job.ranks.wrap(forward, may_skip=may_skip)
         for shape in job.shapes:
             if not is_warm(job, loader, shape, sharing):
-                warm_up(job, model, averaging, shape)
+                warm_up(job, model, averaging, loader, shape)
     if earlier is None:
         phases = isolated_phases(job, model, averaging, loader, clock=clock, sharing=sharing)
     else:
