@@ -24,7 +24,7 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.loaders.base import LoaderConfig, Resident, Streaming
+from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
@@ -455,18 +455,21 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_slow(config: LoaderConfig, *args: Any, **kwargs: Any) -> Any:
         loader = original(config, *args, **kwargs)
-        make_epoch = loader.epoch
+        make_epoch, make_dummy = loader.epoch, loader.dummy
 
         def slow_epoch(epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
             for batch in make_epoch(epoch, skip=skip):
                 time.seconds += 2.0
                 yield batch
 
-        loader.epoch = slow_epoch
+        def slow_dummy(size: int) -> Planned:
+            time.seconds += 2.0
+            return make_dummy(size)
+
+        loader.epoch, loader.dummy = slow_epoch, slow_dummy
         return loader
 
-    for module in (build, loop):
-        monkeypatch.setattr(module, "open_loader", open_slow)
+    monkeypatch.setattr(loop, "open_loader", open_slow)
     running = loop.train(
         make_workload(), make_recipe(), make_splits(), seed=0, device=CPU, clock=time.clock()
     )
