@@ -107,6 +107,23 @@ def test_waits_for_the_gpu_do_not_grow_with_the_tensors_of_a_network() -> None:
     assert 0 < waits[1] - waits[0] < 2 * (tensors[1] - tensors[0])
 
 
+def test_steps_are_recorded_with_the_first_bias_trained_and_frozen() -> None:
+    """60 images in steps of 20: one kind of step for each half of the run."""
+    fields: dict[str, Any] = {
+        "model": {"speednet": {"width1": 4, "width2": 8, "width3": 8}},
+        "cuda_graph": True,
+    }
+    runs, num_graphs = [], []
+    for bias_frac in (1.0, 0.5):
+        fields["speedups"] = {"init": {"whitening": {"frozen": True, "bias_frac": bias_frac}}}
+        with installed(memory_gib=0.5) as driver:
+            runs.append(curve(result_of(others=0, **fields)))
+            num_graphs.append(driver.num_graphs)
+        assert runs[-1] == curve(result_of(device="cpu", gpu=0.0, **fields))
+    assert num_graphs[1] == 2 * num_graphs[0] > 0
+    assert runs[0][1] == runs[1][1] and runs[0][2] != runs[1][2]
+
+
 def test_recording_of_nothing_is_noticed() -> None:
     with installed() as driver:
         driver.loses_work = True

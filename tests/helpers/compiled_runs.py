@@ -15,6 +15,7 @@ from checkpoints import (
 )
 from training import Tiny, make_recipe, run
 
+from tune_speed.components.speedups.whitening import Whitening
 from tune_speed.training.step import compilation
 
 
@@ -24,6 +25,16 @@ def test_compiled_model_trains_like_the_plain_one() -> None:
         assert theirs.loss == pytest.approx(ours.loss, rel=1e-4)
         assert theirs.train_loss == pytest.approx(ours.train_loss, rel=1e-4)
     assert compiled.clocks.compile_s > compiled.clocks.train_s
+
+
+def test_network_is_compiled_with_its_first_bias_trained_and_frozen() -> None:
+    init = Whitening(frozen=True, bias_frac=0.5)
+    plain, compiled = (
+        run(make_recipe(compile=c, epochs=4.0, speedups={"init": init})) for c in (False, True)
+    )
+    for ours, theirs in zip(plain.evaluations[1:], compiled.evaluations[1:], strict=True):
+        assert theirs.loss == pytest.approx(ours.loss, rel=1e-4)
+        assert theirs.train_loss == pytest.approx(ours.train_loss, rel=1e-4)
 
 
 def test_compiled_run_goes_on_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,10 @@ RECORDED: dict[str, dict[str, Any]] = {
     "streamed": {"loader": {"dataloader": {"workers": 1}}},
     "contiguous": {"channels_last": False},
     "whitening": {"speedups": {"init": {"whitening": {}}}, "model": {"plain_cnn": {"width": 8}}},
+    "whitening, bias for half of the run": {
+        "speedups": {"init": {"whitening": {"frozen": True, "bias_frac": 0.5}}},
+        "model": {"speednet": {"width1": 4, "width2": 8, "width3": 8}},
+    },
     "growing images": {"speedups": {"resolution": {"progressive_resizing": {}}}},
     "growing batches": {"speedups": {"batch_growth": {"batch_stages": {}}}},
     "ema": {"speedups": {"averaging": {"ema": {}}}},

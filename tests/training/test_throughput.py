@@ -74,6 +74,7 @@ def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> Non
     [
         {"shape": Shape(16, 16)},
         {"shape": Shape(32, 32, growth=2)},
+        {"shape": Shape(32, 32, is_bias_frozen=True)},
         {"image_shape": (24, 24, 3)},
         {"num_train": 999},
         {"num_classes": 100},
@@ -87,6 +88,16 @@ def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> Non
 )
 def test_data_device_and_versions_are_in_the_key(change: dict[str, Any]) -> None:
     assert key(**change) != key()
+
+
+def test_steps_that_were_timed_before_biases_were_frozen_keep_their_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed = dict[str, Any]()
+    monkeypatch.setattr(throughput, "canonical_hash", hashed.update)
+    key()
+    shape = {"height": 32, "width": 32, "growth": 1, "kept_frac": 1.0, "stage": 0}
+    assert hashed["shape"] == shape
 
 
 def test_the_hosts_name_is_not_in_the_key() -> None:

@@ -24,7 +24,7 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.loaders.base import LoaderConfig, Resident, Streaming
+from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
@@ -306,27 +306,35 @@ def test_every_run_alone_is_warmed_up(rates: list[object]) -> None:
 
 def test_warm_up_restores_weights_statistics_and_random_numbers() -> None:
     recipe, splits = make_recipe(model=DROPOUT), make_splits()
-    model = loop.build_model(recipe, splits, seed=0, device=CPU)
-    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
-    loop.warm_up(job, model, model, SHAPE)
+    model, loader = loop.set_up(job)
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    loop.warm_up(job, model, model, loader, SHAPE)
     assert all(map(torch.equal, before.values(), model.state_dict().values()))
     assert torch.equal(random, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("num_train", "batch_size", "sizes"),
-    [(20, 8, [8, 4]), (16, 8, [8]), (5, 8, [5]), (8, 8, [8]), (9, 8, [8, 1])],
+    ("num_train", "batch_size", "drop_last", "sizes"),
+    [
+        (20, 8, False, [8, 4]),
+        (16, 8, False, [8]),
+        (5, 8, False, [5]),
+        (8, 8, False, [8]),
+        (9, 8, False, [8, 1]),
+        (20, 8, True, [8]),
+        (5, 8, True, [5]),
+    ],
 )
-def test_warm_up_sees_every_size_of_micro_batch(
-    num_train: int, batch_size: int, sizes: list[int]
+def test_warm_up_sees_every_size_of_micro_batch_of_an_epoch(
+    num_train: int, batch_size: int, drop_last: bool, sizes: list[int]
 ) -> None:
-    recipe, splits = make_recipe(batch_size=batch_size), make_splits(num_train)
-    model, seen = loop.build_model(recipe, splits, seed=0, device=CPU), list[int]()
+    recipe = make_recipe(batch_size=batch_size, drop_last=drop_last)
+    job = Job(make_workload(), recipe, make_splits(num_train), 0, CPU, "validation", ALONE)
+    (model, loader), seen = loop.set_up(job), list[int]()
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
-    loop.warm_up(job, model, model, SHAPE)
+    loop.warm_up(job, model, model, loader, SHAPE)
     assert seen == sizes
 
 
@@ -363,7 +371,7 @@ def test_compiling_in_a_process_of_its_own() -> None:
     checks = Path(__file__).parents[1] / "helpers" / "compiled_runs.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(checks)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "3 passed" in done.stdout, done.stdout
+    assert "4 passed" in done.stdout, done.stdout
 
 
 # --- The clock
@@ -447,18 +455,21 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_slow(config: LoaderConfig, *args: Any, **kwargs: Any) -> Any:
         loader = original(config, *args, **kwargs)
-        make_epoch = loader.epoch
+        make_epoch, make_dummy = loader.epoch, loader.dummy
 
         def slow_epoch(epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
             for batch in make_epoch(epoch, skip=skip):
                 time.seconds += 2.0
                 yield batch
 
-        loader.epoch = slow_epoch
+        def slow_dummy(size: int) -> Planned:
+            time.seconds += 2.0
+            return make_dummy(size)
+
+        loader.epoch, loader.dummy = slow_epoch, slow_dummy
         return loader
 
-    for module in (build, loop):
-        monkeypatch.setattr(module, "open_loader", open_slow)
+    monkeypatch.setattr(loop, "open_loader", open_slow)
     running = loop.train(
         make_workload(), make_recipe(), make_splits(), seed=0, device=CPU, clock=time.clock()
     )

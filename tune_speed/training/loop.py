@@ -126,10 +126,11 @@ def _before_first_step(
     earlier = checkpoints.progress if checkpoints else None
     with clock.span("compile_s"):
         forward = build_forward(model, recipe)
-        averaging = job.ranks.wrap(forward, may_skip=recipe.speedups.leaves_gradients_out)
+        may_skip = recipe.speedups.leaves_gradients_out or job.shapes[-1].is_bias_frozen
+        averaging = job.ranks.wrap(forward, may_skip=may_skip)
         for shape in job.shapes:
             if not is_warm(job, loader, shape, sharing):
-                warm_up(job, model, averaging, shape)
+                warm_up(job, model, averaging, loader, shape)
     if earlier is None:
         phases = isolated_phases(job, model, averaging, loader, clock=clock, sharing=sharing)
     else:

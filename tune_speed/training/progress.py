@@ -41,7 +41,7 @@ from tune_speed.training.trial import run_result
 class PhaseState(Config):
     """What the steps of one shape take, and how many samples went through them."""
 
-    shape: tuple[int, int, int, float, int]
+    shape: Shape
     step_time: StepTime
     samples_per_step: int
     samples: int
@@ -50,7 +50,7 @@ class PhaseState(Config):
     def of(cls, shape: Shape, phase: Phase) -> Self:
         """Returns the phase as a checkpoint stores it."""
         return cls(
-            shape=(shape.height, shape.width, shape.growth, shape.kept_frac, shape.stage),
+            shape=shape,
             step_time=phase.step_time,
             samples_per_step=phase.samples_per_step,
             samples=phase.samples,
@@ -83,7 +83,7 @@ class ProgressState(Config):
     def phases_by_shape(self) -> dict[Shape, Phase]:
         """Returns the phases with which the run continues; none: the clock counts."""
         return {
-            Shape(*each.shape): Phase(each.step_time, each.samples_per_step, each.samples)
+            each.shape: Phase(each.step_time, each.samples_per_step, each.samples)
             for each in self.phases
         }
 

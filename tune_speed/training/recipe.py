@@ -39,6 +39,7 @@ SINCE: tuple[tuple[str, object], ...] = (
     ("switch_steps_in_row", 1),
     ("which", "random"),
     ("drop_last", False),
+    ("bias_frac", 1.0),
 )
 """Fields that runs of earlier versions lack, with the value that they ran with."""
 FORMERLY: tuple[tuple[str, object, object], ...] = (

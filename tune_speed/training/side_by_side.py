@@ -35,7 +35,7 @@ class _Contender:
         stack.callback(self._loader.close)
         self._forward: Forward = build_forward(self._model, spec.recipe)
         for shape in job.shapes:
-            warm_up(job, self._model, self._forward, shape)
+            warm_up(job, self._model, self._forward, self._loader, shape)
 
     def window(self, shape: Shape, clock: Clock, sharing: Sharing) -> StepTime | None:
         """Returns one more window of the steps of that shape, None where it could not be had."""

@@ -13,7 +13,7 @@
 | `label_smoothing`, whether 0                   | one more term of the loss                       |
 | `speedups`, as far as they change a step       | what is computed of a sample                    |
 | the step's shape: size of the images it sees,  | phases of one run                               |
-| growth, share learned from, stage              |                                                 |
+| growth, share learned from, stage, bias frozen |                                                 |
 | `devices`                                      | they wait for one another                       |
 | shape and number of the images, classes        | size of the arithmetic, where epochs end        |
 | device, processor and threads of the host,     | what does the arithmetic, and what launches it  |
@@ -69,7 +69,9 @@ def throughput_key(
     """
     place = _place(device, host, settings, environment)
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
-    fields = {"recipe": recipe.speed_fields(), "shape": shape._asdict(), "protocol": PROTOCOL}
+    # Steps of shapes that earlier versions had keep their keys.
+    shape_fields = {name: value for name, value in shape._asdict().items() if value is not False}
+    fields = {"recipe": recipe.speed_fields(), "shape": shape_fields, "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
     return canonical_hash({**fields, "data": data, **place, **theirs})
 

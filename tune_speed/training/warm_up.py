@@ -1,6 +1,7 @@
 """Steps before a run's first one that leave no trace: warm-up, isolated step times, recording."""
 
 import time
+from collections.abc import Iterator
 from itertools import repeat
 
 import torch
@@ -20,10 +21,11 @@ from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, Turns, isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
-from tune_speed.training.build import Job, open_dummy
+from tune_speed.training.build import Job
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
@@ -73,41 +75,44 @@ def is_warm(job: Job, loader: Loader, shape: Shape, sharing: Sharing) -> bool:
     return key_of(job, loader, shape) in sharing.warm
 
 
-def warm_up(job: Job, model: nn.Module, forward: Forward, shape: Shape) -> None:
+def warm_up(job: Job, model: nn.Module, forward: Forward, loader: Loader, shape: Shape) -> None:
     """Does one optimizer step on dummy micro-batches of each size, and leaves no trace of it.
 
     Raises: ConfigError if the network refuses images of that size; LoneImage.
     """
-    batch_size, num_all = micro_batch_of(job.recipe), len(job.splits.train.labels)
-    num_train = job.ranks.share(job.recipe.samples_per_step).counts(num_all)[job.ranks.rank]
-    num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
-    dummy = open_dummy(job.recipe, job.splits, num_samples=num_samples, device=job.device)
+    batch_size, share = micro_batch_of(job.recipe), job.ranks.share(job.recipe.samples_per_step)
+    num_train = share.counts(loader.num_in(0))[job.ranks.rank]
+    sizes = sorted({min(batch_size, num_train), num_train % batch_size} - {0}, reverse=True)
     with without_trace(model, device=job.device):
         stepper = Stepper.still(model, forward, job.recipe, device=job.device, is_recorded=False)
         try:
-            stepper.take_still(Group(num_samples, dummy.epoch(0)), shape)
+            stepper.take_still(Group(sum(sizes), map(loader.dummy, sizes)), shape)
         except Exception as error:
             if is_lone_image(error):
-                raise _lone_image(batch_size, num_all) from error
+                raise _lone_image(batch_size, loader.num_samples) from error
             if is_out_of_memory(error) or shape[:2] == job.splits.train.pixels.shape[1:3]:
                 raise
             path = "recipe.speedups.resolution"
             raise too_small(shape.height, shape.width, error, path=path) from error
-    dummy.close()
+
+
+def dummy_groups(recipe: Recipe, loader: Loader, shape: Shape) -> Iterator[Group]:
+    """Yields a group of dummy batches for each number of samples that an epoch's steps have."""
+    most, full = micro_batch_of(recipe), recipe.samples_per_step * shape.growth
+    for num_samples in {min(full, loader.num_in(0)), loader.num_in(0) % full} - {0}:
+        sizes = [min(most, num_samples - done) for done in range(0, num_samples, most)]
+        yield Group(num_samples, map(loader.dummy, sizes))
 
 
 def record(job: Job, stepper: Stepper, loader: Loader) -> None:
     """Lets a stepper that records meet each kind of step, and leaves no other trace."""
     if stepper.recorder is None:
         return
-    recipe, most = job.recipe, micro_batch_of(job.recipe)
     for shape in job.shapes:
-        full = recipe.samples_per_step * shape.growth
-        for num_samples in {min(full, loader.num_in(0)), loader.num_in(0) % full} - {0}:
-            sizes = [min(most, num_samples - done) for done in range(0, num_samples, most)]
+        for group in dummy_groups(job.recipe, loader, shape):
             with without_trace(stepper.model, device=job.device):
-                recipe.speedups.begin_step(stepper.model, shape)
-                stepper.record(Group(num_samples, map(loader.dummy, sizes)), shape)
+                job.recipe.speedups.begin_step(stepper.model, shape)
+                stepper.record(group, shape)
 
 
 def isolated_phases(

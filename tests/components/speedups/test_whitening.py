@@ -6,6 +6,7 @@ from torch import nn
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.models.speednet import SpeedNet
+from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.modules.patches import statistics
 from tune_speed.components.speedups.whitening import Whitening
 from tune_speed.core.errors import ConfigError
@@ -115,3 +116,33 @@ def test_frozen_filters_get_no_gradient(frozen):
 def test_network_without_a_plain_first_convolution_is_refused(network):
     with pytest.raises(ConfigError, match=r"speedups\.init\.whitening: must have a network that"):
         Whitening().check_model(network)
+
+
+@pytest.mark.parametrize(("bias_frac", "num_trained"), [(0.0, 0), (0.375, 75), (1.0, 200)])
+def test_bias_is_trained_in_its_share_of_the_steps(bias_frac, num_trained):
+    """Of 8 epochs of 25 steps, 3 epochs."""
+    config = Whitening(bias_frac=bias_frac)
+    shapes = [config.shape(Shape(8, 8), frac=step / 200) for step in range(200)]
+    assert [not shape.is_bias_frozen for shape in shapes] == [k < num_trained for k in range(200)]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_bias_gets_no_gradient_while_it_is_frozen_and_gets_one_again(frozen):
+    config = Whitening(frozen=frozen, bias_frac=0.5)
+    network = SpeedNet(width1=4, width2=4, width3=4)
+    network = network.build(in_channels=3, num_classes=10, image_size=8)
+    network = config.change_model(network, num_classes=10, seed=0)
+    for is_bias_frozen in (False, True, False):
+        config.begin_step(network, Shape(8, 8, is_bias_frozen=is_bias_frozen))
+        network.zero_grad(set_to_none=True)
+        network(smooth_images(count=4)).sum().backward()
+        without = {name for name, p in network.named_parameters() if p.grad is None}
+        expected = {"conv.weight": frozen, "conv.bias": is_bias_frozen}
+        assert without == {name for name, has_none in expected.items() if has_none}
+
+
+def test_bias_that_the_network_lacks_cannot_be_frozen():
+    network = ResNet20().network(in_channels=3, num_classes=10, image_size=8)
+    Whitening().check_model(network)
+    with pytest.raises(ConfigError, match=r"whitening\.bias_frac: must be 1 where .* has no bias"):
+        Whitening(bias_frac=0.5).check_model(network)

@@ -11,6 +11,7 @@ from training import CPU, NUM_CLASSES, make_recipe, make_splits
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Streaming
+from tune_speed.experiments.profiling import pipeline as pipeline_module
 from tune_speed.experiments.profiling.phases import PHASES, PhaseTimer, TimedGradient, time_replays
 from tune_speed.experiments.profiling.pipeline import open_pipeline
 from tune_speed.training.step.gradient import EagerGradient
@@ -212,6 +213,29 @@ def test_recorded_steps_have_no_border_inside(monkeypatch: pytest.MonkeyPatch) -
         stepper.take_still(Group(SIZE * BATCHES, arriving), SHAPE)
     assert timer.total_s["forward_backward"] > 0
     assert timer.total_s["forward"] == timer.total_s["backward"] == 0.0
+
+
+@pytest.mark.parametrize(("drop_last", "kinds"), [(False, [16, 4]), (True, [16])])
+def test_warm_up_records_the_kinds_of_step_that_real_batches_have_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, drop_last: bool, kinds: list[int]
+) -> None:
+    recorded = list[int]()
+
+    def record(call: Callable[[], list[Tensor]], device: torch.device, pool: Any) -> Recorded:
+        results = call()
+        recorded.append(len(recorded))
+        return Recorded(lambda: None, results, pool)
+
+    monkeypatch.setitem(RECORDERS, "cpu", record)
+    monkeypatch.setattr(RecordedStep, "_refuse_nonsense", lambda *_: None)
+    monkeypatch.setattr(pipeline_module, "WARM_UP_S", 0.0)
+    fields = {"cuda_graph": True, "drop_last": drop_last}
+    recipe = make_recipe(batch_size=8, accumulation_steps=2, **fields)
+    opened = open_pipeline(recipe, make_splits(20), seed=0, device=CPU, before_step=lambda: None)
+    with opened as pipeline:
+        pipeline_module.warm_up_pipeline(pipeline, recipe, device=CPU)
+        assert {pipeline.take() for _ in range(4)} == {*kinds}
+    assert len(recorded) == len(kinds)
 
 
 def test_what_is_asked_before_a_step_may_end_it() -> None:

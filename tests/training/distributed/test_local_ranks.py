@@ -106,6 +106,17 @@ def test_two_devices_learn_what_one_learns_by_accumulation() -> None:
         assert ours.train_loss == pytest.approx(theirs.train_loss, abs=1e-5)
 
 
+def test_devices_wait_for_no_gradient_of_a_bias_that_is_frozen() -> None:
+    """In the second of two epochs."""
+    whole, half = (
+        run(speedups={"init": {"whitening": {"frozen": True, "bias_frac": share}}}).runs[0]
+        for share in (1.0, 0.5)
+    )
+    assert half.steps == whole.steps == 8, half.traceback
+    pairs = zip(half.evaluations, whole.evaluations, strict=True)
+    assert [ours.loss == theirs.loss for ours, theirs in pairs] == [True, True, False]
+
+
 @contextmanager
 def neighbour(folder: Path) -> Iterator[list[float]]:
     """Trains beside the block on the same device; yields its pauses, one a step [s]."""

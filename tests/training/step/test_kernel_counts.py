@@ -5,6 +5,7 @@ computed for each batch), Muon 72 (each weight that is channels-last was copied)
 backward in `half_fp32_norms` 116 (casts around batch norms).
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_forward_and_backward_are_few_kernels(precision: str, most: int) -> None
     images, labels = next(loader.epoch(0))
     add = stepper.gradient.add
     assert count(lambda: add(images, labels, divisor=16.0, shape=SHAPE, frac=1.0)) <= most
+
+
+def test_backward_ends_before_a_first_layer_whose_bias_is_frozen() -> None:
+    stepper, loader = opened(speedups={"init": {"whitening": {"frozen": True, "bias_frac": 0.4}}})
+    images, labels = next(loader.epoch(0))
+    counted = []
+    for shape in (SHAPE, SHAPE._replace(is_bias_frozen=True)):
+        stepper.recipe.speedups.begin_step(stepper.model, shape)
+        with Kernels() as kernels:
+            stepper.gradient.add(images, labels, divisor=16.0, shape=shape, frac=1.0)
+        stepper.optimizer.zero_grad()
+        counted.append(Counter(kernels.names))
+    saved = counted[0] - counted[1]
+    # Of seven layers, each a convolution and a GELU.
+    assert [each["convolution_backward"] for each in counted] == [7, 6]
+    assert [each["gelu_backward"] for each in counted] == [7, 6]
+    assert saved.total() == counted[0].total() - counted[1].total() == 2
 
 
 def test_update_by_muon_copies_no_weights() -> None:

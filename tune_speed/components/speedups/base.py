@@ -45,6 +45,8 @@ class Shape(NamedTuple):
     """Share of the samples that is learned from, in (0, 1]."""
     stage: int = 0
     """Number of the part of the network that is trained, for training by stages."""
+    is_bias_frozen: bool = False
+    """Whether the first convolution's bias is trained no more."""
 
 
 class Start(NamedTuple):

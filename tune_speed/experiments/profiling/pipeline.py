@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from tune_speed.components.speedups.base import Shape
+from tune_speed.data.loaders.base import Loader
 from tune_speed.data.split import Splits
 from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient, time_replays
 from tune_speed.runtime.device import synchronizer
@@ -18,6 +19,7 @@ from tune_speed.training import build
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.step import Group, Stepper
+from tune_speed.training.warm_up import dummy_groups
 
 # Steps are taken for so long [s] before any is timed, two at least.
 WARM_UP_S = 1.0
@@ -33,6 +35,7 @@ class Pipeline(NamedTuple):
     timer: PhaseTimer
     waits: Waits
     stepper: Stepper
+    loader: Loader
     shape: Shape
     """Of all its steps."""
 
@@ -81,20 +84,15 @@ def open_pipeline(
             return group.num_samples
 
         with closing(steps):
-            yield Pipeline(take, take_group, timer, waits, stepper, shape)
+            yield Pipeline(take, take_group, timer, waits, stepper, loader, shape)
     finally:
         loader.close()
 
 
-def warm_up_pipeline(
-    pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: torch.device
-) -> float:
+def warm_up_pipeline(pipeline: Pipeline, recipe: Recipe, *, device: torch.device) -> float:
     """Meets each kind of step of an epoch once, then takes steps; returns the seconds of one."""
-    num_train, full = len(splits.train.labels), recipe.samples_per_step * pipeline.shape.growth
-    for num_samples in {min(full, num_train), num_train % full} - {0}:
-        dummy = build.open_dummy(recipe, splits, num_samples=num_samples, device=device)
-        pipeline.take_dummy(Group(num_samples, dummy.epoch(0)))
-        dummy.close()
+    for group in dummy_groups(recipe, pipeline.loader, pipeline.shape):
+        pipeline.take_dummy(group)
     return warm_up(
         pipeline.take,
         limit_s=WARM_UP_S,

@@ -102,7 +102,7 @@ def _profile(
     opened = open_pipeline(alone, splits, seed=file.run.seed, device=device, before_step=check_stop)
     with opened as pipeline:
         on_line(f"{file.name} on {devices.describe_device(device)}: warming up")
-        step_s = warm_up_pipeline(pipeline, alone, splits, device=device)
+        step_s = warm_up_pipeline(pipeline, alone, device=device)
         taken = _take(pipeline, alone, steps, step_s, device, on_line)
         idle_s = _idle_s(pipeline, alone, taken, device)
         peak_gib = devices.peak_memory_gib(device)
