@@ -26,6 +26,7 @@ from tune_speed.core.records import RunResult, Status
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
+from tune_speed.data.orders.curriculum import Curriculum
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
