@@ -26,7 +26,6 @@ from tune_speed.core.records import RunResult, Status
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
-from tune_speed.data.orders.curriculum import Curriculum
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
@@ -337,15 +336,6 @@ def test_warm_up_sees_every_size_of_micro_batch_of_an_epoch(
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     loop.warm_up(job, model, model, loader, SHAPE)
     assert seen == sizes
-
-
-def test_warm_up_sees_the_last_micro_batch_of_the_whole_set_where_epochs_begin_shorter() -> None:
-    recipe = make_recipe(order=Curriculum(step_length=1))
-    job = Job(make_workload(), recipe, make_splits(20), 0, CPU, "validation", ALONE)
-    (model, loader), seen = loop.set_up(job), list[int]()
-    model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    loop.warm_up(job, model, model, loader, SHAPE)
-    assert loader.num_in(0) == 8 and seen == [8, 4]
 
 
 class PooledNorm(nn.Module):

@@ -79,12 +79,8 @@ def warm_up(job: Job, model: nn.Module, forward: Forward, loader: Loader, shape:
 
     Raises: ConfigError if the network refuses images of that size; LoneImage.
     """
-    batch_size, full = micro_batch_of(job.recipe), job.recipe.samples_per_step
-    # Not those of the first epoch, which may be a shorter one than later ones.
-    num_all = loader.num_samples
-    if job.recipe.drop_last:
-        num_all = num_all - num_all % full or num_all
-    num_train = job.ranks.share(full).counts(num_all)[job.ranks.rank]
+    batch_size, share = micro_batch_of(job.recipe), job.ranks.share(job.recipe.samples_per_step)
+    num_train = share.counts(loader.num_in(0))[job.ranks.rank]
     sizes = sorted({min(batch_size, num_train), num_train % batch_size} - {0}, reverse=True)
     with without_trace(model, device=job.device):
         stepper = Stepper.still(model, forward, job.recipe, device=job.device, is_recorded=False)
