@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_speedrun.py                                   # CPU, 2 minutes
     python tests/benchmarks/bench_speedrun.py --device cuda --batch-size 2000 --steps 25
-    python tests/benchmarks/bench_speedrun.py --sides frozen ours --threads 1   # CPU, 3 minutes
+    python tests/benchmarks/bench_speedrun.py --sides frozen ours --threads 1   # CPU, 2 minutes
     python tests/benchmarks/bench_speedrun.py --accuracy --data ../shared/data  # CPU, 4 minutes
     python tests/benchmarks/bench_speedrun.py --accuracy --data DIR --device cuda \
         --widths 64 256 256 --batch-size 2000 --validation-samples 5000 --seconds 3 --target 0.94
