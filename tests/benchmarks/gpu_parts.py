@@ -506,7 +506,7 @@ PARTS = {
     "timm_script": Part(
         "timm's training script as it is",
         timm_script,
-        240,
+        300,
         60,
         ("timm", "torchvision", "pyarrow"),
         CIFAR10,
@@ -516,7 +516,7 @@ PARTS = {
     "airbench": Part(
         "airbench94_muon as it is",
         airbench,
-        320,
+        480,
         150,
         ("torchvision", "pyarrow"),
         CIFAR10,
@@ -524,7 +524,7 @@ PARTS = {
         can_rehearse=True,
     ),
     "short_trials": Part(
-        "two-second trainings, four at 0.25", short_trials, 150, 40, SEARCHING, can_rehearse=True
+        "two-second trainings, four at 0.25", short_trials, 240, 40, SEARCHING, can_rehearse=True
     ),
     "together": Part("trainings in one step", together, 180, 40, ("timm",), can_rehearse=True),
     "mps": Part("concurrent: auto under MPS", with_mps, 240, 40, SEARCHING),
