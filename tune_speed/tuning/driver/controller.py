@@ -27,7 +27,7 @@ from tune_speed.core.records import (
 from tune_speed.core.targets import Task
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
-from tune_speed.study.space import read_point
+from tune_speed.study.space import DEVICE_TYPE, read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.attempts import Attempts
 from tune_speed.tuning.driver.checkpoints import Checkpoints
@@ -163,7 +163,9 @@ class SearchController:
             cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
-            points=[read_point(space, point) for point in search.points_to_evaluate],
+            points=[read_point(space, point) for point in search.points_to_evaluate]
+            # What nothing is known of would seem no cheaper than what is usual.
+            + [{DEVICE_TYPE: each} for each in search.resources.device_types],
             prior_trials=self._prior_trials(),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
