@@ -12,7 +12,7 @@ from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.study.settings import SearchConfig
-from tune_speed.study.space import SearchSpace
+from tune_speed.study.space import SearchSpace, space_of
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tuning import search
@@ -91,3 +91,22 @@ def test_without_a_price_the_search_does_not_begin(
     assert rates is not None and rates.least_per_s == pytest.approx(0.002)
     study.seeks_cost = False
     assert search._rates(study, nodes) is None
+
+
+def test_each_type_of_device_that_is_chosen_among_must_have_a_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_PRICES", str(file := tmp_path / "prices.yaml"))
+    types = ["H200", "A10", "T4"]
+    resources = {"device_types": types, "price_per_hour": {"H200": 3.6}}
+    chosen = SearchConfig.model_validate({"resources": resources})
+    space = space_of({"recipe": {"epochs": 1}, "search": {"resources": resources}})
+    study: Any = SimpleNamespace(seeks_cost=True, space=space, search=chosen)
+    nodes: Any = SimpleNamespace(device_type=None)
+    with pytest.raises(ConfigError, match="the price of an hour of A10 and T4"):
+        search._rates(study, nodes)
+    file.write_text("A10: 0.9\nT4: 0.4\n")
+    rates = search._rates(study, nodes)
+    assert rates is not None
+    factors = [rates.factor({"device_type": each}) for each in types]
+    assert factors == pytest.approx([9, 2.25, 1])

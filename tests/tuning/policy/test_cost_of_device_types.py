@@ -92,14 +92,13 @@ def test_a_run_is_stopped_at_the_same_money_on_each_type() -> None:
     ],
     ids=["by time", "by cost, the slow one cheap", "by cost, the slow one dear"],
 )
-@pytest.mark.parametrize("seed", [1, 2])
 def test_a_search_ends_on_the_type_that_is_best_in_truth(
-    seed: int, by_cost: bool, prices: Mapping[str, float], best: str
+    by_cost: bool, prices: Mapping[str, float], best: str
 ) -> None:
     """`new` is three times as fast; it costs 5 times as much an hour as `old`, or 1.8 times."""
     benchmark = SeveralTypes(Synthetic(0.3, "fixed_length"), by_cost=by_cost, prices=prices)
     budget_s = benchmark.full_run_s
-    trace = simulate("time_to_target", benchmark, num_workers=2, budget_s=budget_s, seed=seed)
+    trace = simulate("time_to_target", benchmark, num_workers=2, budget_s=budget_s, seed=1)
     tried = {trial.params["device_type"] for trial in trace.trials}
     assert trace.recommended is not None and tried == {"new", "old"}
     assert trace.recommended["device_type"] == best
