@@ -83,11 +83,10 @@ def test_each_trial_runs_on_the_type_that_it_chose_to_the_certified_cheapest(
     assert f"trials run on {named(NEW)} (1 node) or {named(OLD)} (1 node)" in done.err
     first = finished(two_types.folder)
     assert [r["device"] for r in first] == [r["params"]["device_type"] for r in first]
-    assert {r["device"] for r in first[:2]} == {named(NEW), named(OLD)}
     assert all("device_type" not in r["recipe"] for r in first)
     assert ledger(two_types.folder)[0]["device_type"] is None
     # The same recipe: the same steps, each timed on its own type.
-    same = {r["device"]: r["runs"][0] for r in first[:2]}
+    same = {r["device"]: r["runs"][0] for r in first if r["trial_id"] in ("t0000", "t0001")}
     assert same[named(OLD)]["steps"] == same[named(NEW)]["steps"]
     new_s, old_s = (same[named(cpu)]["step_times"][0]["step_s"] for cpu in (NEW, OLD))
     assert old_s > 1.5 * new_s
@@ -109,10 +108,12 @@ def test_each_trial_runs_on_the_type_that_it_chose_to_the_certified_cheapest(
     done = two_types.run("report", "tiny")
     assert done.code == 0, done.err
 
-    few = ("--top", "1", "--seeds", "2", "--final", "0", "--json")
+    few = ("--top", "1", "--seeds", "2", "--final", "0")
     done = two_types.run("certify", "tiny", *few, *two_types.address)
     assert done.code == 0, done.err
-    assert {row["device"] for row in done.json["records"]} == {named(OLD)}
+    boards = two_types.run("leaderboard", "--study", "tiny", "--json").json
+    certified = [row for each in boards if each["kind"] == "certified" for row in each["rows"]]
+    assert [row["device_type"] for row in certified] == [named(OLD)]
 
 
 def test_with_other_prices_the_other_type_is_cheapest(two_types: TwoTypes) -> None:
@@ -120,7 +121,8 @@ def test_with_other_prices_the_other_type_is_cheapest(two_types: TwoTypes) -> No
     assert done.code == 0, done.err
     (board,) = two_types.run("leaderboard", "--study", "dear", "--json").json
     assert board["rows"][0]["device_type"] == named(NEW)
-    assert {row["device_type"] for row in board["rows"]} == {named(NEW), named(OLD)}
+    ran = {record["device"] for record in finished(two_types.folder, "dear")}
+    assert ran == {named(NEW), named(OLD)}
 
 
 def test_a_type_that_is_not_there_is_refused(two_types: TwoTypes) -> None:
