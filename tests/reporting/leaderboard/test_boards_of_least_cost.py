@@ -1,5 +1,6 @@
 """A study that seeks the least cost: its boards, what is certified of it, and what it refuses."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.study.reader import read_study
 from tune_speed.study.settings import SearchConfig
 from tune_speed.study.space import SearchSpace, space_of
 from tune_speed.tracking import Tracker, open_store
@@ -60,6 +63,19 @@ def test_boards_of_the_study_go_by_cost_where_it_seeks_that(store: Any) -> None:
         assert [cost for _, cost in costs] == pytest.approx([0.024, 0.036])
     of_all, by_time = (find_boards(Choice(uri=uri), top=5, order=o) for o in (None, "time"))
     assert [board.order for board in of_all] == ["time"] * 2 and of_all == by_time
+
+
+def test_the_page_ranks_all_devices_by_cost_first_where_the_study_seeks_that(store: Any) -> None:
+    uri, by_cost = store
+    page = study_page(read_study(uri, "study"), recipe_yaml=lambda _: "")
+    text = " ".join(re.sub("<[^>]+>", " ", page).split())
+    first, second = text.split("Estimates digits")[1:3]
+    assert ("only money is ranked across them" in text) is by_cost
+    assert ("nothing is ranked across them" in text) is not by_cost
+    assert ("on 2 x H200, H200" in first[:120]) is by_cost, first[:200]
+    if by_cost:
+        assert first.index("t0000") < first.index("t0001")
+        assert "on 2 x H200 " in second[:120]
 
 
 def test_what_is_certified_is_of_the_devices_that_are_recommended(store: Any) -> None:

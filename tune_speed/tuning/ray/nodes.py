@@ -190,10 +190,13 @@ class Nodes:
                 f" on others do not compare. But here is only {found}. Go on where there is one, or"
                 " begin another study with --set study=NAME."
             )
+        several = bool(self._resources.device_types)
+        hint = (
+            " Other nodes are those of a cluster: --address." if several and self.is_local else ""
+        )
         raise ConfigError(
-            f"search.resources.device_type{'s' if self._resources.device_types else ''} must be a"
-            f" device of the cluster, but got {device_type} and there is {found}"
-            f"{did_you_mean(device_type, list(there))}."
+            f"search.resources.device_type{'s' * several} must be a device of the cluster, but got"
+            f" {device_type} and there is {found}{did_you_mean(device_type, list(there)) or '.'}{hint}"
         )
 
     def _update_allowed(self) -> None:
