@@ -191,12 +191,12 @@ class Nodes:
                 " begin another study with --set study=NAME."
             )
         several = bool(self._resources.device_types)
-        hint = (
-            " Other nodes are those of a cluster: --address." if several and self.is_local else ""
-        )
+        hint = did_you_mean(device_type, list(there)) or "."
+        if several and self.is_local:
+            hint += " Other nodes are those of a cluster: --address."
         raise ConfigError(
             f"search.resources.device_type{'s' * several} must be a device of the cluster, but got"
-            f" {device_type} and there is {found}{did_you_mean(device_type, list(there)) or '.'}{hint}"
+            f" {device_type} and there is {found}{hint}"
         )
 
     def _update_allowed(self) -> None:
