@@ -237,9 +237,10 @@ class Witness:
 class Anywhere:
     """All nodes will do."""
 
-    device_type, is_local = None, False
+    types: tuple[str, ...] = ()
+    is_local = False
 
-    def placement(self) -> dict[str, Any]:
+    def placement(self, device_type: str | None) -> dict[str, Any]:
         return {"node_ids": [], "device_type": None}
 
 

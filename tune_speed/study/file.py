@@ -27,7 +27,7 @@ from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.short_forms import with_choices, with_whole_task
-from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
+from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes, space_of
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -164,7 +164,7 @@ def _searched_file(source: Source, **own: Any) -> StudyFile:
     tree = source.tree
     return StudyFile(
         **_named(source),
-        space=SearchSpace.from_tree(tree["recipe"]),
+        space=space_of(tree),
         search=settings.SearchConfig.model_validate(tree.get("search") or {}),
         certify=_optional(settings.CertifyConfig, tree.get("certify")),
         source=source,
@@ -285,6 +285,8 @@ def _own_mistakes(tree: Any) -> Iterator[Mistake]:
         yield Mistake(("goal", "minimise"), must, "cost")
     for mistakes in wrong.values():
         yield from mistakes
+    if wrong.get("search") == []:
+        yield from validation.types_mistakes(tree)
     if wrong.get("recipe") == [] and not wrong.get("search"):
         yield from _own_search_mistakes(
             SearchSpace.from_tree(tree["recipe"]), tree.get("search") or {}

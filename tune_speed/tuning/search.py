@@ -242,23 +242,26 @@ def _board(record: TrialRecord, number: int) -> ComparisonKey:
 def _rates(study: StudyFile, nodes: "Nodes") -> "Rates | None":
     """Returns what training costs, where the least cost is sought.
 
-    Raises: ConfigError if nobody knows the price of the device.
+    Raises: ConfigError if nobody knows the price of a device.
     """
     from tune_speed.tuning.policy.cost_clock import Rates
 
     if not study.seeks_cost:
         return None
-    device = nodes.device_type or nodes.machine().device
-    price = price_of(device, study.search.resources.price_per_hour)
-    if price is not None:
-        return Rates(study.space, price)
-    raise ConfigError.of(
-        "goal",
-        f"must have the price of an hour of {device}, as it seeks the least cost",
-        given="none",
-        hint=f'Write a line such as `"{device}": 1.20` into {prices_file()}, or below'
-        " search.resources.price_per_hour.",
-    )
+    resources = study.search.resources
+    types = resources.device_types or [nodes.device_type or nodes.machine().device]
+    found = {each: price_of(each, resources.price_per_hour) for each in types}
+    known = {each: price for each, price in found.items() if price is not None}
+    if missing := [each for each in types if each not in known]:
+        names = " and ".join(missing)
+        raise ConfigError.of(
+            "goal",
+            f"must have the price of an hour of {names}, as it seeks the least cost",
+            given="none",
+            hint=f'Write a line such as `"{missing[0]}": 1.20` into {prices_file()}, or below'
+            " search.resources.price_per_hour.",
+        )
+    return Rates(study.space, known if resources.device_types else known[types[0]])
 
 
 def _identify(data: PreparedWorkload | None, task: Task) -> str:

@@ -1,5 +1,6 @@
 """A study that seeks the least cost: its boards, what is certified of it, and what it refuses."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.study.reader import read_study
 from tune_speed.study.settings import SearchConfig
-from tune_speed.study.space import SearchSpace
+from tune_speed.study.space import SearchSpace, space_of
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tuning import search
@@ -62,6 +65,19 @@ def test_boards_of_the_study_go_by_cost_where_it_seeks_that(store: Any) -> None:
     assert [board.order for board in of_all] == ["time"] * 2 and of_all == by_time
 
 
+def test_the_page_ranks_all_devices_by_cost_first_where_the_study_seeks_that(store: Any) -> None:
+    uri, by_cost = store
+    page = study_page(read_study(uri, "study"), recipe_yaml=lambda _: "")
+    text = " ".join(re.sub("<[^>]+>", " ", page).split())
+    first, second = text.split("Estimates digits")[1:3]
+    assert ("only money is ranked across them" in text) is by_cost
+    assert ("nothing is ranked across them" in text) is not by_cost
+    assert ("on 2 x H200, H200" in first[:120]) is by_cost, first[:200]
+    if by_cost:
+        assert first.index("t0000") < first.index("t0001")
+        assert "on 2 x H200 " in second[:120]
+
+
 def test_what_is_certified_is_of_the_devices_that_are_recommended(store: Any) -> None:
     from tune_speed.experiments.certification.certify import _device_of_least_cost
 
@@ -91,3 +107,22 @@ def test_without_a_price_the_search_does_not_begin(
     assert rates is not None and rates.least_per_s == pytest.approx(0.002)
     study.seeks_cost = False
     assert search._rates(study, nodes) is None
+
+
+def test_each_type_of_device_that_is_chosen_among_must_have_a_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_PRICES", str(file := tmp_path / "prices.yaml"))
+    types = ["H200", "A10", "T4"]
+    resources = {"device_types": types, "price_per_hour": {"H200": 3.6}}
+    chosen = SearchConfig.model_validate({"resources": resources})
+    space = space_of({"recipe": {"epochs": 1}, "search": {"resources": resources}})
+    study: Any = SimpleNamespace(seeks_cost=True, space=space, search=chosen)
+    nodes: Any = SimpleNamespace(device_type=None)
+    with pytest.raises(ConfigError, match="the price of an hour of A10 and T4"):
+        search._rates(study, nodes)
+    file.write_text("A10: 0.9\nT4: 0.4\n")
+    rates = search._rates(study, nodes)
+    assert rates is not None
+    factors = [rates.factor({"device_type": each}) for each in types]
+    assert factors == pytest.approx([9, 2.25, 1])

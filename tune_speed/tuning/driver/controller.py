@@ -27,7 +27,7 @@ from tune_speed.core.records import (
 from tune_speed.core.targets import Task
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
-from tune_speed.study.space import read_point
+from tune_speed.study.space import DEVICE_TYPE, Params, read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.attempts import Attempts
 from tune_speed.tuning.driver.checkpoints import Checkpoints
@@ -163,13 +163,22 @@ class SearchController:
             cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
-            points=[read_point(space, point) for point in search.points_to_evaluate],
+            points=self._points(),
             prior_trials=self._prior_trials(),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back, until=search.until),
             rates=self._rates,
         )
+
+    def _points(self) -> list[Params]:
+        """Returns what is tried first: the study's points, and one for each other device type."""
+        search, space = self.study.search, self.study.space
+        points = [read_point(space, point) for point in search.points_to_evaluate]
+        named = {point.get(DEVICE_TYPE) for point in points}
+        # What nothing is known of would seem no cheaper than what is usual.
+        types = [each for each in search.resources.device_types if each not in named]
+        return [*points, *({DEVICE_TYPE: each} for each in types)]
 
     def _prior_trials(self) -> list[PriorTrial]:
         """Returns what other studies teach, and this one's trials of other targets.

@@ -1,7 +1,7 @@
 """A policy whose clock counts money: what is sought is the cheapest way to the target.
 
-A second of training on N devices costs N times the price of one, which is known before the run. On
-the cost clock a second counts as often as the cheapest configuration's would cost as much,
+A second of training on N devices costs N times the price of one, that of their type, which is known
+before the run. On the cost clock a second counts as often as the cheapest's would cost as much,
 
     t' = t · r / r_min,    r = N · price per hour / 3600,
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.records import Recommended
-from tune_speed.study.space import SearchSpace
+from tune_speed.study.space import DEVICE_TYPE, SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Policy, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve import Curve
@@ -23,11 +23,11 @@ WORDS = " on the cost clock"
 
 
 class Rates(NamedTuple):
-    """What training costs, of one type of device and recipes on one or several."""
+    """What training costs, on one device or several of one type."""
 
     space: SearchSpace
-    price_per_hour: float
-    """Of one device."""
+    price_per_hour: float | Mapping[str, float]
+    """Of one device; by its type, where a configuration chooses that."""
 
     def devices(self, params: Mapping[str, Any]) -> int:
         """Returns on how many devices a configuration trains."""
@@ -39,18 +39,25 @@ class Rates(NamedTuple):
         return [int(end or 1) for ends in found for end in ends] or [self.devices({})]
 
     @property
+    def _prices(self) -> list[float]:
+        of_one = self.price_per_hour
+        return [*of_one.values()] if isinstance(of_one, Mapping) else [of_one]
+
+    @property
     def least_per_s(self) -> float:
         """Cost of a second where it costs least."""
-        return min(self._ends) * self.price_per_hour / 3600
+        return min(self._ends) * min(self._prices) / 3600
 
     def factor(self, params: Mapping[str, Any]) -> float:
         """Returns how many times that a second of a configuration costs."""
-        return self.devices(params) / min(self._ends)
+        of_one = self.price_per_hour
+        price = of_one[params[DEVICE_TYPE]] if isinstance(of_one, Mapping) else of_one
+        return self.devices(params) / min(self._ends) * (price / min(self._prices))
 
     @property
     def most(self) -> float:
         """The largest factor."""
-        return max(self._ends) / min(self._ends)
+        return max(self._ends) / min(self._ends) * (max(self._prices) / min(self._prices))
 
 
 class CostClock:

@@ -1,13 +1,15 @@
 """Chooses the nodes of a cluster that run a study's trials: those with the study's type of device.
 
 Times on different devices are not comparable, so a study has one type of device, from its first
-trial to its last. Nodes that join later are queried too, in a thread.
+trial to its last; or several, of which each trial chooses one, where money is compared. Nodes that
+join later are queried too, in a thread.
 """
 
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -47,14 +49,17 @@ class Nodes:
         run on, None before its first trial. This machine `is_local` if it is the only node. Nodes
         see `study`, a file of the study's, where storage is shared.
         """
-        self._resources, self._pin, self._look = resources, pin, look
-        self.device_type = resources.device_type or pin
+        self._resources, self._look = resources, look
+        # Of several types a study has named all that it may run on.
+        self._pin = None if resources.device_types else pin
+        self.device_type = resources.device_type or self._pin
+        """Of all trials; None: not known yet, or each chooses one."""
         self._threads = max(1, int(resources.cpu))
         self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
         self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
         self._kinds: dict[str, Answer | Unfit] = {}
-        self._allowed: tuple[str, ...] = ()
+        self._allowed: dict[str, tuple[str, ...]] = {}
         self._messages: list[str] = []
         self._is_over = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -64,7 +69,7 @@ class Nodes:
         # seconds.
         elif not resources.gpu:
             self._kinds[""] = here(cpu_threads=self._threads)
-        elif self.device_type is not None:
+        elif self.types:
             self._query_new()
 
     def __enter__(self) -> Self:
@@ -86,13 +91,14 @@ class Nodes:
                 f" search.resources.device_type={self.device_type}. Take that back, or begin"
                 " another study with --set study=NAME."
             )
-        if self.is_local and not self._kinds and self.device_type is None:
+        if self.is_local and not self._kinds and not self.types:
             return
         if not self.is_local or not self._kinds:
             self._wait()
-        if self.device_type is None:
+        if not self.types:
             self.device_type = commonest(self._machines())
-        self._refuse_missing_type()
+        for each in self.types:
+            self._refuse_missing(each)
         if self.is_local:
             return
         self._update_allowed()
@@ -104,11 +110,26 @@ class Nodes:
         """Returns the Ray ids of the nodes where trials may run; empty where any will do."""
         # A lost node stays in the list: it does no harm, and with a changed list Tune would reuse
         # no process.
-        return self._allowed
+        return tuple(sorted(chain.from_iterable(self._allowed.values())))
 
-    def placement(self) -> dict[str, Any]:
-        """Returns `node_ids` and `device_type`, for the configuration of a trial's process."""
-        return {"node_ids": list(self._allowed), "device_type": self.device_type}
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Types of device on which trials run; empty: not known yet."""
+        one = () if self.device_type is None else (self.device_type,)
+        return tuple(self._resources.device_types) or one
+
+    @property
+    def words(self) -> str:
+        """These types for people."""
+        return " or ".join(self.types)
+
+    def placement(self, device_type: str | None = None) -> dict[str, Any]:
+        """Returns `node_ids` and `device_type`, for the configuration of a trial's process.
+
+        `device_type` is the one that the trial chose, of several.
+        """
+        own = device_type or self.device_type
+        return {"node_ids": list(self._allowed.get(own or "", ())), "device_type": own}
 
     def messages(self) -> tuple[str, ...]:
         """Returns lines for the user since the last call: nodes that are used or left out."""
@@ -121,12 +142,12 @@ class Nodes:
         if not self._kinds:
             self._query_new()
             self._wait()
-        first = max(self._machines().values(), key=lambda each: each.device == self.device_type)
+        first = max(self._machines().values(), key=lambda each: each.device in self.types)
         return Machine(first.device, first.torch)
 
     def most_cpus(self) -> float:
         """Returns the CPUs of the largest node that runs trials."""
-        chosen = [self._nodes[i] for i in self._allowed] or list(self._look())
+        chosen = [self._nodes[i] for i in self.allowed()] or list(self._look())
         return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
 
     def _query_new(self) -> None:
@@ -158,9 +179,9 @@ class Nodes:
     def _machines(self) -> dict[str, Answer]:
         return {i: kind for i, kind in self._kinds.items() if isinstance(kind, Answer)}
 
-    def _refuse_missing_type(self) -> None:
+    def _refuse_missing(self, device_type: str) -> None:
         there = Counter(machine.device for machine in self._machines().values())
-        if self.device_type in there:
+        if device_type in there:
             return
         found = ", ".join(f"{name} ({counted(n, 'node')})" for name, n in sorted(there.items()))
         if self._pin is not None:
@@ -169,23 +190,28 @@ class Nodes:
                 f" on others do not compare. But here is only {found}. Go on where there is one, or"
                 " begin another study with --set study=NAME."
             )
+        several = bool(self._resources.device_types)
+        hint = did_you_mean(device_type, list(there)) or "."
+        if several and self.is_local:
+            hint += " Other nodes are those of a cluster: --address."
         raise ConfigError(
-            f"search.resources.device_type must be a device of the cluster, but got"
-            f" {self.device_type} and there is {found}"
-            f"{did_you_mean(str(self.device_type), list(there))}."
+            f"search.resources.device_type{'s' * several} must be a device of the cluster, but got"
+            f" {device_type} and there is {found}{hint}"
         )
 
     def _update_allowed(self) -> None:
-        fitting = {i for i, m in self._machines().items() if m.device == self.device_type}
-        self._allowed = tuple(sorted(fitting))
+        machines = sorted(self._machines().items())
+        own = {each: tuple(i for i, m in machines if m.device == each) for each in self.types}
+        self._allowed = own
 
     def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
-            line = f"trials run on {self.device_type} ({counted(len(self._allowed), 'node')})"
+            each = [f"{t} ({counted(len(ids), 'node')})" for t, ids in self._allowed.items()]
+            line = f"trials run on {' or '.join(each)}"
             self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
         machines = self._machines()
-        blind = [self._nodes[i].address for i in self._allowed if not machines[i].sees_study]
+        blind = [self._nodes[i].address for i in self.allowed() if not machines[i].sees_study]
         if blind:
             self._messages.append(
                 f"the study's folder is not visible on {', '.join(blind)}: trials there leave no"
@@ -205,7 +231,7 @@ class Nodes:
             return "which has not answered yet"
         if isinstance(kind, Unfit):
             return f"as {kind.reason}"
-        return None if kind.device == self.device_type else f"which has {kind.device}"
+        return None if kind.device in self.types else f"which has {kind.device}"
 
     def _watch(self) -> None:
         while not self._is_over.wait(POLL_S):
