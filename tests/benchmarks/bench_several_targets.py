@@ -8,25 +8,25 @@ with two thirds of the budget, in full runs' worth. `apart`: for each target a `
 search with a third. Both with 4 workers in virtual time. Printed for each mode, target and side:
 the true expected time with restarts of what it recommends there, from 400 runs that no search sees,
 over the best that any search of any seed has recommended there (geometric mean over seeds; a search
-that recommends nothing counts with a full run over the chance of 1 %), and in how many seeds one of
-them was at least as good as the other.
+that recommends nothing counts with a full run over the chance of 1 %), together / apart with its
+95 % interval over seeds (Student's t on logarithms), and in how many seeds one of them was at least
+as good as the other. Searches whose rows are in `--out` do not run again.
 """
 
 import argparse
-import json
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
+from kept_rows import Row, read_rows, run_all
 
+from tune_speed.core.stats import mean_interval
 from tune_speed.tuning.simulation.noisy import Noisy
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 from tune_speed.tuning.simulation.synthetic import Synthetic
@@ -34,7 +34,6 @@ from tune_speed.tuning.simulation.synthetic import Synthetic
 SHARES = (0.04, 0.10, 0.25)
 """Of random configurations that meet a target, the hardest first."""
 SPREAD, WORKERS, NEVER = 0.01, 4, 100.0
-Row = dict[str, Any]
 
 
 class Several(Noisy):
@@ -93,11 +92,13 @@ def report(rows: list[Row]) -> Iterator[str]:
                 np.array([by[side, seed] for seed in seeds]) for side in ("together", "apart")
             )
             means = [math.exp(np.log(each).mean()) for each in (together, apart)]
-            ratio = np.exp(np.log(together / apart).mean())
+            ratio = mean_interval(np.log(together / apart).tolist())
+            ends = [math.exp(end) for end in (ratio.low, ratio.high) if end is not None]
+            interval = f" ({ends[0]:.2f}–{ends[1]:.2f})" if ends else ""
             yield (
                 f"{mode:13} met by {share:4.0%}: together {means[0]:.2f}, apart {means[1]:.2f}"
-                f" times the best; ratio {ratio:.2f}; together as good in"
-                f" {(together <= apart).sum()} of {len(seeds)} seeds"
+                f" times the best; ratio {math.exp(ratio.mean):.2f}{interval}; together as good"
+                f" in {(together <= apart).sum()} of {len(seeds)} seeds"
             )
 
 
@@ -107,22 +108,18 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=30.0, help="full runs' worth, of three")
     parser.add_argument("--modes", nargs="+", default=["fixed_length", "anytime"])
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="rows as JSON; searches that are there do not run")
     args = parser.parse_args()
+    rows = read_rows(args.out)
+    done = {(row["side"], row["mode"], row["seed"]) for row in rows}
     tasks = [
         (side, mode, seed, args.budget)
         for seed in range(args.seeds)
         for mode in args.modes
         for side in ("together", "apart")
+        if (side, mode, seed) not in done
     ]
-    rows: list[Row] = []
-    with ProcessPoolExecutor(args.jobs) as pool:
-        for found in pool.map(search, tasks):
-            rows += found
-            each = found[0]
-            print(each["side"], each["mode"], each["seed"], f"{each['took_s']:.0f} s", flush=True)
-            if args.out:
-                args.out.write_text(json.dumps(rows))
+    run_all(search, tasks, rows, jobs=args.jobs, out=args.out)
     print(*report(rows), sep="\n")
     return 0
 

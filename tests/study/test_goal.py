@@ -8,6 +8,7 @@ import pytest
 from tune_speed.core.errors import ConfigError
 from tune_speed.custom.shipping import packed
 from tune_speed.study.file import StudyFile, own_study_of, study_of
+from tune_speed.study.goal import goal_of, seeks_cost
 from tune_speed.study.json_schema import json_schema
 from tune_speed.study.yaml import scan_yaml
 
@@ -98,6 +99,29 @@ def test_the_least_cost_is_that_to_the_target_of_the_workload() -> None:
     assert study.seeks_cost and not load(STUDY).seeks_cost
     assert study.workload == load(text.replace("goal: {minimise: cost}", "")).workload
     assert "workload.target" in mistakes(COST)
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        {"minimise": "cost"},
+        {"minimise": "cost", "within": None},
+        {"minimise": "cost", "within": "9s", "worst": 2.0},
+        {"maximise": "accuracy", "within": "9s"},
+    ],
+)
+def test_a_tree_seeks_the_least_cost_where_its_goal_does(goal: dict[str, Any]) -> None:
+    found = goal_of({"goal": goal})
+    assert found is not None
+    assert seeks_cost({"goal": goal}) is found.is_cost is (not goal.get("within"))
+
+
+@pytest.mark.parametrize(
+    "goal", [None, "cost", {"minimise": "cost", "worst": 1.0}, {"minimise": "cost", "with": "9s"}]
+)
+def test_a_goal_with_a_mistake_seeks_nothing(goal: Any) -> None:
+    assert goal_of({"goal": goal}) is None and not seeks_cost({"goal": goal})
+    assert not seeks_cost(goal)
 
 
 def test_what_the_least_cost_does_not_go_with_is_refused() -> None:

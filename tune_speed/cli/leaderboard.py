@@ -145,7 +145,7 @@ def leaderboard(
     if history and best_of is not None:
         raise ConfigError("--history must be given without --best-of: it has records, not choices.")
     if history and sort not in (None, Sort.TIME):
-        raise ConfigError("--history must be given without --sort: records are of time.")
+        raise ConfigError("--history must be given without --sort: it goes by what is sought.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:

@@ -9,6 +9,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.records import LowerTarget, Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
+from tune_speed.core.text import significant
 
 SortKey = tuple[bool | float | str, ...]
 """Sorts results best first; see `sort_key`."""
@@ -142,9 +143,16 @@ def on_boards(
     return found
 
 
-def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Returns the first record by `best_first`, or None if none met the target."""
-    return min((r for r in records if ranked_s(r) is not None), key=best_first, default=None)
+def cheapest_first(record: TrialRecord) -> SortKey:
+    """Returns the key by which a search for the least cost sorts records of whatever devices."""
+    cost = record.cost_of(ranked_s(record))
+    return math.inf if cost is None else cost, *best_first(record)
+
+
+def fastest(records: Iterable[TrialRecord], *, by_cost: bool = False) -> TrialRecord | None:
+    """Returns the first record by `best_first`, or `cheapest_first`; None: none met the target."""
+    key = cheapest_first if by_cost else best_first
+    return min((r for r in records if ranked_s(r) is not None), key=key, default=None)
 
 
 def target_of(workload: Mapping[str, Any]) -> Target:
@@ -204,9 +212,10 @@ def final_goodness(record: TrialRecord) -> float:
     return goodness(final_metric(record), target_of(record.workload))
 
 
-def result_text(record: TrialRecord) -> str:
-    """Returns what a record that has a rank is ranked by, for people: `1.51 s`, `accuracy 0.98`."""
+def result_text(record: TrialRecord, *, by_cost: bool = False) -> str:
+    """Returns what ranks a record, for people: `1.51 s`, `cost 0.012, 1.51 s`, `accuracy 0.98`."""
     target, metric = target_of(record.workload), final_metric(record)
     if target.seeks_best and metric is not None:
         return f"{target.metric} {metric:.4f}"
-    return f"{record.time_to_target_s:.2f} s"
+    cost = f"cost {significant(record.cost_of(record.time_to_target_s))}, " if by_cost else ""
+    return f"{cost}{record.time_to_target_s:.2f} s"

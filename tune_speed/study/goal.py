@@ -73,22 +73,24 @@ class GoalConfig(Config):
         }
 
 
-def seeks_cost(tree: Mapping[str, Any]) -> bool:
+def goal_of(tree: Any) -> GoalConfig | None:
+    """Returns the goal of a study's tree; None without one, or one with mistakes."""
+    goal = tree.get("goal") if isinstance(tree, Mapping) else None
+    try:
+        return None if goal is None else GoalConfig.model_validate(goal)
+    except ValidationError:  # The schema says what is wrong.
+        return None
+
+
+def seeks_cost(tree: Any) -> bool:
     """Returns whether a study's tree has the goal of the least cost to its target."""
-    goal = tree.get("goal")
-    return isinstance(goal, Mapping) and goal.get("minimise") == COST and not goal.get("within")
+    return (goal := goal_of(tree)) is not None and goal.is_cost
 
 
 def with_goal(source: Source) -> Source:
     """Returns `source` with its goal written out; as it is without one, or one with mistakes."""
-    tree = source.tree
-    if not isinstance(tree, Mapping) or not isinstance(tree.get("goal"), Mapping):
-        return source
-    try:
-        goal = GoalConfig.model_validate(tree["goal"])
-    except ValidationError:  # The schema says what is wrong.
-        return source
-    if goal.is_cost:
+    goal = goal_of(source.tree)
+    if goal is None or goal.is_cost:
         return source
     target = goal.target()
     place = source.place(("goal",))

@@ -476,6 +476,7 @@ def tags_of(
         "workload_hash": workload_hash,
         "target": target.all_words,
         "mode": study.workload.mode,
+        **({"goal": "cost"} if study.seeks_cost else {}),
         "trials": str(search.trials),
         "concurrent": str(search.at_once),
         "ends_at": _ends_at(search.time_budget_s),

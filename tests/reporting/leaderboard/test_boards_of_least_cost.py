@@ -11,7 +11,8 @@ from making import make_record
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.history import boards_of, history_markdown, record_history
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards, find_history
 from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.study.settings import SearchConfig
@@ -40,7 +41,8 @@ def recommended(number: int, expected_s: float, cost: float | None) -> Recommend
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A store of a search in which 9 s on two devices were luck: 18 s are expected."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
-    tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
+    tags = {"goal": "cost"} if request.param else {}
+    tracker = Tracker(open_store(uri), study="study", study_tags=tags, search_id="s", linger_s=0.02)
     for each in (record_of(0, 24.0, "H200"), record_of(1, 9.0, "2 x H200")):
         tracker.trial_finished(record=each)
     costs = (0.024, 0.036) if request.param else (None, None)
@@ -76,6 +78,44 @@ def test_the_page_ranks_all_devices_by_cost_first_where_the_study_seeks_that(sto
     if by_cost:
         assert first.index("t0000") < first.index("t0001")
         assert "on 2 x H200 " in second[:120]
+
+
+def test_the_history_of_the_study_goes_by_cost_where_it_seeks_that(store: Any) -> None:
+    """24 s on one device cost 0.024, and 9 s on two 0.018: 1.33 times less."""
+    uri, by_cost = store
+    held = find_history(Choice(uri=uri, study="study"), top=5)
+    if by_cost:
+        assert [each.trial_id for each in held] == ["t0001"]  # Both ended at one moment.
+        assert held[0].expected_cost == pytest.approx(0.018)
+    else:
+        assert [len(board) for board in boards_of(held)] == [1, 1]
+        assert [each.expected_cost for each in held] == [None, None]
+    of_all = find_history(Choice(uri=uri), top=5)
+    assert {each.expected_cost for each in of_all} == {None}
+
+
+def at_minute(number: int, time_s: float, device: str) -> TrialRecord:
+    finished_at = f"2026-01-01T00:0{number}:00.000+00:00"
+    return record_of(number, time_s, device).model_copy(update={"finished_at": finished_at})
+
+
+def test_a_record_of_cost_is_the_cheapest_so_far_of_all_devices() -> None:
+    """At 3.6 an hour these cost 0.024, 0.018, 0.02 and 0.012."""
+    every = [(24.0, "H200"), (9.0, "2 x H200"), (20.0, "H200"), (12.0, "H200")]
+    trials = [at_minute(number, *each) for number, each in enumerate(every)]
+    (board,) = boards_of(record_history(trials, by_cost=True))
+    assert [each.trial_id for each in board] == ["t0000", "t0001", "t0003"]
+    assert [each.device for each in board] == ["H200", "2 x H200", "H200"]
+    assert [each.expected_cost for each in board] == pytest.approx([0.024, 0.018, 0.012])
+    assert [each.speedup for each in board[1:]] == pytest.approx([0.024 / 0.018, 1.5])
+    assert [each.is_clear for each in board] == [None, True, True]
+    assert board[0].held_until == board[1].held_from
+    text = history_markdown(board)
+    assert "on H200, 2 x H200" in text and "| cheaper by |" in text.replace("  ", " ")
+    assert "| 0.012 | H200 |" in text and "1.50×" in text
+    assert [len(each) for each in boards_of(record_history(trials))] == [1, 3]
+    unknown = [each.model_copy(update={"prices": {}}) for each in trials]
+    assert record_history(unknown, by_cost=True) == ()
 
 
 def test_what_is_certified_is_of_the_devices_that_are_recommended(store: Any) -> None:

@@ -124,10 +124,11 @@ def _is_choice(value: Any) -> bool:
 
 def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
     """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
-    has_lower = _leaders(choice, top=1).has_lower
+    leaders = _leaders(choice, top=1)
     # A miss sets no record, but of a lower target.
-    found = chosen_trials(_of_any_target(choice, has_lower), only_reached=not has_lower)
-    boards = boards_of(record_history(trial.record for trial in found))
+    whole, by_cost = leaders.has_lower, bool(choice.study) and leaders.seek_cost
+    found = chosen_trials(_of_any_target(choice, whole), only_reached=not whole)
+    boards = boards_of(record_history((t.record for t in found), by_cost=by_cost))
     of_workload = [b for b in boards if choice.workload in (None, b[0].workload)]
     chosen = [board for board in of_workload if choice.target in (None, board[0].target)]
     return [held for board in chosen for held in board[-top:]]

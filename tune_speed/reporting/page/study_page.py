@@ -70,7 +70,6 @@ def section_of(
         "counts": counts_of_ends(trial.record for trial in part.trials),
         "commands": () if winner is None else _commands(view, answer, winner),
         "environment": (records[-1] if winner is None else winner.record).environment,
-        "is_by_cost": bool(by_cost),
         "certified": _table(by_cost or boards, "certified", anchors),
         "estimates": _table(by_cost or boards, "estimate", anchors),
         "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
@@ -82,8 +81,7 @@ def section_of(
 def _by_cost(view: StudyView, part: StudyPart) -> Sequence[Board]:
     """Returns the boards of all devices, on the first part of a search for the least cost."""
     alike = [b for b in view.boards if b.key._replace(device=part.key.device, kind="") == part.key]
-    costs = [b.recommended.expected_cost for b in alike if b.recommended is not None]
-    return ordered(alike, "cost") if part.priced and any(costs) else ()
+    return ordered(alike, "cost") if part.priced and view.seeks_cost else ()
 
 
 def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None:

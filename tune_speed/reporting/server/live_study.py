@@ -229,13 +229,13 @@ class Results:
 
 def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     """Returns what is sent to viewers whenever it changes: numbers, and texts for their places."""
-    leader = parts[0].leader if parts else None
+    leader = next(iter(seen.view.cheapest[-1:]), parts[0].leader if parts else None)
     best_s = None if leader is None else leader.record.time_to_target_s
     best_trial = None if leader is None else leader.record.trial_id
     left_s = None if seen.left_s is None else round(seen.left_s)
     planned = "" if seen.planned is None else f" of {seen.planned:,}"
     # A study of several parts has no time that is the best of all.
-    where = f" on {device_text(parts[0].key.device)}" if len(parts) > 1 else ""
+    where = f" on {device_text(leader.record.device)}" if leader and len(parts) > 1 else ""
     is_best = leader is not None and parts[0].target.seeks_best
     running = len(seen.view.running)
     texts = {
@@ -258,6 +258,7 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
         "planned": seen.planned,
         "running": running,
         "best_s": best_s,
+        "by_cost": seen.view.seeks_cost,
         "best_trial": best_trial,
         "elapsed_s": round(seen.elapsed_s),
         "left_s": left_s,

@@ -85,11 +85,7 @@ class StudyPart:
     @cached_property
     def records(self) -> tuple[ViewedTrial, ...]:
         """Estimates that were the fastest when they ended; empty: none met the target."""
-        best: list[ViewedTrial] = []
-        for trial in self.trials:
-            if fastest(each.record for each in (*best[-1:], trial)) is trial.record:
-                best.append(trial)
-        return tuple(best)
+        return records_of(self.trials)
 
     @property
     def leader(self) -> ViewedTrial | None:
@@ -125,6 +121,16 @@ class StudyView:
     def is_running(self) -> bool:
         """Whether a search has begun and not ended."""
         return any(search.is_running for search in self.searches)
+
+    @property
+    def seeks_cost(self) -> bool:
+        """Whether a search of it seeks the least cost."""
+        return any(search.tags.get("goal") == "cost" for search in self.searches)
+
+    @cached_property
+    def cheapest(self) -> tuple[ViewedTrial, ...]:
+        """Estimates that were the cheapest when they ended; empty where that is not sought."""
+        return records_of(self.trials, by_cost=True) if self.seeks_cost else ()
 
     @property
     def parts(self) -> tuple[StudyPart, ...]:
@@ -177,6 +183,15 @@ class StudyView:
             if rows and (is_own or is_lower) and board.key.device == key.device:
                 found[board.target] = rows[0]
         return tuple(sorted(found.items())) if len(found) > 1 else ()
+
+
+def records_of(trials: Sequence[ViewedTrial], *, by_cost: bool = False) -> tuple[ViewedTrial, ...]:
+    """Returns those that were the fastest, or the cheapest, when they ended."""
+    best: list[ViewedTrial] = []
+    for trial in trials:
+        if fastest((e.record for e in (*best[-1:], trial)), by_cost=by_cost) is trial.record:
+            best.append(trial)
+    return tuple(best)
 
 
 def part_key(record: TrialRecord) -> ComparisonKey:

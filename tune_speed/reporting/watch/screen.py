@@ -12,7 +12,7 @@ from tune_speed.core.comparability import final_metric, result_text
 from tune_speed.core.records import Status, TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import counted, device_text, duration
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.study.view import RunningTrial, StudyPart, ViewedTrial
+from tune_speed.reporting.study.view import RunningTrial, StudyPart, StudyView, ViewedTrial
 from tune_speed.reporting.watch.status import State, StudyStatus
 from tune_speed.tracking.schema import metric_key
 
@@ -77,12 +77,13 @@ def screen(
 
 def standing(seen: StudyStatus) -> str:
     """Returns how far the search is, in a line."""
-    best = [part.leader.record for part in seen.parts[:1] if part.leader]
+    by_cost, leaders = seen.view.seeks_cost, [part.leader for part in seen.parts[:1]]
+    best = [trial.record for trial in seen.view.cheapest[-1:] or leaders if trial]
     return " · ".join(
         [
             _progress(seen),
             *_counts(seen),
-            *(f"best {result_text(r)} ({plain(r.trial_id)})" for r in best),
+            *(f"best {result_text(r, by_cost=by_cost)} ({plain(r.trial_id)})" for r in best),
             *_times(seen),
         ]
     )
@@ -192,7 +193,7 @@ def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
         is_only, key = len(seen.parts) == 1, part.key
         what = "" if is_only else f", workload {key.workload_hash[:8]}: {part.target.words}"
         yield "device", Text(plain(f"{device_text(key.device)}{what}"))
-        yield from _best_rows(part, seen.view.study)
+        yield from _best_rows(part, seen.view)
     if len(seen.parts) > MAX_PARTS:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
     if not seen.parts:
@@ -206,13 +207,14 @@ def steered_text(at: str, line: str) -> str:
     return f"{at[11:19]} {line}"
 
 
-def _best_rows(part: StudyPart, study: str) -> Iterator[tuple[str, RenderableType]]:
+def _best_rows(part: StudyPart, view: StudyView) -> Iterator[tuple[str, RenderableType]]:
     trials = part.records
     if not trials:
         yield "best", Text(f"no trial {part.target.did_meet} yet", style="dim")
     else:
         record = trials[-1].record
-        best = Text(f"{result_text(record)}  {plain(record.trial_id)}", style="bold")
+        result = result_text(record, by_cost=view.seeks_cost)
+        best = Text(f"{result}  {plain(record.trial_id)}", style="bold")
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
     if len(trials) > 1:
@@ -229,7 +231,7 @@ def _best_rows(part: StudyPart, study: str) -> Iterator[tuple[str, RenderableTyp
             text.append(f"  ({names})", style="dim")
         yield "record", text
     if certified := len(part.certified):
-        command = f"tune-speed leaderboard --study {shlex.quote(study)}"
+        command = f"tune-speed leaderboard --study {shlex.quote(view.study)}"
         yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 
 
