@@ -11,7 +11,7 @@ import measures
 import pytest
 
 TARGETS = {
-    "lines in the package": "at most 72000",
+    "lines in the package": "at most 72200",
     "modules a folder, median": "at most 8",
     "modules a folder, max": "at most 20",
     "entries at the top": "at most 18",
