@@ -34,6 +34,9 @@ from torch.utils._pytree import tree_leaves
 MIB, GIB = 1024**2, 1024**3
 WORKSPACE_BYTES = MIB // 4
 """Of cuBLAS for each stream; small, like everything here."""
+STAGED_BYTES = 64 * 1024
+"""So much of pageable memory CUDA copies to a device without a wait (its programming guide,
+"Concurrent execution between host and device")."""
 NAME = "NVIDIA Double 1"
 ASSERTED = "CUDA error: device-side assert triggered\nCompile with `TORCH_USE_CUDA_DSA` to enable"
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
@@ -179,6 +182,10 @@ class Driver:
         placed = self._places.get(tensor.untyped_storage()._cdata)
         return None if placed is None else placed.gpu
 
+    def is_staged(self, tensor: Tensor, is_async: bool) -> bool:
+        """Returns whether a copy to the device leaves the host at once; see `STAGED_BYTES`."""
+        return self.is_pinned(tensor) or (is_async and tensor.nbytes <= STAGED_BYTES)
+
     def is_pinned(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._pinned
 
@@ -257,7 +264,10 @@ class Driver:
         here, there = self.gpu_of(to), self.gpu_of(source)
         if here is None and there is None:
             return func(*args, **kwargs)
-        if here is None or (there is None and source.dim() and not self.is_pinned(source)):
+        is_async = bool(args[2:] and args[2]) or kwargs.get("non_blocking", False)
+        if here is None or (
+            there is None and source.dim() and not self.is_staged(source, is_async)
+        ):
             self.wait("copy")
         return self.launch(there if here is None else here, func, args, kwargs, [to, source])
 
@@ -390,7 +400,7 @@ class _Functions(TorchFunctionMode):
         if there == here:
             return tensor.to(copy=copy, **options)
         has_values = device is None or device.type != "meta"
-        if has_values and (there is None or not (is_async and driver.is_pinned(tensor))):
+        if has_values and (there is None or not (is_async and driver.is_staged(tensor, is_async))):
             driver.wait("copy")
         with driver.placing(there):
             return tensor.to(copy=True, **options)

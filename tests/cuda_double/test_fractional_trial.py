@@ -15,6 +15,7 @@ from tune_speed.components.metrics.of_run import OF_RUN
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import DeviceFailed, SetUpFailed
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.runtime.device import remembered
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.training.autotune import step_options
 from tune_speed.training.loop import Interrupted
@@ -105,6 +106,19 @@ def test_waits_for_the_gpu_do_not_grow_with_the_tensors_of_a_network() -> None:
         network = MODELS["resnet"](depth=depth).build(in_channels=1, num_classes=10, image_size=8)
         tensors.append(len(network.state_dict()))
     assert 0 < waits[1] - waits[0] < 2 * (tensors[1] - tensors[0])
+
+
+def test_what_is_remembered_comes_back_without_more_memory() -> None:
+    with installed() as driver:
+        gpu = driver.gpus[0]
+        tensors = [torch.full((64, 64), float(value), device="cuda") for value in range(8)]
+        restore = remembered(tensors)
+        for tensor in tensors:
+            tensor.zero_()
+        gpu.peak = gpu.allocated
+        restore()
+        assert gpu.peak == gpu.allocated
+        assert [float(tensor.mean()) for tensor in tensors] == [*range(8)]
 
 
 def test_steps_are_recorded_with_the_first_bias_trained_and_frozen() -> None:

@@ -324,16 +324,17 @@ def remembered(tensors: Iterable[Tensor]) -> Callable[[], None]:
     groups = defaultdict[Any, list[Tensor]](list)
     for tensor in tensors:
         groups[tensor.dtype, tensor.device].append(tensor.detach())
-    flat = {
-        key: torch.cat([each.reshape(-1) for each in group]).cpu() for key, group in groups.items()
-    }
+    kept = [
+        (group, torch.cat([each.reshape(-1) for each in group]).cpu()) for group in groups.values()
+    ]
 
     @torch.no_grad()
     def restore() -> None:
-        for (dtype, device), group in groups.items():
-            values = torch.split(flat[dtype, device].to(device), [each.numel() for each in group])
-            for tensor, value in zip(group, values, strict=True):
-                tensor.copy_(value.view(tensor.shape))
+        for group, values in kept:
+            parts = torch.split(values, [each.numel() for each in group])
+            for tensor, part in zip(group, parts, strict=True):
+                # Up to 64 KiB it is staged without a wait; all at once would be in the peak.
+                tensor.copy_(part.view(tensor.shape), non_blocking=True)
 
     return restore
 
