@@ -252,6 +252,7 @@ def short_rows(records: Sequence[Mapping[str, Any]], search_s: float, trials: in
     later = sorted(records, key=lambda record: record["started_at"])[places:]
     passed_s = sum(record["runs"][-1]["shared_train_s"] for record in later)
     lone_s = [record["runs"][-1]["clocks"]["train_s"] for record in records]
+    spans = [spans_of(record) for record in later]
     held_s = sum(ended[-places:]) - sum(ended[:places])
     share, whole = 1 - passed_s / held_s, ended[-1] - began[0]
     return [
@@ -261,10 +262,8 @@ def short_rows(records: Sequence[Mapping[str, Any]], search_s: float, trials: in
         Row("trials an hour, whole command", round(3600 * count / search_s), n=count),
         Row("share that is no training", round(share, 3), "< 0.2", share < 0.2, len(later)),
         *(
-            Row(
-                f"{span} of a trial", quartiles([spans_of(r)[span] for r in later], 3), n=len(later)
-            )
-            for span in spans_of(later[0])
+            Row(f"{span} of a trial", quartiles([each[span] for each in spans], 3), n=len(spans))
+            for span in spans[0]
         ),
     ]
 

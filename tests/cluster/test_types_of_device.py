@@ -85,8 +85,11 @@ def test_each_trial_runs_on_the_type_that_it_chose_to_the_certified_cheapest(
     assert [r["device"] for r in first] == [r["params"]["device_type"] for r in first]
     assert all("device_type" not in r["recipe"] for r in first)
     assert ledger(two_types.folder)[0]["device_type"] is None
-    # The same recipe, each timed on its own type; a busy machine may stop one of them early.
+    # The same recipe: the same steps, each timed on its own type. A busy machine may end one early.
     same = {r["device"]: r["runs"][0] for r in first if r["trial_id"] in ("t0000", "t0001")}
+    of_old, of_new = ([e["step"] for e in same[named(cpu)]["evaluations"]] for cpu in (OLD, NEW))
+    both = min(len(of_old), len(of_new))
+    assert of_old[:both] == of_new[:both] and both > 1
     new_s, old_s = (same[named(cpu)]["step_times"][0]["step_s"] for cpu in (NEW, OLD))
     assert old_s > 1.5 * new_s
 
