@@ -1,7 +1,8 @@
 """Records the learning curves of real training runs, as a Parquet table for benchmarks of searches.
 
     export OMP_NUM_THREADS=1
-    # Trains; two tables at once, each on a core of its own. Run again, it goes on where it stopped.
+    # Trains; two tables at once, each on a core of its own. Run again, it goes on where the work
+    # file or, on another machine, the table that was written stops.
     taskset -c 0 python tests/benchmarks/record_runs.py train digits_one_cycle --minutes 44 &
     taskset -c 1 python tests/benchmarks/record_runs.py train cifar10_jpeg_subset --minutes 44 &
     wait
@@ -40,7 +41,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,7 +52,7 @@ import pyarrow.parquet as pq
 import torch
 from scipy.stats import qmc
 
-from tune_speed.core.records import RunResult, Status
+from tune_speed.core.records import Status
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig
@@ -149,7 +150,8 @@ def main() -> None:
             configurations(recording.space, seed=recording.seed), arguments.configurations
         )
         runs = itertools.islice(itertools.cycle(planned), arguments.runs)
-        train_all(recording, arguments.work, runs=runs, minutes=arguments.minutes)
+        done = {row["index"] for row in recorded_rows(recording, arguments.work, arguments.out)}
+        train_all(recording, arguments.work, runs=runs, done=done, minutes=arguments.minutes)
     elif arguments.command == "calibrate":
         calibrate(recording, arguments.work, rounds=arguments.rounds, pause_s=arguments.pause_s)
     else:
@@ -245,10 +247,16 @@ def placed_at(parameter: Parameter, position: float) -> float:
     return min(high, max(low, float(f"{value:.6g}")))
 
 
-def train_all(recording: Recording, work: Path, *, runs: Iterable[Params], minutes: float) -> None:
-    """Trains the runs that the work file lacks and adds each to it."""
+def train_all(
+    recording: Recording,
+    work: Path,
+    *,
+    runs: Iterable[Params],
+    done: Container[int],
+    minutes: float,
+) -> None:
+    """Trains the runs that are not done and adds each to the work file."""
     file = work / f"{recording.table}.jsonl"
-    done = {row["index"] for row in read_lines(file)}
     started = time.monotonic()
     for index, params in enumerate(runs):
         if index in done:
@@ -282,15 +290,27 @@ def train_one(recording: Recording, params: Params, *, index: int) -> Row:
         "index": index,
         "params": params,
         "status": STATUSES[result.status],
-        "key": throughput_key(result, precision=spec.recipe.precision),
+        "key": throughput_key(spec.recipe),
         "step": [e.step for e in result.evaluations if e.step],
         "metric": [recording.workload.metric_of(e) for e in result.evaluations if e.step],
     }
 
 
-def throughput_key(result: RunResult, *, precision: str) -> str:
+def throughput_key(recipe: Recipe) -> str:
     """Returns what the duration of a step depends on, within one table."""
-    return f"{result.batch_size}x{result.accumulation_steps} {precision}"
+    return f"{recipe.batch_size}x{recipe.accumulation_steps} {recipe.precision}"
+
+
+def recorded_rows(recording: Recording, work: Path, out: Path) -> list[Row]:
+    """Returns the rows of the work file and those of the table that it lacks, by index."""
+    rows = {row["index"]: row for row in read_lines(work / f"{recording.table}.jsonl")}
+    table = out / f"{recording.table}.parquet"
+    for row in pq.read_table(table).to_pylist() if table.exists() else []:
+        params = json.loads(row["params"])
+        key = throughput_key(Recipe.model_validate(recording.space.build(params)))
+        told = {name: row[name] for name in ("status", "step", "metric")}
+        rows.setdefault(row["seed"], {"index": row["seed"], "params": params, "key": key, **told})
+    return [rows[index] for index in sorted(rows)]
 
 
 def calibrate(recording: Recording, work: Path, *, rounds: int, pause_s: float) -> None:
@@ -331,7 +351,7 @@ def timed_spans(workload: Workload, recipe: Recipe, *, rounds: int) -> Iterator[
     steps, train_s = 0, 0.0
     for result in run:
         yield {
-            "key": throughput_key(result, precision=recipe.precision),
+            "key": throughput_key(recipe),
             "steps": result.steps - steps,
             "train_s": result.clocks.train_s - train_s,
         }
@@ -348,8 +368,8 @@ def step_times_s(spans: Sequence[Row]) -> dict[str, float]:
 
 
 def write(recording: Recording, work: Path, out: Path) -> None:
-    """Writes the table of the runs that the work file has, and prints what it holds."""
-    rows = sorted(read_lines(work / f"{recording.table}.jsonl"), key=lambda row: row["index"])
+    """Writes the table of the runs that are recorded, and prints what it holds."""
+    rows = recorded_rows(recording, work, out)
     spans = read_lines(work / f"{recording.table}.spans.jsonl")
     step_time_s = step_times_s(spans)
     num_spans = min(sum(span["key"] == key for span in spans) for key in step_time_s)
