@@ -217,9 +217,11 @@ def process_of(points: FloatArray, evidence: Evidence) -> GaussianProcess:
     return GaussianProcess(points, values, own, scales, shares=shares)
 
 
-@pytest.mark.parametrize(("best", "threshold"), [(-1.7, -1.2), (-0.4, 0.0), (0.7, 0.0)])
-def test_chance_is_that_of_the_model_to_come_half_a_unit_nearer_or_to_the_target(
-    best: float, threshold: float
+@pytest.mark.parametrize(
+    ("best", "threshold", "luck"), [(-1.7, -1.2, 0.0), (-0.4, 0.0, 1.0), (0.7, 0.0, 1.0)]
+)
+def test_chance_is_of_the_mean_to_come_half_a_unit_nearer_or_of_a_run_to_meet_the_target(
+    best: float, threshold: float, luck: float
 ) -> None:
     evidence = evidence_of()
     evidence.distances[:] += best - evidence.distances.max()
@@ -228,7 +230,7 @@ def test_chance_is_that_of_the_model_to_come_half_a_unit_nearer_or_to_the_target
     gain, chance = search._score(new, np.full(6, NAN))
     model = process_of(evidence.units, evidence)
     means, function_sd = model.predict(new)
-    observed_sd = np.sqrt(function_sd**2 + model.noise_sd**2)
+    observed_sd = np.hypot(function_sd, luck * model.noise_sd)
     chances = norm.sf(threshold, means, observed_sd[:, None])
     np.testing.assert_allclose(chance, chances[:, 0])
     assert search._threshold == pytest.approx(threshold)
@@ -299,8 +301,8 @@ def test_where_all_fits_memory_plays_no_part_and_else_it_is_a_chance() -> None:
     # It multiplies the gain.
     gain, chance = search._score(new, np.full(6, NAN))
     means, sd = search._model.predict(new)
-    deviation = np.hypot(sd, search._model.noise_sd)
-    chances = norm.sf(search._threshold, means, deviation[:, None])
+    assert search._threshold < 0  # So no luck is in the chances.
+    chances = norm.sf(search._threshold, means, sd[:, None])
     np.testing.assert_allclose(gain, search._gain(chances, np.full(6, NAN)) * expected)
     roomy, narrow = search._of.fits(np.array([[0.1, 0.5], [0.95, 0.5]]))
     assert roomy > 0.9 > 0.5 > narrow

@@ -18,7 +18,7 @@ what was not: another run of it tells luck from speed.
 | L      | twice the longest known cost                                                       |
 | τ_k    | fractions of the time to beat (before there is one, of the longest run)            |
 | θ      | 0; before any run is near the target, a little beyond the best so far, since       |
-|        | chances that are all 0 do not rank                                                  |
+|        | chances that are all 0 do not rank; those are of the mean, without a run's luck     |
 | κ      | weight of the cost                                                                  |
 
 A second Gaussian process predicts the memory constraint, once something was infeasible. Candidates
@@ -381,8 +381,13 @@ class _Search:
         """Returns the gain of candidates, and the chances of use: (M,) each."""
         points = self._of.points(units, costs)
         mean, sd = self._model.predict(points)
+        noise_sd = self._model.noise_sd
+        if not self._objective.has_leader and self._threshold < 0:
+            # Luck comes nearer the target, but not to it: with it one corner was run fifty times.
+            noise_sd = 0.0
         # The run's own metric has to meet the target, and that includes its noise.
-        chances = ndtr((mean - self._threshold) / np.hypot(sd, self._model.noise_sd)[:, None])
+        spread = np.maximum(np.hypot(sd, noise_sd), 1e-9)
+        chances = ndtr((mean - self._threshold) / spread[:, None])
         if self._objective.has_leader:
             to_beat = np.full(len(sd), self._to_beat)
             gain = self._gain_of_run(mean, sd, costs, to_beat=to_beat) / self._price(costs)
