@@ -10,8 +10,8 @@ stochastic depth), whose target is so low that each meets it at its end:
   (or its share of the GPU): with two of both, two cores have twice the work that they can do. With
   `--load` other processes, one a core, are at work 0, 50 and 100 % of the time in turn, `--phase`
   seconds each;
-- alone: one after the other in one process, with as many threads (or the whole GPU), without load;
-  short ones several times, of which the median counts.
+- alone: one after the other, each in a process of its own, with as many threads (or the whole GPU),
+  without load; short ones several times, of which the median counts.
 
 Both are done `--rounds` times in turn, searches with empty stores, so that each measures anew. For
 each search, its times to target are compared with the medians of the runs alone: by its training
@@ -159,8 +159,10 @@ def loaded(phase_s: float | None, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> 
         process.wait()
 
 
-def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path) -> None:
-    """Runs each recipe alone, in this process; writes its time, and that over reference steps."""
+def run_alone(
+    params: Any, recipe: Any, workload: Any, cpus: int, device: str, seed: int, out: Path
+) -> None:
+    """Runs a recipe in this process until it is known; writes its `Alone`."""
     import torch
 
     from tune_speed.runtime.reference_step import ReferenceStep
@@ -173,36 +175,29 @@ def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     torch.set_num_threads(cpus)
     reference = ReferenceStep(torch.device(device), synchronize=synchronize)
-    times = []
-    for number, (params, recipe) in enumerate(recipes):
-        spec = TrialSpec(
-            study="alone",
-            trial_id=f"t{number:04d}",
-            params=params,
-            recipe=Recipe.model_validate(recipe),
-            workload=Workload.model_validate(workload),
-            workload_hash="",
-            space_hash="",
-            seed=number,
-            allotment=Allotment(
-                device=device, cpu_threads=cpus, gpu_fraction=float(device == "cuda")
-            ),
-        )
-        own: list[float] = []
-        relative: list[float] = []
-        waited: list[float] = []
-        while not own or (len(own) < MOST_RUNS and sum(own) < ALONE_S):
-            reference.begin()
-            run = finish(run_trial(spec), on_report=lambda _: reference.catch_up()).runs[0]
-            reference.catch_up()
-            if run.timing == "shared" or run.time_to_target_s is None:
-                others = ", ".join(run.cotenants) or run.note or run.stop_reason
-                raise SystemExit(f"a run must be alone and meet its target, but got: {others}")
-            own.append(run.time_to_target_s)
-            relative.append(run.time_to_target_s / steady_interval(reference.times_s)[1])
-            waited.append((run.cpu_wait_s or 0.0) / run.clocks.train_s)
-        times.append(Alone(*map(statistics.median, (own, relative, waited))))
-    out.write_text(json.dumps(times))
+    spec = TrialSpec(
+        study="alone",
+        trial_id=f"t{seed:04d}",
+        params=params,
+        recipe=Recipe.model_validate(recipe),
+        workload=Workload.model_validate(workload),
+        workload_hash="",
+        space_hash="",
+        seed=seed,
+        allotment=Allotment(device=device, cpu_threads=cpus, gpu_fraction=float(device == "cuda")),
+    )
+    runs: list[Alone] = []
+    while not runs or (len(runs) < MOST_RUNS and sum(run.train_s for run in runs) < ALONE_S):
+        reference.begin()
+        run = finish(run_trial(spec), on_report=lambda _: reference.catch_up()).runs[0]
+        reference.catch_up()
+        if run.timing == "shared" or run.time_to_target_s is None:
+            others = ", ".join(run.cotenants) or run.note or run.stop_reason
+            raise SystemExit(f"a run must be alone and meet its target, but got: {others}")
+        relative = run.time_to_target_s / steady_interval(reference.times_s)[1]
+        waited = (run.cpu_wait_s or 0.0) / run.clocks.train_s
+        runs.append(Alone(run.time_to_target_s, relative, waited))
+    out.write_text(json.dumps([statistics.median(each) for each in zip(*runs, strict=True)]))
 
 
 def run_shared(tree: Mapping[str, Any], folder: Path, address: str) -> tuple[Recipes, list[Shared]]:
@@ -259,13 +254,19 @@ def cluster(cpus: int, *, gpu: bool) -> Iterator[str]:
         subprocess.run([*RAY, "stop", "--force"], check=False, capture_output=True)
 
 
-def in_a_process(*arguments: Any) -> None:
-    """Runs `run_alone` in a process of its own: started anew, a fork after torch may hang."""
-    process = multiprocessing.get_context("spawn").Process(target=run_alone, args=arguments)
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit(f"the runs alone ended with exit code {process.exitcode}")
+def each_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path) -> list[Alone]:
+    """Runs each recipe alone in a process of its own, started anew: a fork after torch may hang."""
+    found = []
+    for seed, (params, recipe) in enumerate(recipes):
+        process = multiprocessing.get_context("spawn").Process(
+            target=run_alone, args=(params, recipe, workload, cpus, device, seed, out)
+        )
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"a run alone ended with exit code {process.exitcode}")
+        found.append(Alone(*json.loads(out.read_text())))
+    return found
 
 
 def report(
@@ -361,12 +362,11 @@ def main() -> None:
     ):
         for number in range(options.rounds):
             began = time.time()
-            out = Path(name) / f"alone-{number}.json"
             with loaded(options.phase if options.load else None):
                 recipes, found = run_shared(tree, Path(name) / f"shared-{number}", address)
             shared.append(found)
-            in_a_process(recipes, tree["workload"], cpus, device, out)
-            alone.append([Alone(*each) for each in json.loads(out.read_text())])
+            out = Path(name) / "alone.json"
+            alone.append(each_alone(recipes, tree["workload"], cpus, device, out))
             print(f"round {number + 1}: {time.time() - began:.0f} s", file=sys.stderr)
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {cpus} threads a trial, {options.cotenants} co-tenants")

@@ -280,3 +280,14 @@ def test_favourite_is_named_by_the_run_with_the_best_end_of_its_fastest() -> Non
     policy = restored(log_of([*SHORT, *[(0.4, 6, end) for end in (0.908, 0.912, 0.911)]]))
     (best,) = policy.favourites
     assert (best.trial_id, best.runs, best.hits) == ("t0004", 3, 3)
+
+
+def test_favourite_that_nothing_can_beat_is_run_four_times_before_the_search_ends() -> None:
+    policy = restored(log_of([(0.4, 1, 0.99), *[(x, 2, 0.9901) for x in (0.2, 0.3, 0.5, 0.6)]]))
+    for number in (5, 6, 7):
+        proposal = ask(policy)
+        assert proposal.params == {"x": 0.4, "epochs": 1} and "again" in proposal.reason
+        _, outcome = ended(number, 0.4, 1, 0.99)
+        policy.finish(proposal.trial_id, outcome)
+    assert policy.favourites[0].runs == 4
+    assert policy.ask() is None

@@ -318,7 +318,10 @@ class TimeToTarget:
             return self._evenly(rng, "exploration: spread evenly")
         choice = self._by_acquisition(rng)
         choice = choice or self._evenly(rng, "spread evenly: the model sees no chance")
-        return choice or (self._by_acquisition(rng, only_again=True) if parts.repeats else None)
+        if choice is None and parts.repeats:
+            # A favourite that nothing can beat may have been run once.
+            choice = self._by_acquisition(rng, only_again=True) or self._favourite_again()
+        return choice
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
@@ -509,11 +512,17 @@ class TimeToTarget:
             return self._again_free(is_end=is_end)
         if not is_end:
             return None
+        return self._favourite_again() or self._by_acquisition(rng, is_end=True)
+
+    def _favourite_again(self) -> Choice | None:
+        """Returns what is recommended, until it was run as often as it must be; None: it was."""
+        if not self.favourites:
+            return None
         best, proposals = self.favourites[0].trial_id, (t.proposal for t in self._history.finished)
         params = next(proposal.params for proposal in proposals if proposal.trial_id == best)
-        if self._history.times_tried(params) < self._parts.sure_runs:
-            return params, self._reason_again(params)
-        return self._by_acquisition(rng, is_end=True)
+        if self._history.times_tried(params) >= self._parts.sure_runs:
+            return None
+        return params, self._reason_again(params)
 
     def _again_free(self, *, is_end: bool) -> Choice | None:
         """Returns what to run again where the length is free; None: nothing.
