@@ -58,7 +58,7 @@ NAMED = [
 NOT_RUN = list(dict.fromkeys([*commands(BENCHMARKS), *NAMED]))
 
 FIRST_TRIALS = 3
-EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=4 --set search.concurrent=1"
+EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=5 --set search.concurrent=1"
 SMALLER = {
     "search search_spaces/digits_quickstart.yaml": f"--trials {FIRST_TRIALS} {EASY}",
     "init photos": "--probe 1s",
@@ -75,7 +75,7 @@ SMALLER = {
 
 FEWER = {
     'study="from_python", trials=4': f"""trials={FIRST_TRIALS}, resume=True, set={{
-        "workload.target.value": 0.15, "recipe.epochs.high": 4, "search.concurrent": 1
+        "workload.target.value": 0.15, "recipe.epochs.high": 5, "search.concurrent": 1
     }}""",
     "trials=4": """trials=1, set={"search.concurrent": 1}""",
 }

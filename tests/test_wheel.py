@@ -10,7 +10,7 @@ from command import environment
 from wheels import build_wheel
 
 pytestmark = pytest.mark.slow
-EASY = "workload.target.value=0.15 recipe.epochs.high=4 search.concurrent=1 search.trials=4"
+EASY = "workload.target.value=0.15 recipe.epochs.high=5 search.concurrent=1 search.trials=4"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 NOTEBOOK = Path(__file__).with_name("digits_front.ipynb")
-SMALLER = 'trials=3, set={"recipe.epochs.high": 4, "search.concurrent": 1}'
+SMALLER = 'trials=3, set={"recipe.epochs.high": 5, "search.concurrent": 1}'
 
 
 def code_cells() -> list[str]:

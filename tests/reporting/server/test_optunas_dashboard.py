@@ -21,7 +21,7 @@ def test_optunas_dashboard_shows_a_search(browser: "Browser", tmp_path: Path) ->
     from playwright.sync_api import expect
 
     words = ["search", "digits_quickstart", "--set", "search.trials=4"]
-    easy = ["--set", "workload.target.value=0.3", "--set", "recipe.epochs.high=4"]
+    easy = ["--set", "workload.target.value=0.3", "--set", "recipe.epochs.high=5"]
     done = run(*words, *easy, folder=tmp_path)
     journal = tmp_path / "tune_speed_studies" / "digits_quickstart" / "optuna.log"
     assert done.code == 0, done.err
