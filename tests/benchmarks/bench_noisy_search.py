@@ -12,6 +12,9 @@ runs' worth and 4 workers; what it recommends then runs 400 times more, or is kn
 Printed for each: the true expected time with restarts over the best that any side has tried in any
 search there (geometric mean over seeds; a search that recommends nothing counts with its whole
 budget), the chance that a run meets the target, and how often it is at least one half.
+
+`--told 6 12` says instead what could be reached where runs are recorded: by who knows which so many
+configurations are truly best, and spends the whole budget on equally many runs of each.
 """
 
 import argparse
@@ -33,6 +36,7 @@ from noisy_sides import Smac, WithReruns
 from tune_speed.core.records import Status
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
+from tune_speed.tuning.policy.expected_time import doubt
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -119,6 +123,24 @@ def _key(params: Any) -> str:
     return json.dumps(sorted(params.items()))
 
 
+def told(benchmark: RecordedBenchmark, num_best: int, *, draws: int = 4000) -> str:
+    """Returns a line of what is recommended by who has only to tell the truly best apart."""
+    every = {_key(run.params): run.params for run in benchmark.runs}.values()
+    truths = np.array([(*benchmark.truth(p), benchmark.predicted_cost(p)) for p in every])
+    chance, expected_s, cost_s = truths[truths[:, 1].argsort()][:num_best].T
+    runs = budget_of(benchmark) * WORKERS / cost_s.sum()
+    rng = np.random.default_rng(0)
+    num = np.floor(runs + rng.random((draws, num_best)))
+    seen = np.maximum(rng.binomial(num.astype(int), chance), 1e-3) / np.maximum(num, 0.5)
+    best = np.argmin(np.log(cost_s) - np.log(seen) + doubt(seen), axis=1)
+    mean = np.log(np.minimum(expected_s[best], BUDGET_RUNS * benchmark.full_run_s)).mean()
+    return (
+        f"the {num_best} truly best, {runs:.1f} runs each: {math.exp(mean) / expected_s[0]:.2f} of"
+        f" the best known, chance {chance[best].mean():.2f}, at least 0.5 in"
+        f" {(chance[best] >= 0.5).mean():.0%}"
+    )
+
+
 def table(rows: list[Row]) -> Iterator[str]:
     """Yields the lines of a table in Markdown: a row for each side and benchmark, and each side."""
     best: dict[str, float] = {}
@@ -150,7 +172,12 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--benchmarks", nargs="+", default=list(NOISY))
     parser.add_argument("--out", type=Path, help="rows as JSON; searches that are there do not run")
+    parser.add_argument("--told", nargs="+", type=int, metavar="N", help="what could be reached")
     options = parser.parse_args()
+    if options.told:
+        benchmarks = [RecordedBenchmark.load(name) for name in options.benchmarks]
+        print("\n".join(told(each, num) for each in benchmarks for num in options.told))
+        return
     rows = read_rows(options.out)
     done = {(row["side"], row["benchmark"], row["seed"]) for row in rows}
     tasks = [
