@@ -128,12 +128,13 @@ def told(benchmark: RecordedBenchmark, num_best: int, *, draws: int = 4000) -> s
     every = {_key(run.params): run.params for run in benchmark.runs}.values()
     truths = np.array([(*benchmark.truth(p), benchmark.predicted_cost(p)) for p in every])
     chance, expected_s, cost_s = truths[truths[:, 1].argsort()][:num_best].T
-    runs = budget_of(benchmark) * WORKERS / cost_s.sum()
+    budget_s = BUDGET_RUNS * benchmark.full_run_s
+    runs = budget_s / cost_s.sum()
     rng = np.random.default_rng(0)
     num = np.floor(runs + rng.random((draws, num_best)))
     seen = np.maximum(rng.binomial(num.astype(int), chance), 1e-3) / np.maximum(num, 0.5)
     best = np.argmin(np.log(cost_s) - np.log(seen) + doubt(seen), axis=1)
-    mean = np.log(np.minimum(expected_s[best], BUDGET_RUNS * benchmark.full_run_s)).mean()
+    mean = np.log(np.minimum(expected_s[best], budget_s)).mean()
     return (
         f"the {num_best} truly best, {runs:.1f} runs each: {math.exp(mean) / expected_s[0]:.2f} of"
         f" the best known, chance {chance[best].mean():.2f}, at least 0.5 in"
