@@ -23,9 +23,9 @@ median within 2 %, 90 % within 5 %; with `--load` 0.95, 5 % and 10 %. With two r
 same of the runs alone, each round against the medians, says what the machine itself allows.
 
 A machine that is faster while it searches than while recipes run alone would be blamed on the
-clock. So runs alone take reference steps at their evaluations, off their clock, and the training
-clock is compared a second time, at one speed of the machine: its times over the reference step that
-they are told at, those alone over the ones beside them.
+clock. So runs alone take reference steps between their own, off their clock, as windows do, and the
+training clock is compared a second time, at one speed of the machine: its times over the reference
+step that they are told at, those alone over the ones beside them.
 """
 
 import argparse
@@ -167,6 +167,7 @@ def run_alone(
 
     from tune_speed.runtime.reference_step import ReferenceStep
     from tune_speed.runtime.step_timer import steady_interval
+    from tune_speed.runtime.turnstile import Turnstile
     from tune_speed.training.objective import finish, run_trial
     from tune_speed.training.recipe import Recipe
     from tune_speed.training.trial import Allotment, TrialSpec
@@ -186,11 +187,20 @@ def run_alone(
         seed=seed,
         allotment=Allotment(device=device, cpu_threads=cpus, gpu_fraction=float(device == "cuda")),
     )
+
+    def beside() -> None:
+        if reference.times_s:
+            reference.catch_up()
+        else:
+            reference.begin()
+
+    # This process is its own, and nobody else measures. Evaluations would pause, too.
+    setattr(Turnstile, "must_wait", lambda _: not torch.is_inference_mode_enabled())  # noqa: B010
+    setattr(Turnstile, "wait", lambda _: beside())  # noqa: B010
     runs: list[Alone] = []
     while not runs or (len(runs) < MOST_RUNS and sum(run.train_s for run in runs) < ALONE_S):
-        reference.begin()
-        run = finish(run_trial(spec), on_report=lambda _: reference.catch_up()).runs[0]
-        reference.catch_up()
+        reference.times_s = []
+        run = finish(run_trial(spec), on_report=lambda _: None).runs[0]
         if run.timing == "shared" or run.time_to_target_s is None:
             others = ", ".join(run.cotenants) or run.note or run.stop_reason
             raise SystemExit(f"a run must be alone and meet its target, but got: {others}")

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional
 
-from tune_speed.runtime.reference_step import COLD, SHARE, TIMED, ReferenceStep
+from tune_speed.runtime.reference_step import COLD, LAYERS, SHARE, TIMED, ReferenceStep
 from tune_speed.runtime.step_timer import time_steps
 
 CPU = torch.device("cpu")
@@ -79,6 +80,22 @@ def test_a_window_tells_the_mean_of_the_reference_steps_beside_it_and_its_own_wi
     )
     assert found[:3] == pytest.approx((0.02, 0.02, 0.02))
     assert found.reference_s == pytest.approx(0.004)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_step_on_a_cpu_has_an_image_a_thread(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    seen = list[int]()
+
+    def conv2d(images: torch.Tensor, weight: torch.Tensor, padding: int) -> torch.Tensor:
+        seen.append(len(images))
+        return torch.conv2d(images, weight, padding=padding)
+
+    monkeypatch.setattr(functional, "conv2d", conv2d)
+    ReferenceStep(CPU, synchronize=lambda: None)
+    assert seen == [threads] * LAYERS["cpu"]
 
 
 def test_it_takes_time_and_leaves_random_numbers_and_flags_as_they_were() -> None:
