@@ -166,7 +166,7 @@ def run_alone(
     import torch
 
     from tune_speed.runtime.reference_step import ReferenceStep
-    from tune_speed.runtime.step_timer import steady_interval
+    from tune_speed.runtime.step_timer import BLOCK_S, steady_interval
     from tune_speed.runtime.turnstile import Turnstile
     from tune_speed.training.objective import finish, run_trial
     from tune_speed.training.recipe import Recipe
@@ -188,14 +188,23 @@ def run_alone(
         allotment=Allotment(device=device, cpu_threads=cpus, gpu_fraction=float(device == "cuda")),
     )
 
+    ended_s = 0.0
+
+    def is_due() -> bool:
+        # As between blocks of a window: each time a GPU is waited for. Evaluations pause, too.
+        is_training = not torch.is_inference_mode_enabled()
+        return is_training and time.monotonic() > ended_s + BLOCK_S[device]
+
     def beside() -> None:
+        nonlocal ended_s
         if reference.times_s:
             reference.catch_up()
         else:
             reference.begin()
+        ended_s = time.monotonic()
 
-    # This process is its own, and nobody else measures. Evaluations would pause, too.
-    setattr(Turnstile, "must_wait", lambda _: not torch.is_inference_mode_enabled())  # noqa: B010
+    # This process is its own, and nobody else measures.
+    setattr(Turnstile, "must_wait", lambda _: is_due())  # noqa: B010
     setattr(Turnstile, "wait", lambda _: beside())  # noqa: B010
     runs: list[Alone] = []
     while not runs or (len(runs) < MOST_RUNS and sum(run.train_s for run in runs) < ALONE_S):
