@@ -3,7 +3,7 @@
 A machine drifts: its clock, its neighbours on the same host. On a shared virtual machine windows
 of half a second of one kind of step spread by 13 %; divided by the reference steps beside them, by
 4 %. Short steps that are often taken see more of the drift than long ones: in as much time, steps
-of 16 images left 8 % where those of 4 left 5 %, and those of 4 left 6 % where those of one left 4.
+of 16 images left 8 % where those of 4 left 5 %, and those of 4 left 6 % where one left 4.
 """
 
 import time
