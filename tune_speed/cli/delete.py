@@ -1,5 +1,6 @@
 """The command `delete`."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -34,21 +35,19 @@ def delete(
     uri, folder = tracking_uri(), studies_folder() / study
     studies = {each.name: each for each in list_studies(uri)}
     found = studies.get(study)
-    if found is None and not folder.is_dir():
+    if found is None and not folder.is_dir() and not folder.is_symlink():
         near = did_you_mean(study, studies) or "."
         raise ConfigError(
             f"study {study!r} must be in the store, or have a folder in {folder.parent}, to be"
             f" deleted{near} `tune-speed list studies` lists all."
         )
     trials = sum(found.num_trials.values()) if found else 0
-    _refuse_while_searched(folder)
+    _refuse_while_used(folder)
     _confirm(f"Delete {study}, {counted(trials, 'trial')} on record, and {folder}?", yes=yes)
+    _refuse_while_used(folder)
     # The store first: the study can still be resumed from its folder if that fails.
     trash = discard_study(uri, found.experiment_id, study) if found else None
-    try:
-        shutil.rmtree(folder) if folder.is_dir() else None
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be removed: {error.strerror}.") from error
+    _remove(folder)
     if as_json:
         common.say_json({"study": study, "trials": trials, "in_mlflow_trash": trash})
         return
@@ -56,14 +55,27 @@ def delete(
     common.say(f"deleted {study}, {counted(trials, 'trial')} on record{rest}")
 
 
-def _refuse_while_searched(folder: Path) -> None:
-    """Raises: ConfigError if a driver holds the study."""
+def _refuse_while_used(folder: Path) -> None:
+    """Raises: ConfigError if a search, a certification or an ablation of the study runs."""
     from tune_speed.core.event_log import EventLog, LogAdvice
 
-    ledger = folder / "ledger.jsonl"
-    if ledger.is_file():
-        advice = LogAdvice(locked="Stop it first: Ctrl-C there.")
-        EventLog(ledger, what="a study", advice=advice).close()
+    advice = LogAdvice(locked="Stop it first: Ctrl-C there.")
+    logs = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    for log in logs:
+        if log.suffix == ".jsonl" and log.is_file() and not log.is_symlink():
+            EventLog(log, what="a study", advice=advice).close()
+
+
+def _remove(folder: Path) -> None:
+    try:
+        if folder.is_symlink():
+            # What it leads to may hold more than the study.
+            common.note(f"{folder} was a link; {os.readlink(folder)} is kept")
+            folder.unlink()
+        elif folder.is_dir():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be removed: {error.strerror or error}.") from error
 
 
 def _confirm(question: str, *, yes: bool) -> None:

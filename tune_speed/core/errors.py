@@ -10,6 +10,7 @@ Exit code 0 means that the command did what it says, 1 that a search or a traini
 meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl-C stopped it.
 """
 
+import errno
 import os
 import traceback
 from dataclasses import dataclass
@@ -89,20 +90,62 @@ class StorageError(TuneSpeedError):
     exit_code = 5
 
 
+_NO_RIGHT = "Give yourself the right to write there"
+_REMEDIES = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space, or raise the quota",
+    errno.EFBIG: "Raise the limit of a file's size (`ulimit -f`)",
+    errno.EMFILE: "Raise the limit of open files (`ulimit -n`)",
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: "Mount the disk so that it can be written",
+    errno.EIO: "Check the disk",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+}
+
+
 def unwritable(path: Path, error: OSError, *, hint: str = "") -> ConfigError | StorageError:
-    """Returns the error of a file that cannot be written; `hint` is for what else was met."""
-    if isinstance(error, FileNotFoundError):
+    """Returns the error of a file that cannot be written, with what helps against that very error.
+
+    `hint` is another way out, for what nothing but the system's words is known of.
+    """
+    why = _in_the_way(path, error)
+    if not why and isinstance(error, FileNotFoundError):
         return ConfigError(
             f"{path} must be in a folder that exists, but there is no {path.parent}. Make it, or"
             " name another file."
         )
-    why = f"{error.strerror}.{hint and ' '}{hint}"
+    remedy = _REMEDIES.get(error.errno or 0)
+    known = (error.strerror or first_line(error), *filter(None, (remedy, hint.rstrip("."))))
+    return StorageError(f"{path} cannot be written: {why or '. '.join(known) + '.'}")
+
+
+def _in_the_way(path: Path, error: OSError) -> str:
+    """Returns what is where the file, or a folder of it, must be; empty: nothing."""
     # Not `Path.is_file`, which raises an error where a folder must not be searched.
     if file := next((each for each in path.parents if os.path.isfile(each)), None):
-        why = f"{file} is a file, and must be a folder. Move it away, or name another."
-    elif os.path.isdir(path):
-        why = "it is a folder. Move it away, or name another file."
-    return StorageError(f"{path} cannot be written: {why}")
+        return f"{file} is a file, and must be a folder. Move it away, or name another."
+    if error.errno == errno.ELOOP and os.path.islink(path):
+        return f"it is a link, to {os.readlink(path)}. Remove the link, or name another file."
+    lost = (each for each in path.parents if os.path.islink(each) and not os.path.exists(each))
+    if error.errno != errno.EACCES and (link := next(lost, None)):
+        return f"{link} is a link to {os.readlink(link)}, where no folder is. Remove the link."
+    if os.path.isdir(path):
+        return "it is a folder. Move it away, or name another file."
+    return ""
+
+
+def refuse_link(folder: Path) -> None:
+    """Raises: StorageError if a folder, in which files of ours are written and removed, is a link.
+
+    What it leads to may be anything: an archive, or another user of the study, may have put it.
+    """
+    if folder.is_symlink():
+        raise StorageError(
+            f"{folder} must be a folder, but it is a link, to {os.readlink(folder)}, where nothing"
+            " is written or removed. Remove the link; to have a study on another disk, link its"
+            " folder as a whole."
+        )
 
 
 class SetUpFailed(TuneSpeedError):

@@ -1,22 +1,27 @@
 """An append-only log of events, one JSON line each, that one process at a time holds.
 
 A line is on disk before `append` returns. A process that was killed while it wrote leaves a piece
-of a line, which the next one to open the log cuts off. `EventLog` is the file; `SessionLog` is the
-log of a session that resumes where it stopped: its first event says what is run.
+of a line, which the next one to read the log moves to `<log>.cut`, once all the rest was read.
+`EventLog` is the file; `SessionLog` is the log of a session that resumes where it stopped: its
+first event says what is run.
 """
 
 import fcntl
 import json
+import logging
 import os
 import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,31 +33,44 @@ class LogAdvice:
     damaged: str = "start {what} from scratch with --again"
     """Instead of fixing or removing a line that cannot be read; `{what}` is replaced."""
     unwritable: str = (
-        "Free some space, or set TUNE_SPEED_STUDIES to another folder; the same command goes on"
-        " where it stopped."
+        "Or set TUNE_SPEED_STUDIES to another folder; the same command goes on where it stopped."
     )
 
 
 class MisplacedEvent(ValueError):
     """A whole event that cannot be where it is; the message says why."""
 
+    remedy = "Put the lines back in the order in which they were written"
+
+
+class ContradictoryEvent(MisplacedEvent):
+    """A whole event that cannot be true if the lines before it are; the message says why."""
+
+    remedy = "Remove the line that is wrong"
+
 
 class EventLog:
     """An open log."""
 
-    def __init__(self, path: Path, *, what: str, advice: LogAdvice | None = None) -> None:
+    def __init__(
+        self, path: Path, *, what: str, advice: LogAdvice | None = None, key: str = "event"
+    ) -> None:
         """Opens the file, creating it and its folder if needed.
 
-        `what` it is about, such as `a certification`, and `advice` are for messages.
+        `what` it is about, such as `a certification`, and `advice` are for messages; `key` is the
+        first field of each event.
 
         Raises: ConfigError if another process holds it; StorageError if it cannot be written, or
-            is no file.
+            is a link or anything else than a file.
         """
         self.path = path
-        self._what, self._advice = what, advice or LogAdvice()
+        self._what, self._advice, self._key = what, advice or LogAdvice(), key
+        self._number = 0
+        self._said: dict[str, tuple[int, int]] = {}
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(path, flags, 0o644)
         except OSError as error:
             raise self.unwritable(error) from error
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
@@ -65,10 +83,11 @@ class EventLog:
             # The kernel frees this lock when its process ends, however it ends: none stays.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = _holder(self._file)
             self.close()
             raise ConfigError(
-                f"{what} must be run by one process at a time, but another one holds {path}."
-                f" {self._advice.locked}"
+                f"{what} must be run by one process at a time, but another one holds {path}"
+                f"{holder}. {self._advice.locked}"
             ) from None
 
     def __enter__(self) -> Self:
@@ -79,27 +98,53 @@ class EventLog:
 
     def close(self) -> None:
         """Closes the file, which frees its lock."""
-        os.close(self._file)
+        # What `append` wrote is on disk: an error here could only hide another one.
+        with suppress(OSError):
+            os.close(self._file)
 
     def events(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields each event with the number of its line, after cutting off a partial line.
+        """Yields each event with the number of its line; after the last, mends the file's end.
 
-        Raises: StorageError if a line is damaged.
+        Raises: StorageError if a line is damaged, or not of such a log; the file is then as it was.
         """
-        data = self.path.read_bytes()
-        # A piece without its line feed was never acknowledged: `append` had not returned.
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.ftruncate(self._file, whole)
+        with open(self._file, "rb", closefd=False) as file:
+            file.seek(0)
+            data = file.read()
+        whole, begins = whole_size(data), f'{{"{self._key}": "'.encode()
         for number, line in enumerate(data[:whole].splitlines(), start=1):
-            try:
-                event = json.loads(line)
-                if not isinstance(event, dict):
-                    raise TypeError("no mapping")
-            # RecursionError: a damaged line may nest brackets deeper than Python's stack.
-            except (ValueError, TypeError, RecursionError) as error:
-                raise self.damaged(number, error) from error
-            yield number, event
+            if line.strip():
+                yield number, self._event(number, line)
+        if not whole and not (data.startswith(begins) or begins.startswith(data)):
+            raise self.damaged(1, ValueError())
+        try:
+            self._mend_end(data, whole)
+        except OSError as error:
+            raise self.unwritable(error) from error
+
+    def _event(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(line)
+            if not isinstance(event, dict) or self._key not in event:
+                raise TypeError("no event")
+        # RecursionError: a damaged line may nest brackets deeper than Python's stack.
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self.damaged(number, error) from error
+        return event
+
+    def _mend_end(self, data: bytes, whole: int) -> None:
+        """Moves a piece of a line to another file; ends a whole line that has no end."""
+        # A piece was never acknowledged: `append` had not returned.
+        if piece := data[whole:]:
+            saved = self.path.with_name(f"{self.path.name}.cut")
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with open(os.open(saved, flags, 0o644), "ab") as file:
+                file.write(piece + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.ftruncate(self._file, whole)
+            _log.warning("%s ended in a piece of a line, which is in %s now", self.path, saved)
+        elif data and not data.endswith((b"\n", b"\r")):
+            os.write(self._file, b"\n")
 
     def replay(self, take: Callable[[str, dict[str, Any]], None]) -> None:
         """Passes the kind and the fields of each event to `take`; closes the log if that fails.
@@ -109,6 +154,7 @@ class EventLog:
         """
         try:
             for number, event in self.events():
+                self._number = number
                 try:
                     take(event.pop("event"), event)
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,6 +162,19 @@ class EventLog:
         except BaseException:
             self.close()
             raise
+        self._said.clear()
+
+    def is_new(self, what: str, said: Any) -> bool:
+        """Returns whether the line that is replayed is the first to say something of `what`.
+
+        Raises: ContradictoryEvent if an earlier one says something else than `said`, of JSON.
+        """
+        # Not the text itself, which may be a record of 50 kB.
+        now = self._number, hash(json.dumps(said, sort_keys=True))
+        line, before = self._said.setdefault(what, now)
+        if before != now[1]:
+            raise ContradictoryEvent(f"{what} must be written once, but line {line} has another")
+        return line == self._number
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Writes an event and waits for the disk. Raises: StorageError."""
@@ -135,7 +194,8 @@ class EventLog:
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
         except OSError:
-            os.ftruncate(self._file, size)
+            with suppress(OSError):  # It must not hide the first error.
+                os.ftruncate(self._file, size)
             raise
 
     def damaged(self, number: int, error: BaseException) -> StorageError:
@@ -144,7 +204,7 @@ class EventLog:
         fault = f"every line must be an event as JSON, but this one is damaged ({kind})."
         fault += " Fix or remove the line"
         if isinstance(error, MisplacedEvent):
-            fault = f"{error}. Put the lines back in the order in which they were written"
+            fault = f"{error}. {error.remedy}"
         instead = self._advice.damaged.format(what=self._what)
         return StorageError(f"{self.path}:{number}: {fault}, or {instead}.")
 
@@ -208,9 +268,34 @@ class SessionLog(ABC):
 
     def _replay(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "begin":
+            self._log.is_new("what is run", event)
             self.header = event
+        elif self.header is None:
+            raise MisplacedEvent(f"{self.what} must begin with its event `begin`")
         else:
             self.take(kind, event)
+
+
+def whole_size(data: bytes) -> int:
+    """Returns the size of the whole lines of `data` [bytes], whichever end an editor gave them.
+
+    A last line without an end is whole if it is JSON: no piece of an object is.
+    """
+    size = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+    try:
+        return len(data) if isinstance(json.loads(data[size:]), dict) else size
+    except (ValueError, RecursionError):
+        return size
+
+
+def _holder(file: int) -> str:
+    """Returns the process that holds a file's lock, for a message; empty where that is unknown."""
+    place = f":{os.fstat(file).st_ino} "
+    with suppress(OSError, IndexError):
+        lines = Path("/proc/locks").read_text().splitlines()
+        held = [line.split()[4] for line in lines if " FLOCK " in line and place in line]
+        return f" (process {held[0]})" if int(held[0]) > 0 else ""
+    return ""
 
 
 def differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from tune_speed.core.errors import unwritable
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a text in the place of `path`, which may be a link; makes its folder if needed.
+
+    Raises: StorageError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise unwritable(path, error) from error
+
 
 @contextmanager
 def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tune_speed.core.errors import StorageError
+from tune_speed.core.errors import StorageError, unwritable
 from tune_speed.runtime import heartbeat
 
 POLL_S = 0.05
@@ -32,20 +32,26 @@ def acquire(file: int, *, wait_s: float) -> bool:
 
 
 @contextmanager
-def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
+def file_lock(path: Path, *, wait_s: float, place: str = "TUNE_SPEED_CACHE") -> Iterator[None]:
     """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
 
-    Raises: StorageError if it cannot be made or locked, or is held for longer than `wait_s` [s].
+    `place` is the variable that says in which folder it lies.
+
+    Raises: StorageError if it cannot be made or locked, is held for longer than `wait_s` [s], or is
+        a link or another kind of file; ConfigError if its folder is not there.
     """
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(path, flags, 0o666)
     except OSError as error:
-        raise StorageError(
-            f"The lock file {path} must be writable, but: {error}. Set TUNE_SPEED_CACHE to a folder"
-            " that is."
-        ) from error
+        raise unwritable(path, error, hint=f"Or set {place} to another folder.") from error
     try:
-        _acquire(file, path, wait_s)
+        _acquire(file, path, wait_s, place)
+        if (content := os.pread(file, 32, 0)).strip(b"0123456789"):
+            raise StorageError(
+                f"{path} must be a lock file, which holds the id of a process, but it begins with"
+                f" {content!r}. Move it away."
+            )
         # On a full disk the lock still works; only the message about its holder would know less.
         with suppress(OSError):
             os.ftruncate(file, 0)
@@ -55,13 +61,13 @@ def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
         os.close(file)
 
 
-def _acquire(file: int, path: Path, wait_s: float) -> None:
+def _acquire(file: int, path: Path, wait_s: float, place: str) -> None:
     try:
         is_held = acquire(file, wait_s=wait_s)
     except OSError as error:
         raise StorageError(
-            f"{path} must lie on a file system with flock, but: {error}. Set TUNE_SPEED_CACHE to a"
-            " folder on a local disk."
+            f"{path} must lie on a file system with flock, but: {error}. Set {place} to a folder"
+            " on a local disk."
         ) from error
     if not is_held:
         holder = os.pread(file, 20, 0).decode(errors="replace").strip() or "unknown"

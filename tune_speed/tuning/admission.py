@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import ConfigError, StorageError, unwritable
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target
@@ -20,6 +20,7 @@ from tune_speed.core.text import counted
 from tune_speed.core.version import __version__
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
+from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.study.file import StudyFile
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
@@ -30,8 +31,7 @@ from tune_speed.tuning.driver.prior_trials import device_of_one
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
-
-TARGETS = "targets"
+TARGETS, STUDY_FILE = "targets", "study.yaml"
 
 
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
@@ -81,12 +81,15 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
         whole = folder / "rebuilt"
         shutil.rmtree(whole, ignore_errors=True)  # Of a rebuilding that was stopped.
         with Ledger(whole) as ledger:
-            _write_header(ledger, study, header)
+            ledger.begin(header)
             for record in found.records:
                 ledger.take_over(record)
-        for name in ("study.yaml", "ledger.jsonl"):
-            (whole / name).replace(folder / name)
-        shutil.rmtree(whole)
+        _write_study(folder, study)
+        try:
+            (whole / "ledger.jsonl").replace(folder / "ledger.jsonl")
+        except OSError as error:
+            raise unwritable(folder / "ledger.jsonl", error) from error
+        shutil.rmtree(whole, ignore_errors=True)
     return len(found.records)
 
 
@@ -94,6 +97,11 @@ def _refuse_other(
     header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str, folder: Path
 ) -> None:
     """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
+    if (begun := header.get("study", study.name)) != study.name:
+        raise ConfigError(
+            f"a study must keep its name, but this one began as {begun}, and is {study.name} now"
+            f" ({place}). Name it and its folder as before, or begin another: --set study=NAME."
+        )
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
     # Of earlier trials is known when they met the targets that they had, and no others.
     several = _several(study.workload.target.values)
@@ -129,7 +137,7 @@ def _several(values: Iterable[float]) -> dict[str, str]:
 def _changes(study: StudyFile, section: str, folder: Path) -> str:
     """Returns how a section differs from when the study began, in words; empty: not known."""
     try:
-        begun = read_yaml(folder / "study.yaml").tree[section]
+        begun = read_yaml(folder / STUDY_FILE).tree[section]
     except (ConfigError, KeyError, TypeError):
         return ""
     before, now = (flatten(tree) for tree in ({section: begun}, {section: study.tree[section]}))
@@ -169,9 +177,12 @@ def pinned_device(ledger: Ledger) -> str | None:
 def begin(
     ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
 ) -> str:
-    """Writes the study's header where there is none yet; returns the search's own id."""
+    """Writes header and study file where there are none yet; returns the search's own id."""
     # Searches may share a name in MLflow but not a ledger: the id tells them apart.
     if ledger.header is not None:
+        # A driver may be killed between the two, and steering reads the file.
+        if not (ledger.folder / STUDY_FILE).is_file():
+            _write_study(ledger.folder, study)
         return str(ledger.header["search_id"])
     search_id = uuid.uuid4().hex
     header = {
@@ -184,13 +195,13 @@ def begin(
         "tune_speed": __version__,
         **_several(study.workload.target.values),
     }
-    _write_header(ledger, study, header)
+    ledger.begin(header)
+    _write_study(ledger.folder, study)
     return search_id
 
 
-def _write_header(ledger: Ledger, study: StudyFile, header: Mapping[str, Any]) -> None:
-    ledger.begin(header)
-    (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
+def _write_study(folder: Path, study: StudyFile) -> None:
+    replace_text(folder / STUDY_FILE, redact(dump_yaml(study.tree)))
 
 
 def refuse_throw_away(folder: Path, uri: str) -> None:

@@ -55,6 +55,7 @@ def test_what_differs_is_told_by_field_whatever_python_calls_it(tmp_path: Path) 
 def test_what_surrounds_the_runs_is_kept_first_and_last(tmp_path: Path) -> None:
     path = tmp_path / "certify-1.jsonl"
     with CertifyLedger(path) as ledger:
+        ledger.begin(HEADER)
         for load in (1, 2):
             ledger.described("s/t0001", {"load": load})
         assert ledger.last_facts == {}

@@ -27,12 +27,12 @@ def proposal(number: int) -> Proposal:
 
 def test_ledger_reads_back_what_was_written(tmp_path: Path) -> None:
     with Ledger(tmp_path) as ledger:
-        ledger.begin({"study": "a"})
+        ledger.begin({"study": "study"})
         ledger.proposed(proposal(0), seed=5)
         ledger.proposed(proposal(1), seed=6, cost=Cost(2.5, 10, 4.0))
         ledger.finished(make_record("t0000"))
     with Ledger(tmp_path) as ledger:
-        assert ledger.header == {"study": "a"}
+        assert ledger.header == {"study": "study"}
         assert ledger.records == {"t0000": make_record("t0000")}
         assert ledger.unfinished == (proposal(1),)
         assert ledger.costs == {"t0000": None, "t0001": Cost(2.5, 10, 4.0)}
@@ -48,7 +48,7 @@ def test_ledger_of_a_version_without_reasons_is_read(tmp_path: Path) -> None:
 
 def test_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:
     with Ledger(tmp_path) as ledger:
-        ledger.begin({"study": "a"})
+        ledger.begin({"study": "study"})
         ledger.proposed(proposal(0), seed=5)
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(path.read_bytes() + b'{"event": "finished", "record": {"stu')
@@ -65,7 +65,7 @@ def test_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> 
 @pytest.mark.parametrize("damage", [b"not json", b'{"event": "finished", "record": {}}', b"[1]"])
 def test_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
     with Ledger(tmp_path) as ledger:
-        ledger.begin({"study": "a"})
+        ledger.begin({"study": "study"})
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(path.read_bytes() + damage + b"\n")
     with pytest.raises(StorageError, match=r"ledger\.jsonl:2: every line must be an event"):
@@ -75,7 +75,7 @@ def test_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
 def _study(folder: Path) -> list[str]:
     """Writes a ledger of two finished trials; returns its lines."""
     with Ledger(folder) as ledger:
-        ledger.begin({"study": "a"})
+        ledger.begin({"study": "study"})
         for number in range(2):
             ledger.proposed(proposal(number), seed=number)
             ledger.finished(make_record(f"t{number:04d}"))
@@ -105,7 +105,9 @@ def test_ledger_of_two_studies_is_refused_and_doubled_lines_are_not(tmp_path: Pa
     with Ledger(tmp_path) as ledger:
         assert list(ledger.records) == list(ledger.proposals) == ["t0000", "t0001"]
         assert ledger.unproposed == set()
-    (tmp_path / "ledger.jsonl").write_text("".join(lines) + lines[0].replace('"a"', '"b"'))
+    (tmp_path / "ledger.jsonl").write_text(
+        "".join(lines) + lines[0].replace('"study": "study"', '"study": "b"')
+    )
     with pytest.raises(StorageError, match=r"ledger\.jsonl:6: .*`study` and have no other"):
         Ledger(tmp_path)
 
@@ -147,7 +149,7 @@ def test_study_that_never_began_leaves_alone_what_was_there(tmp_path: Path) -> N
         pass
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["notes.txt"]
     with Ledger(tmp_path / "tiny") as ledger:
-        ledger.begin({"study": "a"})
+        ledger.begin({"study": "study"})
     assert (tmp_path / "tiny" / "ledger.jsonl").exists()
 
 

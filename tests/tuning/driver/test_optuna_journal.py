@@ -221,12 +221,26 @@ def test_times_that_were_re_clocked_are_written_again(study: StudyFile, tmp_path
 def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
     study: StudyFile, tmp_path: Path
 ) -> None:
-    journal = OptunaJournal(study, tmp_path / "missing", {})
+    (tmp_path / "optuna.log").mkdir()
+    journal = OptunaJournal(study, tmp_path, {})
     run_trial(journal, {}, record_of(0))
     journal.close()
     (news,) = journal.news()
     assert "--resume writes again" in news
-    assert "FileNotFoundError" in news
+    assert f"{tmp_path / 'optuna.log'} cannot be written: it is a folder" in news
+    assert "Traceback" not in news
+
+
+def test_link_in_the_place_of_the_journal_is_replaced_and_not_followed(
+    study: StudyFile, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"notes\n")
+    (tmp_path / "optuna.log").symlink_to(elsewhere)
+    with journal_of(study, tmp_path, {"t0000": record_of(0)}):
+        pass
+    assert elsewhere.read_bytes() == b"notes\n"
+    assert len(opened(tmp_path).trials) == 1
 
 
 def test_a_long_curve_is_thinned_out_to_its_last_value(study: StudyFile, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import final_metric, sign_of
 from tune_speed.core.config import canonical_hash
-from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError, unwritable
+from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
 from tune_speed.core.text import counted
@@ -29,6 +29,7 @@ from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
 from tune_speed.experiments.ablation.result import AblationResult, AblationTask, TuningPoint
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
+from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.device import describe_device, resolve_device
 from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
@@ -358,8 +359,5 @@ def save_result(ablation: Ablation) -> Path:
     """Writes the figures next to the ledger, as JSON; returns the file. Raises: StorageError."""
     path = ablation.folder.with_name(f"{ablation.folder.name}.json")
     text = json.dumps(ablation.result.model_dump(mode="json"), indent=2, allow_nan=False)
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    replace_text(path, text)
     return path

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import flatten
-from tune_speed.core.event_log import SessionLog, differences
+from tune_speed.core.event_log import ContradictoryEvent, SessionLog, differences
 from tune_speed.core.records import TrialRecord
 from tune_speed.experiments.ablation.design import BASE
 
@@ -58,13 +58,14 @@ class AblationLedger(SessionLog):
 
     def take(self, kind: str, event: dict[str, Any]) -> None:
         """See `SessionLog`."""
-        if self.header is None:
-            raise ValueError("a run before what was begun")
-        record = TrialRecord.model_validate(event.pop("record"))
+        record = TrialRecord.model_validate(said := event.pop("record"))
         if kind == "tuned":
             self.tried[Tried(**event)] = record
-        else:
+        elif kind == "ran":
             self.runs[Turn(**event)] = record
+        else:
+            raise ContradictoryEvent(f"an ablation has no event {kind!r}")
+        self._log.is_new(f"the run {event}", said)
 
     def differences(self, header: Mapping[str, Any]) -> list[str]:
         """Returns how `header` differs from what was begun, a phrase each.

@@ -22,7 +22,7 @@ from tune_speed.core.comparability import (
     final_metric,
     target_of,
 )
-from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.errors import ConfigError, ServiceError, refuse_link
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
@@ -38,6 +38,7 @@ from tune_speed.experiments.certification.schedule import (
     Turn,
 )
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
+from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
@@ -312,13 +313,13 @@ def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
 
 
 def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    refuse_link(folder)
     for record in records:
         # The leader may be of another study, whose names a stranger chose.
         name = f"{file_name(f'{record.study}-{record.trial_id}')}.json"
-        (folder / name).write_text(json.dumps(record.certificate, indent=2, allow_nan=False))
+        replace_text(folder / name, json.dumps(record.certificate, indent=2, allow_nan=False))
     before, _ = next(iter(done.surroundings.values()))
-    (folder / "packages.txt").write_text(before.code.lock)
+    replace_text(folder / "packages.txt", before.code.lock)
 
 
 def find_estimates(

@@ -16,6 +16,7 @@ from tune_speed.experiments.replication.agreement import CheckRow, Outcome, agre
 from tune_speed.experiments.replication.checks import run_checks
 from tune_speed.experiments.replication.figures import paper_figure
 from tune_speed.experiments.replication.shipped import FULL, find, plan, scale_of
+from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile, load_recipe
 from tune_speed.study.mistake import near_miss
@@ -218,6 +219,5 @@ def outcome(
 def save_outcome(found: Outcome, *, folder: Path, study: str) -> Path:
     """Writes the outcome as JSON into the study's folder; returns the file."""
     path = folder / study / "replication.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
+    replace_text(path, json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
     return path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import fsspec
 
-from tune_speed.core.errors import StorageError
+from tune_speed.core.errors import StorageError, refuse_link
 from tune_speed.study.settings import SearchConfig
 from tune_speed.tracking.store.deadline import within
 from tune_speed.training.checkpoint.store import CheckpointStore, check_place, local_path
@@ -33,13 +33,16 @@ class Checkpoints:
         `search` says whether and where; in a shared place, the study has a folder of its name.
         Otherwise it is in `folder`, the study's.
 
-        Raises: ConfigError if the place is a URL for which a library is missing.
+        Raises: ConfigError if the place is a URL for which a library is missing; StorageError if
+            the study's own folder of checkpoints is a link.
         """
         self._every_s = search.checkpoint_every_s
         self.place = _place(search.storage_path, study, folder)
         if self._every_s is None:
             return
         check_place(self.place, path="search.storage_path")
+        if search.storage_path is None:
+            refuse_link(Path(self.place))
         if (path := local_path(self.place)) is not None:
             with suppress(OSError):  # Trials say so in their notes, and run without.
                 path.mkdir(parents=True, exist_ok=True)
@@ -74,9 +77,10 @@ class Checkpoints:
     def _clear(self, finished: Container[str]) -> None:
         files, place = fsspec.core.url_to_fs(self.place)
         for path in files.ls(place, detail=False) if files.exists(place) else []:
-            trial_id, dot, _ = path.rstrip("/").rpartition("/")[2].partition(".")
-            if dot and trial_id in finished:
-                files.rm(path, recursive=True)
+            trial_id, suffix, rest = path.rstrip("/").rpartition("/")[2].partition(SUFFIX)
+            # Others' files may lie there too.
+            if suffix and rest[:1] in ("", ".") and trial_id in finished:
+                files.rm_file(path)
 
 
 def _place(storage_path: str | None, study: str, folder: Path) -> str:

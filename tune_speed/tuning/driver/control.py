@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError, unwritable
-from tune_speed.core.event_log import EventLog, LogAdvice
+from tune_speed.core.event_log import EventLog, LogAdvice, whole_size
 from tune_speed.core.folders import studies_folder
 from tune_speed.runtime.file_lock import file_lock
 from tune_speed.study.schema import check_study_name
@@ -81,7 +81,8 @@ def is_driven(folder: Path) -> bool:
 def driving(folder: Path) -> Iterator[None]:
     """Says, as long as the block runs, that a search of the study does. Raises: StorageError."""
     try:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(folder / LOCK, flags, 0o644)
     except OSError as error:
         raise unwritable(folder / LOCK, error) from error
     try:
@@ -110,7 +111,8 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
             " `tune-speed search … --resume`."
         )
     answers = _Answers(folder)
-    with file_lock(folder / WRITERS, wait_s=wait_s), _log(folder) as log:
+    lock = file_lock(folder / WRITERS, wait_s=wait_s, place="TUNE_SPEED_STUDIES")
+    with lock, EventLog(folder / FILE, what="steering", advice=ADVICE, key="id") as log:
         # Of a writer that was killed: what follows the piece of its line would be lost with it.
         for _ in log.events():
             pass
@@ -153,10 +155,6 @@ def history(study: str) -> list[dict[str, Any]]:
     return [*(each.as_dict() for each in answers), *(as_dict(each) for each in waiting)]
 
 
-def _log(folder: Path) -> EventLog:
-    return EventLog(folder / FILE, what="steering", advice=ADVICE)
-
-
 class _Lines:
     """The whole lines that are new in a file that grows."""
 
@@ -172,7 +170,7 @@ class _Lines:
                 data = file.read()
         except FileNotFoundError:
             return []
-        whole = data.rfind(b"\n") + 1
+        whole = whole_size(data)
         self._offset += whole
         return data[:whole].splitlines()
 

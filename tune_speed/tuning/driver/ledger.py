@@ -27,9 +27,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tune_speed.core.errors import StorageError
-from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
-from tune_speed.core.records import StepTime, TrialRecord
+from tune_speed.core.errors import StorageError, refuse_link, unwritable
+from tune_speed.core.event_log import ContradictoryEvent, EventLog, LogAdvice, MisplacedEvent
+from tune_speed.core.records import PROTOCOL_VERSION, StepTime, TrialRecord
+from tune_speed.core.version import __version__
 from tune_speed.runtime.pooled_times import reclocked
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.requests import Answer
@@ -44,9 +45,11 @@ ADVICE = LogAdvice(
     locked="Wait for it, stop it, or give this study another name with --set study=NAME.",
     damaged="move the file away and rebuild it from MLflow with --resume --from-mlflow, or start"
     " the study under another name",
-    unwritable="Free some space, or set TUNE_SPEED_STUDIES to another folder (a study that was"
-    " begun moves with it), and continue with --resume; no finished trial is lost.",
+    unwritable="Or set TUNE_SPEED_STUDIES to another folder (a study that was begun moves with it)."
+    " Continue with --resume; no finished trial is lost.",
 )
+FOLDERS = ("trials", "weights", "checkpoints", "rebuilt")
+"""Folders within a study's, in which files are written and removed."""
 _TRIAL_ID = re.compile(r"t[0-9]{4,18}")
 
 
@@ -94,9 +97,11 @@ class Ledger:
         """Opens the study's folder, creating it if needed.
 
         Raises: ConfigError if another driver holds the study; StorageError if the folder cannot be
-            written or a line of the ledger is damaged.
+            written, has a link where a folder of ours must be, or a line of the ledger is damaged.
         """
         self.folder = folder
+        for name in FOLDERS:
+            refuse_link(folder / name)
         self._ballast = folder / ".ballast"
         self._new_folders = [each for each in (folder, folder.parent) if not os.path.exists(each)]
         self.header: dict[str, Any] | None = None
@@ -116,12 +121,15 @@ class Ledger:
         self._log.replay(self._replay)
         try:
             (folder / "trials").mkdir(exist_ok=True)
-            with self._ballast.open("wb") as file:
+            # A new file: what has the name may be a link, or another name of a file elsewhere.
+            self._ballast.unlink(missing_ok=True)
+            with self._ballast.open("xb") as file:
                 file.write(os.urandom(BALLAST_BYTES))  # File systems may store zeros as nothing.
                 os.fsync(file.fileno())
         except OSError as error:
             self._log.close()
-            raise self._log.unwritable(error) from error
+            place = Path(error.filename or self._ballast)
+            raise unwritable(place, error, hint=ADVICE.unwritable) from error
         # A driver that was killed may not have recorded what trial processes wrote.
         for proposal in self.unfinished:
             record = read_trial_file(folder, proposal.trial_id)
@@ -136,8 +144,9 @@ class Ledger:
 
     def close(self) -> None:
         """Closes the ledger, for another driver to open; of a study that never began none stays."""
-        self._ballast.unlink(missing_ok=True)
+        # A disk that cannot be written must not hide why the search ends.
         with suppress(OSError):
+            self._ballast.unlink(missing_ok=True)
             # By its size: it may be another file than was opened, rebuilt from MLflow.
             if not self._log.path.stat().st_size:
                 (self.folder / "trials").rmdir()
@@ -215,6 +224,7 @@ class Ledger:
         self.records.reclock(step_times)
 
     def _replay(self, kind: str, event: dict[str, Any]) -> None:
+        rules = (self.header or {}).get("protocol_version", PROTOCOL_VERSION)
         if kind == "study":
             if self.header not in (None, event) or (self.proposals and self.header is None):
                 raise MisplacedEvent("a ledger must begin with its event `study` and have no other")
@@ -225,24 +235,40 @@ class Ledger:
                 raise MisplacedEvent(
                     f"{proposal.trial_id} must be proposed before it finishes, but was afterwards"
                 )
+            self._log.is_new(f"what is tried as {proposal.trial_id}", event["params"])
             self.proposals[proposal.trial_id] = proposal
             self.costs[proposal.trial_id] = None if cost is None else Cost(*cost)
         elif kind == "warm_start":
             trials = tuple(prior_from_json(trial) for trial in event["trials"])
+            self._log.is_new(f"what is known of {event['study']}", event["trials"])
             self.prior_trials[event["study"]] = trials
         elif kind == "steered":
             answer = Answer.model_validate(event)
+            self._log.is_new(f"the answer to request {answer.request.id}", event)
             self.answers[answer.request.id] = answer
         elif kind == "timed":
             windows = tuple(map(StepTime.model_validate, event["windows"]))
             step_times = map(StepTime.model_validate, event["step_times"])
             self._timed(windows, {each.key: each for each in step_times})
         elif kind == "finished":
-            record = TrialRecord.model_validate(event["record"])
-            if (trial_id := _checked_id(record.trial_id)) not in self.proposals:
-                self.unproposed.add(trial_id)
-                self.proposals[trial_id], self.costs[trial_id] = _proposal_of(record), None
-            self.records.add(record)
+            self._replay_record(TrialRecord.model_validate(event["record"]), event["record"])
+        # A later protocol may have other events: its ledger is refused when all of it was read.
+        elif kind not in ("interrupted", "ended") and rules == PROTOCOL_VERSION:
+            raise ContradictoryEvent(f"tune_speed {__version__} has no event {kind!r}")
+
+    def _replay_record(self, record: TrialRecord, said: Mapping[str, Any]) -> None:
+        trial_id = _checked_id(record.trial_id)
+        ours = (self.header or {}).get("study", record.study)
+        if record.study != ours:
+            raise ContradictoryEvent(
+                f"{trial_id} must be of study {ours}, but is of {record.study}"
+            )
+        if not self._log.is_new(f"the record of {trial_id}", said):
+            return
+        if trial_id not in self.proposals:
+            self.unproposed.add(trial_id)
+            self.proposals[trial_id], self.costs[trial_id] = _proposal_of(record), None
+        self.records.add(record)
 
     def _append(self, kind: str, /, **fields: Any) -> None:
         """Writes an event. Raises: StorageError, on a full disk after using the ballast for it."""

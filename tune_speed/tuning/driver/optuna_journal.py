@@ -32,6 +32,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.comparability import final_metric, target_of
+from tune_speed.core.errors import unwritable
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.study.file import StudyFile
 from tune_speed.tuning.policy.samplers import distributions, hush_optuna
@@ -103,10 +104,11 @@ class OptunaJournal:
         try:
             while (entry := self._entries.get()) is not None:
                 entry()
-        except Exception:
+        except Exception as error:
+            of_disk = unwritable(self._path, error) if isinstance(error, OSError) else None
             self._news = [
                 f"no further trial is written to {self._path}, which --resume writes again from"
-                f" the ledger:\n{traceback.format_exc()}"
+                f" the ledger:\n{of_disk or traceback.format_exc()}"
             ]
 
     def _settle(self, times_s: Mapping[str, float]) -> None:
@@ -117,7 +119,9 @@ class OptunaJournal:
         times_s = {record.trial_id: _value(record) for record in records}
         try:
             # Optuna passes over a line without an end, and then appends to it.
-            is_whole = self._path.exists() and self._path.read_bytes().endswith(b"\n")
+            # A link, and what may not be written, are replaced.
+            is_ours = os.access(self._path, os.W_OK) and not self._path.is_symlink()
+            is_whole = is_ours and self._path.read_bytes().endswith(b"\n")
             storage = _storage_at(self._path) if is_whole else None
             trials = storage.get_all_trials(_study_id(storage)) if storage else []
         except Exception:  # Whatever Optuna says of a damaged file: it is written anew.

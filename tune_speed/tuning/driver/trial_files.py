@@ -4,6 +4,7 @@ A process writes the record of its trial, in case the driver dies first, and the
 may be the best; the others' are deleted.
 """
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tune_speed.core.comparability import fastest
+from tune_speed.core.errors import refuse_link
 from tune_speed.core.records import TrialRecord
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.trial import KeepWeights
@@ -49,18 +51,26 @@ def weights_file(folder: Path, trial_id: str) -> Path:
     return folder / "weights" / f"{trial_id}.pt"
 
 
+# Weights, or what a killed process wrote of them.
+_OURS = re.compile(r"t[0-9]{4,18}\.pt(\.[0-9a-f]+\.tmp)?")
+
+
 class BestWeights:
     """Decides which trial keeps its weights, and deletes the others'."""
 
     def __init__(self, folder: Path, records: Iterable[TrialRecord]) -> None:
-        """Deletes what an earlier session left of trials other than the best."""
+        """Deletes what an earlier session left of trials other than the best.
+
+        Raises: StorageError if the folder of weights is a link.
+        """
         self._folder, self._best = folder, fastest(records)
         place = weights_file(folder, "").parent
+        refuse_link(place)
         own = weights_file(folder, self._best.trial_id) if self._best else None
         with suppress(OSError):  # Logging the model at the end reports what is missing.
             place.mkdir(exist_ok=True)
             for path in place.iterdir():
-                if path != own:
+                if path != own and _OURS.fullmatch(path.name):
                     path.unlink()
 
     def plan(self, trial_id: str) -> KeepWeights:
