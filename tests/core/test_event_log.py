@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,66 @@ def test_event_that_the_session_cannot_take_is_damage_and_frees_the_file(
     for _ in range(2):
         with pytest.raises(StorageError, match=r"session\.jsonl:2: .* damaged"):
             Session(path)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", b"\n\n"])
+@pytest.mark.parametrize("last", [b"", None])
+def test_whole_lines_are_events_whatever_ends_an_editor_gave_them(
+    tmp_path: Path, end: bytes, last: bytes | None
+) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = [json.dumps(event).encode() for event in EVENTS]
+    path.write_bytes(end.join(lines) + (end if last is None else last))
+    for _ in range(2):
+        assert [event for _, event in read(path)] == EVENTS
+    write(path, {"event": "after"})
+    assert [event for _, event in read(path)] == [*EVENTS, {"event": "after"}]
+    assert [each.name for each in tmp_path.iterdir()] == ["events.jsonl"]
+
+
+def test_piece_of_a_line_is_kept_in_another_file_that_a_warning_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events.jsonl"
+    for piece in (b'{"event": "ra', b'{"event": "x", "s'):
+        write(path, EVENTS[0])
+        path.write_bytes(path.read_bytes() + piece)
+        read(path)
+    cut = tmp_path / "events.jsonl.cut"
+    assert cut.read_bytes() == b'{"event": "ra\n{"event": "x", "s\n'
+    assert [str(cut) in record.getMessage() for record in caplog.records] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "data", [b"# notes", b"a,b\n1,2", b'{"name": 1}\n{"ev', b"\x00" * 9, b"[1]\n", b'{"eventual']
+)
+def test_file_of_another_kind_is_named_and_stays_as_it_is(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(data)
+    for use in (read, Session):
+        with pytest.raises(StorageError, match=r"events\.jsonl:1: "):
+            use(path)
+    assert path.read_bytes() == data
+    assert [each.name for each in tmp_path.iterdir()] == ["events.jsonl"]
+
+
+def test_damaged_line_keeps_what_follows_it_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    data = b'{"event": "begin"}\n{"event": "ran"}\n{"eve'
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match=r"session\.jsonl:2: "):
+        Session(path)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ('{"event": "ran", "s": 1}\n{"event": "begin"}', 1),
+        ('{"event": "begin", "a": 1}\n{"event": "ran", "s": 1}\n{"event": "begin", "a": 2}', 3),
+    ],
+)
+def test_session_begins_once_and_first(tmp_path: Path, lines: str, number: int) -> None:
+    (tmp_path / "session.jsonl").write_text(lines)
+    with pytest.raises(StorageError, match=rf"session\.jsonl:{number}: "):
+        Session(tmp_path / "session.jsonl")

@@ -11,9 +11,11 @@ from making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile, make_shared_folder
-from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.trial_files import trial_file
+from tune_speed.tuning.driver.control import driving
+from tune_speed.tuning.driver.ledger import BALLAST_BYTES, Ledger
+from tune_speed.tuning.driver.trial_files import BestWeights, trial_file
 from tune_speed.tuning.policy.optuna_study import open_storage
 
 
@@ -130,3 +132,66 @@ def test_a_hostile_record_of_a_trial_process_becomes_no_result(
     with Ledger(tmp_path) as ledger:
         assert ledger.records == {}
         assert [proposal.trial_id for proposal in ledger.unfinished] == ["t0000"]
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_file_in_the_place_of_the_ballast_is_not_written_over(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "notes").write_text("mine")
+    link(tmp_path / "notes", tmp_path / "s" / ".ballast")
+    with Ledger(tmp_path / "s"):
+        assert (tmp_path / "s" / ".ballast").stat().st_size == BALLAST_BYTES
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["weights", "trials", "checkpoints", "rebuilt", "ledger.jsonl"])
+def test_link_within_a_study_is_named_and_nothing_changes_behind_it(
+    tmp_path: Path, name: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for file in ("t0000.pt", "t0000.json", "photo.png"):
+        (elsewhere / file).write_text("mine")
+    (tmp_path / "s").mkdir()
+    target = elsewhere / "photo.png" if name == "ledger.jsonl" else elsewhere
+    (tmp_path / "s" / name).symlink_to(target)
+    with pytest.raises(StorageError, match=rf"s/{name} .*it is a link, to {target}"):
+        Ledger(tmp_path / "s")
+    if name == "weights":
+        with pytest.raises(StorageError, match="is a link"):
+            BestWeights(tmp_path / "s", [])
+    assert {each.read_text() for each in elsewhere.iterdir()} == {"mine"}
+    assert len(list(elsewhere.iterdir())) == 3
+
+
+def test_only_weights_are_removed_from_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    for name in ("t0000.pt", "t0001.pt.0a.tmp", "notes.txt"):
+        (tmp_path / "weights" / name).touch()
+    BestWeights(tmp_path, [])
+    assert [each.name for each in (tmp_path / "weights").iterdir()] == ["notes.txt"]
+
+
+def test_study_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "s").symlink_to(tmp_path / "disk")
+    for _ in range(2):
+        with Ledger(tmp_path / "s") as ledger:
+            if ledger.header is None:
+                ledger.begin({"study": "s"})
+    assert (tmp_path / "disk" / "ledger.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize("name", ["driver.lock", ".control.lock"])
+def test_lock_that_is_a_link_or_another_kind_of_file_is_refused(tmp_path: Path, name: str) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text("mine")
+    (tmp_path / name).symlink_to(notes)
+    hold = driving(tmp_path) if name == "driver.lock" else file_lock(tmp_path / name, wait_s=1)
+    with pytest.raises(StorageError, match="it is a link"), hold:
+        pytest.fail("a link was followed")
+    with pytest.raises(StorageError, match="begins with b'mine'"), file_lock(notes, wait_s=1):
+        pytest.fail("a file of another kind was locked")
+    assert notes.read_text() == "mine"

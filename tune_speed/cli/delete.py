@@ -60,9 +60,9 @@ def _refuse_while_used(folder: Path) -> None:
     from tune_speed.core.event_log import EventLog, LogAdvice
 
     advice = LogAdvice(locked="Stop it first: Ctrl-C there.")
-    logs = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
-    for log in logs:
-        if log.suffix == ".jsonl" and log.is_file() and not log.is_symlink():
+    # Of a search, and of what is run in folders of their own.
+    for log in (*folder.glob("*.jsonl"), *folder.glob("*/*.jsonl")):
+        if log.is_file() and not log.is_symlink():
             EventLog(log, what="a study", advice=advice).close()
 
 

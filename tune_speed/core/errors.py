@@ -90,38 +90,29 @@ class StorageError(TuneSpeedError):
     exit_code = 5
 
 
-_NO_RIGHT = "Give yourself the right to write there"
 _REMEDIES = {
     errno.ENOSPC: "Free some space",
-    errno.EDQUOT: "Free some space, or raise the quota",
-    errno.EFBIG: "Raise the limit of a file's size (`ulimit -f`)",
-    errno.EMFILE: "Raise the limit of open files (`ulimit -n`)",
-    errno.EACCES: _NO_RIGHT,
-    errno.EPERM: _NO_RIGHT,
+    errno.EDQUOT: "Free some space",
+    errno.EACCES: "Give yourself the right to write there",
+    errno.EPERM: "Give yourself the right to write there",
     errno.EROFS: "Mount the disk so that it can be written",
-    errno.EIO: "Check the disk",
-    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.EFBIG: "Raise the limit of a file's size (`ulimit -f`)",
 }
 
 
 def unwritable(path: Path, error: OSError, *, hint: str = "") -> ConfigError | StorageError:
-    """Returns the error of a file that cannot be written, with what helps against that very error.
-
-    `hint` is another way out, for what nothing but the system's words is known of.
-    """
+    """Returns the error of a file that cannot be written; `hint` is another way out."""
     why = _in_the_way(path, error)
     if not why and isinstance(error, FileNotFoundError):
         return ConfigError(
             f"{path} must be in a folder that exists, but there is no {path.parent}. Make it, or"
             " name another file."
         )
-    remedy = _REMEDIES.get(error.errno or 0)
-    known = (error.strerror or first_line(error), *filter(None, (remedy, hint.rstrip("."))))
-    return StorageError(f"{path} cannot be written: {why or '. '.join(known) + '.'}")
+    known = (f"{error.strerror or error}", _REMEDIES.get(error.errno or 0, ""), hint.rstrip("."))
+    return StorageError(f"{path} cannot be written: {why or '. '.join(filter(None, known)) + '.'}")
 
 
 def _in_the_way(path: Path, error: OSError) -> str:
-    """Returns what is where the file, or a folder of it, must be; empty: nothing."""
     # Not `Path.is_file`, which raises an error where a folder must not be searched.
     if file := next((each for each in path.parents if os.path.isfile(each)), None):
         return f"{file} is a file, and must be a folder. Move it away, or name another."
@@ -136,15 +127,11 @@ def _in_the_way(path: Path, error: OSError) -> str:
 
 
 def refuse_link(folder: Path) -> None:
-    """Raises: StorageError if a folder, in which files of ours are written and removed, is a link.
-
-    What it leads to may be anything: an archive, or another user of the study, may have put it.
-    """
-    if folder.is_symlink():
+    """Raises: StorageError if a folder in which files of ours are written and removed is a link."""
+    if os.path.islink(folder):
         raise StorageError(
-            f"{folder} must be a folder, but it is a link, to {os.readlink(folder)}, where nothing"
-            " is written or removed. Remove the link; to have a study on another disk, link its"
-            " folder as a whole."
+            f"{folder} must be a folder, but it is a link, to {os.readlink(folder)}. Remove the"
+            " link; to have a study on another disk, link its folder as a whole."
         )
 
 

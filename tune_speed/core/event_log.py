@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
 
 _log = logging.getLogger(__name__)
+_FLAGS = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +39,7 @@ class LogAdvice:
 
 
 class MisplacedEvent(ValueError):
-    """A whole event that cannot be where it is; the message says why."""
-
-    remedy = "Put the lines back in the order in which they were written"
-
-
-class ContradictoryEvent(MisplacedEvent):
-    """A whole event that cannot be true if the lines before it are; the message says why."""
-
-    remedy = "Remove the line that is wrong"
+    """A whole event that cannot be where it is, by the lines before it; the message says why."""
 
 
 class EventLog:
@@ -67,10 +60,9 @@ class EventLog:
         self._what, self._advice, self._key = what, advice or LogAdvice(), key
         self._number = 0
         self._said: dict[str, tuple[int, int]] = {}
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, flags, 0o644)
+            self._file = os.open(path, os.O_RDWR | _FLAGS, 0o644)
         except OSError as error:
             raise self.unwritable(error) from error
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
@@ -136,10 +128,8 @@ class EventLog:
         # A piece was never acknowledged: `append` had not returned.
         if piece := data[whole:]:
             saved = self.path.with_name(f"{self.path.name}.cut")
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            with open(os.open(saved, flags, 0o644), "ab") as file:
+            with open(os.open(saved, os.O_WRONLY | _FLAGS, 0o644), "ab", buffering=0) as file:
                 file.write(piece + b"\n")
-                file.flush()
                 os.fsync(file.fileno())
             os.ftruncate(self._file, whole)
             _log.warning("%s ended in a piece of a line, which is in %s now", self.path, saved)
@@ -167,13 +157,12 @@ class EventLog:
     def is_new(self, what: str, said: Any) -> bool:
         """Returns whether the line that is replayed is the first to say something of `what`.
 
-        Raises: ContradictoryEvent if an earlier one says something else than `said`, of JSON.
+        Raises: MisplacedEvent if an earlier one says something else than `said`, which is of JSON.
         """
-        # Not the text itself, which may be a record of 50 kB.
         now = self._number, hash(json.dumps(said, sort_keys=True))
         line, before = self._said.setdefault(what, now)
         if before != now[1]:
-            raise ContradictoryEvent(f"{what} must be written once, but line {line} has another")
+            raise MisplacedEvent(f"{what} must be written once, but line {line} has another")
         return line == self._number
 
     def append(self, event: Mapping[str, Any]) -> None:
@@ -204,7 +193,7 @@ class EventLog:
         fault = f"every line must be an event as JSON, but this one is damaged ({kind})."
         fault += " Fix or remove the line"
         if isinstance(error, MisplacedEvent):
-            fault = f"{error}. {error.remedy}"
+            fault = f"{error}. Put the lines back as they were written"
         instead = self._advice.damaged.format(what=self._what)
         return StorageError(f"{self.path}:{number}: {fault}, or {instead}.")
 
@@ -291,10 +280,11 @@ def whole_size(data: bytes) -> int:
 def _holder(file: int) -> str:
     """Returns the process that holds a file's lock, for a message; empty where that is unknown."""
     place = f":{os.fstat(file).st_ino} "
-    with suppress(OSError, IndexError):
-        lines = Path("/proc/locks").read_text().splitlines()
-        held = [line.split()[4] for line in lines if " FLOCK " in line and place in line]
-        return f" (process {held[0]})" if int(held[0]) > 0 else ""
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            # In another container's numbers it is 0 or less.
+            if " FLOCK " in line and place in line and (number := int(line.split()[4])) > 0:
+                return f" (process {number})"
     return ""
 
 

@@ -97,17 +97,12 @@ def _refuse_other(
     header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str, folder: Path
 ) -> None:
     """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
-    if (begun := header.get("study", study.name)) != study.name:
-        raise ConfigError(
-            f"a study must keep its name, but this one began as {begun}, and is {study.name} now"
-            f" ({place}). Name it and its folder as before, or begin another: --set study=NAME."
-        )
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
     # Of earlier trials is known when they met the targets that they had, and no others.
     several = _several(study.workload.target.values)
     if TARGETS in header or several:
         same[TARGETS] = several.get(TARGETS, "")
-    for what, ours in {**same, "protocol_version": PROTOCOL_VERSION}.items():
+    for what, ours in {"study": study.name, **same, "protocol_version": PROTOCOL_VERSION}.items():
         theirs = header.get(what)
         if theirs == ours:
             continue
@@ -119,9 +114,10 @@ def _refuse_other(
                 " times do not compare. Begin another with --set study=NAME, or install that"
                 " version."
             )
-        name = {"space_hash": "search space", "workload_hash": "workload"}.get(what, "targets")
-        section = "recipe" if what == "space_hash" else "workload"
-        changes = _changes(study, section, folder) or f"its hash was {theirs} and is {ours}"
+        names = {"study": "name", "space_hash": "search space", "workload_hash": "workload"}
+        name, section = names.get(what, "targets"), {"space_hash": "recipe"}.get(what, "workload")
+        known = "" if what == "study" else _changes(study, section, folder)
+        changes = known or f"its {'name' if what == 'study' else 'hash'} was {theirs} and is {ours}"
         raise ConfigError(
             f"study {study.name} must keep its {name}, but {changes} ({place}). Give this one"
             " another name with --set study=NAME, or put it back as it was."

@@ -15,6 +15,7 @@ import pytest
 from making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import read_trial_file, write_trial_file
 from tune_speed.tuning.policy.base import Cost, Proposal
@@ -258,3 +259,66 @@ def test_second_record_of_a_trial_is_our_bug(tmp_path: Path) -> None:
         ledger.finished(make_record("t0000"))
         with pytest.raises(AssertionError, match="finished twice"):
             ledger.finished(make_record("t0000"))
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "said"),
+    [
+        (2, ("metric", "metric"), None),
+        (2, ('"seed": 0', '"seed": 1'), "record of t0000 must be written once, but line 3 has"),
+        (1, ("0.1}", "0.2}"), "tried as t0000 must be written once, but line 2 has"),
+        (2, ('"study": "study"', '"study": "b"'), "t0000 must be of study study, but is of b"),
+        (1, ("proposed", "prposed"), "has no event 'prposed'"),
+    ],
+)
+def test_line_that_contradicts_an_earlier_one_is_named_with_it(
+    tmp_path: Path, number: int, change: tuple[str, str], said: str | None
+) -> None:
+    lines = _study(tmp_path)
+    changed = lines[number].replace(*change)
+    (tmp_path / "ledger.jsonl").write_text("".join([*lines, changed]))
+    if said is None:
+        with Ledger(tmp_path) as ledger:
+            assert ledger.records["t0000"] == make_record("t0000")
+        return
+    assert changed != lines[number]
+    with pytest.raises(StorageError, match=rf"ledger\.jsonl:6: .*{said}"):
+        Ledger(tmp_path)
+
+
+def test_doubled_record_keeps_the_clock_that_it_got_in_between(tmp_path: Path) -> None:
+    lines = _study(tmp_path)
+    with Ledger(tmp_path) as ledger:
+        ledger.records.reclock({})
+        before = ledger.records._packed["t0000"]
+    (tmp_path / "ledger.jsonl").write_text(
+        "".join([*lines, '{"event": "timed", "windows": [], "step_times": []}\n', lines[2]])
+    )
+    with Ledger(tmp_path) as ledger:
+        assert ledger.records._packed["t0000"] == before
+
+
+def test_events_of_a_later_protocol_are_left_to_the_header_to_refuse(tmp_path: Path) -> None:
+    header = {"event": "study", "study": "a", "protocol_version": PROTOCOL_VERSION + 1}
+    (tmp_path / "ledger.jsonl").write_text(f'{json.dumps(header)}\n{{"event": "danced"}}\n')
+    with Ledger(tmp_path) as ledger:
+        assert ledger.header is not None and ledger.proposals == {}
+
+
+def test_disk_that_became_read_only_is_the_error_whatever_closing_meets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(StorageError) as raised,
+        Ledger(tmp_path) as ledger,
+    ):
+        for name in ("write", "ftruncate", "unlink"):
+            patch.setattr(os, name, refuse)
+        patch.setattr(Path, "unlink", refuse)
+        ledger.begin({"study": "a"})
+    assert "Read-only file system. Mount the disk" in str(raised.value)
+    Ledger(tmp_path).close()  # It was let go.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import flatten
-from tune_speed.core.event_log import ContradictoryEvent, SessionLog, differences
+from tune_speed.core.event_log import MisplacedEvent, SessionLog, differences
 from tune_speed.core.records import TrialRecord
 from tune_speed.experiments.ablation.design import BASE
 
@@ -64,7 +64,7 @@ class AblationLedger(SessionLog):
         elif kind == "ran":
             self.runs[Turn(**event)] = record
         else:
-            raise ContradictoryEvent(f"an ablation has no event {kind!r}")
+            raise MisplacedEvent(f"an ablation has no event {kind!r}")
         self._log.is_new(f"the run {event}", said)
 
     def differences(self, header: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tune_speed.core.comparability import sign_of
-from tune_speed.core.event_log import ContradictoryEvent, SessionLog
+from tune_speed.core.event_log import MisplacedEvent, SessionLog
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare, holm
 from tune_speed.core.stats import Sample, sample_of
@@ -241,7 +241,7 @@ class CertifyLedger(SessionLog):
             if self._log.is_new(f"the run {event}", said):
                 self.runs.append(Ran(Turn(**event), record))
         elif kind != "described":
-            raise ContradictoryEvent(f"a certification has no event {kind!r}")
+            raise MisplacedEvent(f"a certification has no event {kind!r}")
         elif event["is_last"]:
             self.last_facts[event["name"]] = event["facts"]
         else:

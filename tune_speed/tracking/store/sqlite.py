@@ -77,7 +77,8 @@ def create(path: Path) -> None:
         new.replace(path)
     finally:
         for leftover in _files_of(new):
-            leftover.unlink(missing_ok=True)
+            with suppress(OSError):  # It must not hide the first error.
+                leftover.unlink(missing_ok=True)
 
 
 def check(path: Path, *, writing: bool) -> None:

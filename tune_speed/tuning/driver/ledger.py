@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tune_speed.core.errors import StorageError, refuse_link, unwritable
-from tune_speed.core.event_log import ContradictoryEvent, EventLog, LogAdvice, MisplacedEvent
+from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
 from tune_speed.core.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.core.version import __version__
 from tune_speed.runtime.pooled_times import reclocked
@@ -48,8 +48,6 @@ ADVICE = LogAdvice(
     unwritable="Or set TUNE_SPEED_STUDIES to another folder (a study that was begun moves with it)."
     " Continue with --resume; no finished trial is lost.",
 )
-FOLDERS = ("trials", "weights", "checkpoints", "rebuilt")
-"""Folders within a study's, in which files are written and removed."""
 _TRIAL_ID = re.compile(r"t[0-9]{4,18}")
 
 
@@ -100,7 +98,7 @@ class Ledger:
             written, has a link where a folder of ours must be, or a line of the ledger is damaged.
         """
         self.folder = folder
-        for name in FOLDERS:
+        for name in ("trials", "weights", "checkpoints", "rebuilt"):
             refuse_link(folder / name)
         self._ballast = folder / ".ballast"
         self._new_folders = [each for each in (folder, folder.parent) if not os.path.exists(each)]
@@ -254,15 +252,13 @@ class Ledger:
             self._replay_record(TrialRecord.model_validate(event["record"]), event["record"])
         # A later protocol may have other events: its ledger is refused when all of it was read.
         elif kind not in ("interrupted", "ended") and rules == PROTOCOL_VERSION:
-            raise ContradictoryEvent(f"tune_speed {__version__} has no event {kind!r}")
+            raise MisplacedEvent(f"tune_speed {__version__} has no event {kind!r}")
 
     def _replay_record(self, record: TrialRecord, said: Mapping[str, Any]) -> None:
         trial_id = _checked_id(record.trial_id)
         ours = (self.header or {}).get("study", record.study)
         if record.study != ours:
-            raise ContradictoryEvent(
-                f"{trial_id} must be of study {ours}, but is of {record.study}"
-            )
+            raise MisplacedEvent(f"{trial_id} must be of study {ours}, but is of {record.study}")
         if not self._log.is_new(f"the record of {trial_id}", said):
             return
         if trial_id not in self.proposals:

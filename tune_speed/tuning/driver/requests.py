@@ -27,6 +27,12 @@ class _Asked(Config):
     """Of the request: its answer in the ledger has the same."""
     at: str
     """When it was written; UTC, ISO 8601."""
+    action: str
+
+    @property
+    def words(self) -> str:
+        """The request for people."""
+        return self.action
 
 
 class Try(_Asked):
@@ -65,21 +71,11 @@ class Pause(_Asked):
 
     action: Literal["pause"]
 
-    @property
-    def words(self) -> str:
-        """The request for people."""
-        return self.action
-
 
 class GoOn(_Asked):
     """Begin trials again."""
 
     action: Literal["go-on"]
-
-    @property
-    def words(self) -> str:
-        """The request for people."""
-        return self.action
 
 
 class Set(_Asked):

@@ -4,7 +4,6 @@ A process writes the record of its trial, in case the driver dies first, and the
 may be the best; the others' are deleted.
 """
 
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -51,10 +50,6 @@ def weights_file(folder: Path, trial_id: str) -> Path:
     return folder / "weights" / f"{trial_id}.pt"
 
 
-# Weights, or what a killed process wrote of them.
-_OURS = re.compile(r"t[0-9]{4,18}\.pt(\.[0-9a-f]+\.tmp)?")
-
-
 class BestWeights:
     """Decides which trial keeps its weights, and deletes the others'."""
 
@@ -69,8 +64,8 @@ class BestWeights:
         own = weights_file(folder, self._best.trial_id) if self._best else None
         with suppress(OSError):  # Logging the model at the end reports what is missing.
             place.mkdir(exist_ok=True)
-            for path in place.iterdir():
-                if path != own and _OURS.fullmatch(path.name):
+            for path in place.glob("t[0-9]*.pt*"):
+                if path != own:
                     path.unlink()
 
     def plan(self, trial_id: str) -> KeepWeights:
