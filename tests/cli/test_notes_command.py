@@ -1,6 +1,7 @@
 """`note` and `delete`: what people say of trials, and studies that they no longer want."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,3 +122,32 @@ def test_only_a_study_can_be_deleted(call: Call, tmp_path: Path) -> None:
     assert "did you mean `mine`" in call("delete", "mina", "--yes", code=2)
     assert "must match" in call("delete", "../studies", "--yes", code=2)
     assert (tmp_path / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    "log", ["certify-1.jsonl", "target-0.9/certify-2.jsonl", "ablation/a-1.jsonl"]
+)
+def test_study_is_not_deleted_while_something_of_it_runs(
+    call: Call, uri: str, tmp_path: Path, log: str
+) -> None:
+    folder = tmp_path / "studies" / "mine"
+    with EventLog(folder / log, what="a certification"):
+        said = call("delete", "mine", "--yes", code=2)
+    named = f" (process {os.getpid()})" if os.path.exists("/proc/locks") else ""
+    assert f"another one holds {folder / log}{named}." in said
+    assert (folder / log).exists() and len(list_studies(uri)) == 2
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_of_a_study_behind_a_link_the_link_is_deleted(
+    call: Call, uri: str, tmp_path: Path, is_there: bool
+) -> None:
+    disk, folder = tmp_path / "disk", tmp_path / "studies" / "mine"
+    folder.parent.mkdir()
+    if is_there:
+        disk.mkdir()
+        (disk / "ledger.jsonl").touch()
+    folder.symlink_to(disk)
+    call("delete", "mine", "--yes")
+    assert not folder.is_symlink() and [study.name for study in list_studies(uri)] == ["other"]
+    assert (disk / "ledger.jsonl").exists() == is_there

@@ -1,7 +1,20 @@
+import errno
 import inspect
+import os
+from pathlib import Path
+
+import pytest
 
 from tune_speed.core import errors
-from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError, first_line
+from tune_speed.core.errors import (
+    ConfigError,
+    Problem,
+    StorageError,
+    TuneSpeedError,
+    first_line,
+    refuse_link,
+    unwritable,
+)
 
 
 def test_problem_says_where_what_and_what_to_try() -> None:
@@ -53,3 +66,46 @@ def test_error_of_one_mistake_is_that_problem() -> None:
     error = ConfigError.of("a.b", "must be 1", given="2", line=3)
     assert error.problems == (Problem(path="a.b", must="must be 1", given="2", line=3),)
     assert str(error) == "3: a.b: must be 1, but got 2."
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "Free some space. "),
+        (errno.EACCES, "Give yourself the right to write there. "),
+        (errno.EROFS, "Mount the disk so that it can be written. "),
+        (errno.EIO, ""),
+    ],
+)
+def test_remedy_is_that_of_the_error(tmp_path: Path, number: int, remedy: str) -> None:
+    words, path = os.strerror(number), tmp_path / "a"
+    error = unwritable(path, OSError(number, words), hint="Or name another.")
+    assert str(error) == f"{path} cannot be written: {words}. {remedy}Or name another."
+
+
+def test_what_is_in_the_way_is_named_and_not_the_space_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "lost").symlink_to(tmp_path / "gone")
+
+    def why(path: Path) -> str:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.open("w").close()
+        except OSError as error:
+            return str(unwritable(path, error, hint="Make room.")).replace(str(tmp_path), "")
+        raise AssertionError(path)
+
+    assert why(tmp_path / "file" / "a").startswith("/file/a cannot be written: /file is a file")
+    assert why(tmp_path / "loop").startswith("/loop cannot be written: it is a link, to /loop")
+    assert why(tmp_path / "lost" / "a").startswith("/lost/a cannot be written: /lost is a link to")
+    assert why(tmp_path / "loop" / "a").startswith("/loop/a cannot be written: /loop is a link to")
+    assert why(tmp_path).endswith("it is a folder. Move it away, or name another file.")
+
+
+def test_folder_of_ours_must_not_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    refuse_link(tmp_path)
+    refuse_link(tmp_path / "missing")
+    with pytest.raises(StorageError, match="link must be a folder, but it is a link, to"):
+        refuse_link(tmp_path / "link")

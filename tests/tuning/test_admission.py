@@ -1,6 +1,7 @@
 """Which studies may be searched on: the same space, workload, measuring rules and device."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,33 @@ def test_study_keeps_its_targets(tmp_path: Path, begun: str) -> None:
         admission.admit(ledger, first, workload_hash="w", resume=True)
         with pytest.raises(ConfigError, match=r"must keep its targets.*workload\.target\.values"):
             admission.admit(ledger, other, workload_hash="w", resume=True)
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
+    tmp_path: Path, study: StudyFile, is_resumed: bool
+) -> None:
+    folder = tmp_path / "tiny"
+    begun(folder, study)
+    (folder / "study.yaml").unlink()
+    with Ledger(folder) as ledger:
+        admission.admit(ledger, study, workload_hash="w", resume=is_resumed)
+        admission.begin(ledger, study, workload_hash="w")
+    assert load_study(folder / "study.yaml").space.hash == study.space.hash
+
+
+def test_study_file_that_is_a_link_is_replaced_and_not_followed(
+    tmp_path: Path, study: StudyFile
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "tiny" / "study.yaml").symlink_to(tmp_path / "notes")
+    begun(tmp_path / "tiny", study)
+    assert (tmp_path / "notes").read_text() == "mine"
+    assert load_study(tmp_path / "tiny" / "study.yaml").name == study.name
+
+
+def test_study_keeps_its_name(tmp_path: Path, study: StudyFile) -> None:
+    begun(tmp_path, replace(study, name="former"))
+    with pytest.raises(ConfigError, match="its name was former and is tiny"):
+        resumed(tmp_path, study)

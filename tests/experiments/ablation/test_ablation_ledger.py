@@ -118,3 +118,15 @@ def test_runs_of_which_nobody_knows_what_they_are_of_are_refused(path: Path) -> 
     path.write_text("\n".join(path.read_text().splitlines()[1:]) + "\n")
     with pytest.raises(StorageError, match=r"ablation-1\.jsonl:1"):
         AblationLedger(path)
+
+
+@pytest.mark.parametrize("change", [('"t0000"', '"t0001"'), ('"ran"', '"run"')])
+def test_run_with_two_records_or_of_an_unknown_kind_is_damage(
+    path: Path, change: tuple[str, str]
+) -> None:
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[-1]]))
+    AblationLedger(path).__exit__()
+    path.write_text("\n".join([*lines, lines[-1].replace(*change)]))
+    with pytest.raises(StorageError, match=r"ablation-1\.jsonl:4: "):
+        AblationLedger(path)

@@ -83,3 +83,22 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     blocked.write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
         CertifyLedger(blocked / "certify-1.jsonl")
+
+
+def test_run_counts_once_and_two_records_of_it_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "certify-1.jsonl"
+    with CertifyLedger(path) as ledger:
+        ledger.begin(HEADER)
+        ledger.ran(turn(0), make_record())
+    text = path.read_text()
+    line = text.splitlines()[1]
+    path.write_text(f"{text}{line}\n")
+    with CertifyLedger(path) as ledger:
+        assert len(ledger.runs) == 1
+    for other in (
+        line.replace('"trial_id": "t0000"', '"trial_id": "t0001"'),
+        line.replace('"run"', '"ron"'),
+    ):
+        path.write_text(f"{text}{other}\n")
+        with pytest.raises(StorageError, match=r"certify-1\.jsonl:3: "):
+            CertifyLedger(path)

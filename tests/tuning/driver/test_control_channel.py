@@ -221,3 +221,26 @@ def test_a_study_with_a_goal_has_no_target_to_set() -> None:
     before = {"metric": "accuracy", "value": 0.001, "within_s": 9.0}
     with pytest.raises(ConfigError, match="the study has a goal"):
         target_of(before, 0.9)
+
+
+@pytest.mark.parametrize("end", ["", "\r", "\r\n", "\n"])
+def test_request_is_read_once_whatever_end_its_line_has(
+    ledger: Ledger, folder: Path, end: str
+) -> None:
+    pause = {"id": "0123abcd", "at": "", **PAUSE}
+    (folder / FILE).write_text(f"{json.dumps(pause)}{end}", newline="")
+    inbox = Inbox(folder)
+    assert words(inbox.new()) == ["pause"]
+    unanswered({"action": "go-on"})
+    assert words(inbox.new()) == ["go-on"]
+    assert [each["words"] for each in control.history("steered")] == ["pause", "go-on"]
+
+
+@pytest.mark.parametrize("text", ["notes", '{"event": "begin"}\n'])
+def test_file_that_is_not_of_requests_is_left_as_it_is(
+    ledger: Ledger, folder: Path, text: str
+) -> None:
+    (folder / FILE).write_text(text)
+    with pytest.raises(StorageError, match=r"control\.jsonl:1: "):
+        send(PAUSE)
+    assert (folder / FILE).read_text() == text
