@@ -71,16 +71,16 @@ def test_error_of_one_mistake_is_that_problem() -> None:
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.ENOSPC, "Free some space. "),
-        (errno.EACCES, "Give yourself the right to write there. "),
-        (errno.EROFS, "Mount the disk so that it can be written. "),
-        (errno.EIO, ""),
+        (errno.ENOSPC, "Free some space, or name"),
+        (errno.EACCES, "Give yourself the right to write there, or name"),
+        (errno.EROFS, "Mount the disk so that it can be written, or name"),
+        (errno.EIO, "Name"),
     ],
 )
 def test_remedy_is_that_of_the_error(tmp_path: Path, number: int, remedy: str) -> None:
     words, path = os.strerror(number), tmp_path / "a"
-    error = unwritable(path, OSError(number, words), hint="Or name another.")
-    assert str(error) == f"{path} cannot be written: {words}. {remedy}Or name another."
+    error = unwritable(path, OSError(number, words), hint="name another")
+    assert str(error) == f"{path} cannot be written: {words}. {remedy} another."
 
 
 def test_what_is_in_the_way_is_named_and_not_the_space_that_is_there(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_is_in_the_way_is_named_and_not_the_space_that_is_there(tmp_path: P
             path.parent.mkdir(exist_ok=True)
             path.open("w").close()
         except OSError as error:
-            return str(unwritable(path, error, hint="Make room.")).replace(str(tmp_path), "")
+            return str(unwritable(path, error, hint="make room")).replace(str(tmp_path), "")
         raise AssertionError(path)
 
     assert why(tmp_path / "file" / "a").startswith("/file/a cannot be written: /file is a file")

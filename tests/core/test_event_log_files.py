@@ -25,12 +25,12 @@ def test_session_goes_on_in_the_last_file_or_begins_the_next(tmp_path: Path) -> 
 
 def test_messages_say_what_to_do_by_default_and_as_they_are_told(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    advice = LogAdvice(locked="Wait.", damaged="repeat {what}", unwritable="Make room.")
+    advice = LogAdvice(locked="Wait.", damaged="repeat {what}", unwritable="make room")
     with EventLog(path, what="a test", advice=advice) as log:
         damaged, full = log.damaged(3, KeyError("x")), log.unwritable(OSError(28, "No space"))
         assert str(damaged).endswith("(KeyError). Fix or remove the line, or repeat a test.")
         assert f"{path}:3: " in str(damaged)
-        assert str(full) == f"{path} cannot be written: No space. Free some space. Make room."
+        assert str(full) == f"{path} cannot be written: No space. Free some space, or make room."
         with pytest.raises(ConfigError, match=r"^b test must be run .*\. Wait for it, or stop it"):
             EventLog(path, what="b test")
         with pytest.raises(

@@ -33,12 +33,14 @@ def report(
     """
     from tune_speed.reporting.page.study_page import study_page
     from tune_speed.reporting.study.reader import read_study
+    from tune_speed.runtime.atomic_file import replace_text
     from tune_speed.tracking.store.uri import tracking_uri
 
     started = time.monotonic()
     view = read_study(tracking_uri(), study, finalists=finalists)
     text = study_page(view, recipe_yaml=recipe_text)
-    write_whole(html, text)
+    # A browser may reload the page while a running study's report is made again.
+    replace_text(html, text, hint="name another one with --html")
     pictures = [] if png is None else _draw(view, png)
     took_s = time.monotonic() - started
     trials = len(view.trials) + len(view.certified)
@@ -60,22 +62,6 @@ def report(
     say(f"open it in a browser: {html.absolute().as_uri()}")
     if view.is_running:
         note("the study is still running; give the same command again to see more")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old text or the new, never a part of it.
-
-    Raises: StorageError if it cannot be written, ConfigError if its folder is not there.
-    """
-    from tune_speed.core.errors import unwritable
-    from tune_speed.runtime.atomic_file import write_atomically
-
-    try:
-        # A browser may reload the page while a running study's report is made again.
-        with write_atomically(path) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise unwritable(path, error, hint="Name another one with --html.") from error
 
 
 def recipe_text(trial: "ViewedTrial") -> str:

@@ -101,15 +101,16 @@ _REMEDIES = {
 
 
 def unwritable(path: Path, error: OSError, *, hint: str = "") -> ConfigError | StorageError:
-    """Returns the error of a file that cannot be written; `hint` is another way out."""
+    """Returns the error of a file that cannot be written; `hint` is a way out, without a stop."""
     why = _in_the_way(path, error)
     if not why and isinstance(error, FileNotFoundError):
         return ConfigError(
             f"{path} must be in a folder that exists, but there is no {path.parent}. Make it, or"
             " name another file."
         )
-    known = (f"{error.strerror or error}", _REMEDIES.get(error.errno or 0, ""), hint.rstrip("."))
-    return StorageError(f"{path} cannot be written: {why or '. '.join(filter(None, known)) + '.'}")
+    ways = ", or ".join(filter(None, (_REMEDIES.get(error.errno or 0), hint)))
+    why = why or f"{error.strerror or error}.{ways and f' {ways[0].upper()}{ways[1:]}.'}"
+    return StorageError(f"{path} cannot be written: {why}")
 
 
 def _in_the_way(path: Path, error: OSError) -> str:

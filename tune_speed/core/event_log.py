@@ -33,9 +33,7 @@ class LogAdvice:
     """Another process holds it."""
     damaged: str = "start {what} from scratch with --again"
     """Instead of fixing or removing a line that cannot be read; `{what}` is replaced."""
-    unwritable: str = (
-        "Or set TUNE_SPEED_STUDIES to another folder; the same command goes on where it stopped."
-    )
+    unwritable: str = "set TUNE_SPEED_STUDIES to another folder; the same command continues there"
 
 
 class MisplacedEvent(ValueError):
@@ -155,9 +153,9 @@ class EventLog:
         self._said.clear()
 
     def is_new(self, what: str, said: Any) -> bool:
-        """Returns whether the line that is replayed is the first to say something of `what`.
+        """Returns whether no earlier line says `said`, of JSON, of `what`.
 
-        Raises: MisplacedEvent if an earlier one says something else than `said`, which is of JSON.
+        Raises: MisplacedEvent if one says something else.
         """
         now = self._number, hash(json.dumps(said, sort_keys=True))
         line, before = self._said.setdefault(what, now)

@@ -10,17 +10,16 @@ from typing import IO
 from tune_speed.core.errors import unwritable
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Writes a text in the place of `path`, which may be a link; makes its folder if needed.
+def replace_text(path: Path, text: str, *, hint: str = "") -> None:
+    """Writes a text in the place of a file, or of a link to one.
 
-    Raises: StorageError.
+    Raises: StorageError; ConfigError if its folder is not there; `hint` as of `unwritable`.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with write_atomically(path) as file:
             file.write(text.encode())
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable(path, error, hint=hint) from error
 
 
 @contextmanager

@@ -32,21 +32,18 @@ def acquire(file: int, *, wait_s: float) -> bool:
 
 
 @contextmanager
-def file_lock(path: Path, *, wait_s: float, place: str = "TUNE_SPEED_CACHE") -> Iterator[None]:
+def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
-
-    `place` is the variable that says in which folder it lies.
 
     Raises: StorageError if it cannot be made or locked, is held for longer than `wait_s` [s], or is
         a link or another kind of file; ConfigError if its folder is not there.
     """
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(path, flags, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise unwritable(path, error, hint=f"Or set {place} to another folder.") from error
+        raise unwritable(path, error) from error
     try:
-        _acquire(file, path, wait_s, place)
+        _acquire(file, path, wait_s)
         if (content := os.pread(file, 32, 0)).strip(b"0123456789"):
             raise StorageError(
                 f"{path} must be a lock file, which holds the id of a process, but it begins with"
@@ -61,13 +58,13 @@ def file_lock(path: Path, *, wait_s: float, place: str = "TUNE_SPEED_CACHE") -> 
         os.close(file)
 
 
-def _acquire(file: int, path: Path, wait_s: float, place: str) -> None:
+def _acquire(file: int, path: Path, wait_s: float) -> None:
     try:
         is_held = acquire(file, wait_s=wait_s)
     except OSError as error:
         raise StorageError(
-            f"{path} must lie on a file system with flock, but: {error}. Set {place} to a folder"
-            " on a local disk."
+            f"{path} must lie on a file system with flock, but: {error}. Move its folder"
+            " to a local disk."
         ) from error
     if not is_held:
         holder = os.pread(file, 20, 0).decode(errors="replace").strip() or "unknown"

@@ -231,7 +231,17 @@ class PreparedWorkload(NamedTuple):
 
     def refuse_guess(self, target: Target) -> None:
         """Raises: ConfigError if always guessing the most frequent class meets the target."""
-        _refuse_guess(target, self.labels, num_classes=self.num_classes)
+        share = float(np.bincount(self.labels).max() / len(self.labels))
+        macro_f1 = 2 * share / (1 + share) / self.num_classes
+        guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
+        if guess is None or target.value > guess or target.seeks_best:
+            return
+        raise ConfigError.of(
+            "workload.target.value",
+            f"must exceed {guess:.4f}, the {target.metric} of always guessing the commonest class",
+            given=f"{target.value:g}",
+            hint="Such a target is met before training; choose a higher one.",
+        )
 
 
 def prepare_workload(
@@ -253,18 +263,3 @@ def prepare_workload(
     )
     prepared.refuse_guess(workload.target)
     return prepared
-
-
-def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
-    """Raises: ConfigError if always guessing the most frequent class meets the target."""
-    share = float(np.bincount(labels).max() / len(labels))
-    macro_f1 = 2 * share / (1 + share) / num_classes
-    guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
-    if guess is None or target.value > guess or target.seeks_best:
-        return
-    raise ConfigError.of(
-        "workload.target.value",
-        f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent class",
-        given=f"{target.value:g}",
-        hint="Such a target is met before training; choose a higher one.",
-    )

@@ -314,6 +314,7 @@ def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
 
 def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> None:
     refuse_link(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for record in records:
         # The leader may be of another study, whose names a stranger chose.
         name = f"{file_name(f'{record.study}-{record.trial_id}')}.json"

@@ -219,5 +219,6 @@ def outcome(
 def save_outcome(found: Outcome, *, folder: Path, study: str) -> Path:
     """Writes the outcome as JSON into the study's folder; returns the file."""
     path = folder / study / "replication.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
     return path

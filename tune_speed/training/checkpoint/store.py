@@ -141,13 +141,13 @@ def discard(place: str) -> None:
         _log.warning("%s", error)
 
 
-def saved_step(place: str) -> int | None:
+def saved_step(place: str, *, wait_s: float = WAIT_S) -> int | None:
     """Returns the optimizer step that a trial would resume from; None if it would start over.
 
     A cheap look: the trial itself may still refuse the checkpoint. What is in the way is logged.
     """
     try:
-        header = CheckpointStore(place).header()
+        header = CheckpointStore(place, wait_s=wait_s).header()
     except StorageError as error:
         _log.warning("%s", error)
         return None

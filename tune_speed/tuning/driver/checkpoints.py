@@ -11,10 +11,9 @@ from pathlib import Path
 
 import fsspec
 
-from tune_speed.core.errors import StorageError, refuse_link
 from tune_speed.study.settings import SearchConfig
 from tune_speed.tracking.store.deadline import within
-from tune_speed.training.checkpoint.store import CheckpointStore, check_place, local_path
+from tune_speed.training.checkpoint.store import check_place, local_path, saved_step
 from tune_speed.training.trial import CheckpointPlan
 
 SUFFIX = ".ckpt"
@@ -33,16 +32,13 @@ class Checkpoints:
         `search` says whether and where; in a shared place, the study has a folder of its name.
         Otherwise it is in `folder`, the study's.
 
-        Raises: ConfigError if the place is a URL for which a library is missing; StorageError if
-            the study's own folder of checkpoints is a link.
+        Raises: ConfigError if the place is a URL for which a library is missing.
         """
         self._every_s = search.checkpoint_every_s
         self.place = _place(search.storage_path, study, folder)
         if self._every_s is None:
             return
         check_place(self.place, path="search.storage_path")
-        if search.storage_path is None:
-            refuse_link(Path(self.place))
         if (path := local_path(self.place)) is not None:
             with suppress(OSError):  # Trials say so in their notes, and run without.
                 path.mkdir(parents=True, exist_ok=True)
@@ -57,13 +53,7 @@ class Checkpoints:
     def saved_step(self, trial_id: str) -> int | None:
         """Returns the step that a trial would resume from; None if it would start from scratch."""
         plan = self.plan(trial_id)
-        if plan is None:
-            return None
-        try:
-            header = CheckpointStore(plan.place, wait_s=LOOK_S).header()
-        except StorageError:
-            return None
-        return None if header is None else header.step
+        return None if plan is None else saved_step(plan.place, wait_s=LOOK_S)
 
     def clear(self, finished: Container[str]) -> None:
         """Removes what trials left that have their record. Waits `CLEAR_S` at most."""

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, whole_size
 from tune_speed.core.folders import studies_folder
-from tune_speed.runtime.file_lock import file_lock
+from tune_speed.runtime.file_lock import acquire, file_lock
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.space import space_of
 from tune_speed.study.yaml import read_yaml
@@ -64,16 +64,8 @@ def folder_of(study: str) -> Path:
 
 def is_driven(folder: Path) -> bool:
     """Returns whether a search of the study runs."""
-    try:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
+    with suppress(OSError), (folder / LOCK).open("rb+") as file:
+        return not acquire(file.fileno(), wait_s=-1.0)
     return False
 
 
@@ -111,7 +103,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
             " `tune-speed search … --resume`."
         )
     answers = _Answers(folder)
-    lock = file_lock(folder / WRITERS, wait_s=wait_s, place="TUNE_SPEED_STUDIES")
+    lock = file_lock(folder / WRITERS, wait_s=wait_s)
     with lock, EventLog(folder / FILE, what="steering", advice=ADVICE, key="id") as log:
         # Of a writer that was killed: what follows the piece of its line would be lost with it.
         for _ in log.events():

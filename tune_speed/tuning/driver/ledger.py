@@ -45,8 +45,8 @@ ADVICE = LogAdvice(
     locked="Wait for it, stop it, or give this study another name with --set study=NAME.",
     damaged="move the file away and rebuild it from MLflow with --resume --from-mlflow, or start"
     " the study under another name",
-    unwritable="Or set TUNE_SPEED_STUDIES to another folder (a study that was begun moves with it)."
-    " Continue with --resume; no finished trial is lost.",
+    unwritable="set TUNE_SPEED_STUDIES to another folder (a study that was begun moves with it),"
+    " and continue with --resume; no finished trial is lost",
 )
 _TRIAL_ID = re.compile(r"t[0-9]{4,18}")
 

@@ -25,7 +25,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from optuna.distributions import BaseDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
@@ -163,7 +162,7 @@ class OptunaJournal:
         trial = create_trial(
             state=state,
             params=self._study.space.read(record.params),
-            distributions=self._distributions(record.params),
+            distributions=distributions(self._study.space, record.params),
             value=_value(record) if state == TrialState.COMPLETE else None,
             constraints=self._constraints(record),
             intermediate_values=dict(self._curve(record)),
@@ -173,9 +172,6 @@ class OptunaJournal:
             trial.datetime_start = _local(record.started_at)
             trial.datetime_complete = _local(record.finished_at)
         return trial
-
-    def _distributions(self, params: Mapping[str, Any]) -> dict[str, BaseDistribution]:
-        return distributions(self._study.space, params)
 
     def _curve(self, record: TrialRecord) -> Sequence[tuple[int, float]]:
         metric_of = self._study.workload.metric_of
@@ -198,7 +194,7 @@ class OptunaJournal:
         trial = create_trial(
             state=TrialState.RUNNING,
             params=self._study.space.read(params),
-            distributions=self._distributions(params),
+            distributions=distributions(self._study.space, params),
             user_attrs={"trial_id": trial_id},
         )
         study_id = _study_id(self._storage)

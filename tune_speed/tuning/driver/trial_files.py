@@ -54,10 +54,7 @@ class BestWeights:
     """Decides which trial keeps its weights, and deletes the others'."""
 
     def __init__(self, folder: Path, records: Iterable[TrialRecord]) -> None:
-        """Deletes what an earlier session left of trials other than the best.
-
-        Raises: StorageError if the folder of weights is a link.
-        """
+        """Deletes what an earlier session left of others than the best. Raises: StorageError."""
         self._folder, self._best = folder, fastest(records)
         place = weights_file(folder, "").parent
         refuse_link(place)

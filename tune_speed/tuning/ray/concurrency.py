@@ -32,7 +32,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.config import Config
-from tune_speed.core.errors import StorageError, one_line
+from tune_speed.core.errors import ConfigError, StorageError, one_line
 from tune_speed.core.text import counted
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.mps import find_mps
@@ -415,5 +415,5 @@ def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
 def write_packing(packing: Packing, folder: Path) -> None:
     """Saves a measurement; the ledger reports a full disk."""
     if packing.gains:
-        with suppress(StorageError):
+        with suppress(StorageError, ConfigError):
             replace_text(folder / FILE, packing.model_dump_json(indent=2))
