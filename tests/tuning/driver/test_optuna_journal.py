@@ -234,12 +234,14 @@ def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
 def test_link_in_the_place_of_the_journal_is_replaced_and_not_followed(
     study: StudyFile, tmp_path: Path
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(b"notes\n")
-    (tmp_path / "optuna.log").symlink_to(elsewhere)
-    with journal_of(study, tmp_path, {"t0000": record_of(0)}):
+    (other := tmp_path / "other").mkdir()
+    with journal_of(study, other, {}):
         pass
-    assert elsewhere.read_bytes() == b"notes\n"
+    before = (other / "optuna.log").read_bytes()
+    (tmp_path / "optuna.log").symlink_to(other / "optuna.log")
+    with journal_of(study, tmp_path, records := {}) as journal:
+        run_trial(journal, records, record_of(0))
+    assert (other / "optuna.log").read_bytes() == before
     assert len(opened(tmp_path).trials) == 1
 
 
