@@ -11,7 +11,6 @@ systems let root alone read them), have no energy.
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,24 +33,13 @@ Meter = Callable[[], float | None]
 
 def energy_meter(device: "torch.device") -> Meter:
     """Returns what reads the device's counter."""
-    return _gpu_meter(device) if device.type == "cuda" else PackageMeter(POWERCAP).read
-
-
-def _gpu_meter(device: "torch.device") -> Meter:
-    try:
-        import pynvml
-    except ImportError:
-        return lambda: None
-    from tune_speed.runtime.hardware import gpu_uuid
+    from tune_speed.runtime.hardware import ask_nvml
 
     def read() -> float | None:
-        with suppress(RuntimeError, pynvml.NVMLError):
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(device))
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
-        return None
+        total_mj = ask_nvml(device, "nvmlDeviceGetTotalEnergyConsumption")
+        return None if total_mj is None else float(total_mj) / 1000
 
-    return read
+    return read if device.type == "cuda" else PackageMeter(POWERCAP).read
 
 
 class PackageMeter:

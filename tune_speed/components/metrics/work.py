@@ -10,18 +10,10 @@ def gpu_utilisation(device: "torch.device") -> float | None:
     """Returns the share of the last second or less in which some kernel ran on the GPU, in [0, 1].
 
     What nvidia-smi shows; it says nothing on how many of the GPU's cores that kernel used. Does not
-    wait for the device. None on a CPU, where the driver or `nvidia-ml-py` is missing, and on a part
-    of a GPU, which does not count it: then the fed ratio replaces it.
+    wait for the device. None on a CPU, without an NVIDIA driver, and on a part of a GPU, which does
+    not count it: then the fed ratio replaces it.
     """
-    if device.type != "cuda":
-        return None
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    import torch
+    from tune_speed.runtime.hardware import ask_nvml
 
-    try:
-        return torch.cuda.utilization(device) / 100
-    except (RuntimeError, pynvml.NVMLError):
-        return None
+    rates = ask_nvml(device, "nvmlDeviceGetUtilizationRates")
+    return None if rates is None else float(rates.gpu) / 100

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -141,10 +141,7 @@ class Channel:
 
     async def _make(self, name: str, part: Part, stamp: str) -> Made:
         try:
-            if part.is_heavy:
-                async with self._heavy:
-                    made = await self._timed(part, stamp)
-            else:
+            async with self._heavy if part.is_heavy else nullcontext():
                 made = await self._timed(part, stamp)
         finally:
             del self._making[name]
