@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -87,7 +87,7 @@ class LivePages:
         ]
         if self._helm is not None:
             routes.append(Route("/studies/{study}/steer", self._steer, methods=["POST"]))
-        known = (HTTPException, ConfigError, ServiceError, StorageError, ClientDisconnect)
+        known = (HTTPException, ConfigError, ServiceError, StorageError)
         return Starlette(routes=routes, exception_handlers=dict.fromkeys(known, _problem))
 
     async def _overview(self, name: str, title: str, request: Request) -> Response:

@@ -6,10 +6,11 @@ Only a page of this server may send: what could be a page from elsewhere is refu
 import hmac
 import ipaddress
 import re
+from contextlib import suppress
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,7 +70,8 @@ class Guard:
             await send(message)
 
         refused = self._refusal(Request(scope))
-        await (refused or self._app)(scope, receive, send_with_headers)
+        with suppress(ClientDisconnect):
+            await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
         # A name that an attacker's domain server maps to 127.0.0.1 is in the Host header.
