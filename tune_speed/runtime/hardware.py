@@ -213,10 +213,9 @@ def strangers(device: torch.device, *, for_s: float, tenants: Collection[int] = 
     used = [each for each in samples if each.timeStamp >= since_us and 0 < each.smUtil <= 100]
     times = Counter(each.pid for each in used)
     others = {each.pid for each in used if each.smUtil >= LEAST_USE or times[each.pid] > 1}
-    if os.getpid() not in (each.pid for each in running):
-        others = set()
-    ours = {os.getpid(), *tenants}
-    seen = [f"process {pid} used the GPU" for pid in sorted(others) if not _is_of(pid, ours)]
+    is_known, ours = os.getpid() in (each.pid for each in running), {os.getpid(), *tenants}
+    others = {pid for pid in others if is_known and not _is_of(pid, ours)}
+    seen = [f"process {pid} used the GPU" for pid in sorted(others)]
     return ", ".join([*seen, *(CLOCK_REASONS[bit] for bit in SLOWED if reasons & bit)])
 
 
@@ -228,10 +227,9 @@ def _is_of(pid: int, families: Collection[int]) -> bool:
 
 
 def ask_nvml(device: torch.device, question: str, *given: object) -> Any:
-    """Returns NVML's answer about a GPU to a question such as `nvmlDeviceGetUtilizationRates`.
+    """Returns NVML's answer to a question such as `nvmlDeviceGetUtilizationRates`.
 
-    None: it does not answer. So it is on a CPU, without its library or an NVIDIA driver, and for
-    much of what one asks about a part of a GPU.
+    None: there is none, as on a CPU, without an NVIDIA driver, and often for a part of a GPU.
     """
     if device.type != "cuda":
         return None

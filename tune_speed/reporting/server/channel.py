@@ -142,17 +142,13 @@ class Channel:
     async def _make(self, name: str, part: Part, stamp: str) -> Made:
         try:
             async with self._heavy if part.is_heavy else nullcontext():
-                made = await self._timed(part, stamp)
+                began_s = time.monotonic()
+                html = await in_thread(part.make, is_heavy=part.is_heavy)
         finally:
             del self._making[name]
+        ended_s = time.monotonic()
         self._made.pop(name, None)
-        self._made[name] = made
+        self._made[name] = made = Made(html, stamp, part.follows, ended_s - began_s, ended_s)
         if len(self._made) > MOST_PARTS:
             del self._made[next(iter(self._made))]
         return made
-
-    async def _timed(self, part: Part, stamp: str) -> Made:
-        began_s = time.monotonic()
-        html = await in_thread(part.make, is_heavy=part.is_heavy)
-        ended_s = time.monotonic()
-        return Made(html, stamp, part.follows, ended_s - began_s, ended_s)

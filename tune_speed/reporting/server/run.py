@@ -23,9 +23,8 @@ from tune_speed.tracking.store.store import open_store
 TOKEN_VARIABLE = "TUNE_SPEED_TOKEN"
 # For answers that are being sent when it ends.
 GRACE_S = 0.1
-SEND_WITHIN_S, READ_WITHIN_S = 10.0, 300.0
-"""For a whole request, and for an answer, of which pages take longest over slow networks [s]."""
-LOOK_EVERY_S = 1.0
+SEND_WITHIN_S, READ_WITHIN_S, LOOK_EVERY_S = 10.0, 300.0, 1.0
+"""For a whole request, and for an answer, which may be large [s]."""
 MOST_CONNECTIONS = 2 * MOST_STREAMS
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -76,11 +75,10 @@ def server_of(
     return Server(Guard(pages, token=token, is_loopback=is_private, port=port), ending)
 
 
-class Connection(H11Protocol):
-    """A client's connection, which is closed where there are too many or the client is too slow."""
+class _Connection(H11Protocol):
+    """Is closed where there are too many, or its client is too slow."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins it, or refuses it."""
         super().connection_made(transport)
         self._known, self._since_s = self.cycle, time.monotonic()
         self._end_if_slow()
@@ -107,7 +105,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, ending: asyncio.Event) -> None:
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=_Connection,
             loop="asyncio",
             ws="none",
             lifespan="off",
