@@ -322,7 +322,11 @@ def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
         Tenancy.begin("gpu-1", study="s", trial="t0001"),
         Sharing.open("gpu-1", trial="t0000", **place) as sharing,
     ):
-        workload, recipe, splits = make_workload(), make_recipe(model=ResNet20()), make_splits()
+        workload, recipe, splits = (
+            make_workload(),
+            make_recipe(model=ResNet20(), epochs=1),
+            make_splits(),
+        )
         to_end(loop.train(workload, recipe, splits, seed=0, device=CPU, sharing=sharing))
     # The co-tenant's, of this very process.
     assert asked and all(each == {os.getpid()} for each in asked)

@@ -21,7 +21,8 @@ from tune_speed.reporting.server.guard import Guard
 
 HEAD = b"GET /page HTTP/1.1\r\nHost: localhost\r\n"
 WHOLE = HEAD + b"\r\n"
-SEND = b"POST /sent HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+OWN = b"Host: localhost\r\nOrigin: http://localhost\r\nX-Tune-Speed: 1\r\n"
+SEND = b"POST /sent HTTP/1.1\r\n" + OWN + b"Content-Type: application/json\r\n"
 UNSENT_BODY = SEND + b"Content-Length: 999\r\n\r\n{"
 LARGE = 64 * 2**20
 """More than the buffers of a system hold."""
