@@ -5,5 +5,6 @@ set -eu
 cd "$(dirname "$0")/.."
 uv pip compile pyproject.toml --extra cluster --constraint docker/constraints.txt --quiet \
   --python-version 3.11 --universal --generate-hashes --no-annotate --no-header --no-emit-index-url |
-  awk '/^[^ ]/ { name = /^(cuda|nvidia|torch|triton)/ ? "requirements-cuda.txt" : "requirements.txt" }
+  awk '/^[^ ]/ { is_cuda = /^(cuda|nvidia|torch|triton)/ && !/^nvidia-ml-py/
+                 name = is_cuda ? "requirements-cuda.txt" : "requirements.txt" }
     { print > "docker/" name }'

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tune_speed"
 TABLE = Path(__file__).parent / "calls.md"
 REACHED_ELSEWHERE = {
-    "components/metrics/work.py": "tests/components/metrics",
     "experiments/profiling": "tests/experiments/profiling, on a GPU",
     "experiments/ablation": "tests/experiments/ablation",
     "experiments/replication": "tests/experiments/replication, on a GPU",

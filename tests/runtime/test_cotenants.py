@@ -43,6 +43,23 @@ def test_tenants_of_one_device_see_one_another(tmp_path: Path) -> None:
     assert first.others() == () and not list((tmp_path / f"{KEY}.tenants").iterdir())
 
 
+def test_processes_of_live_tenants_are_known_and_one_that_all_descend_from_is_none(
+    tmp_path: Path,
+) -> None:
+    with begin(tmp_path, "t0001") as tenancy, start_tenant(tmp_path) as other:
+        for name in ("1-t0002", "odd", "²-t0003"):
+            (tmp_path / f"{KEY}.tenants" / name).touch()
+        locked = [(tmp_path / f"{KEY}.tenants" / name).open() for name in ("1-t0002", "odd")]
+        for file in locked:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        assert tenancy.pids() == {other.pid} and len(tenancy.others()) == 3
+        other.kill()
+        other.wait(10)
+        assert tenancy.pids() == set()
+        for file in locked:
+            file.close()
+
+
 def test_others_can_read_who_is_there_whatever_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0o077)
     try:

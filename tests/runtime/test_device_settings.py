@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpu_machine import H200, UUID, fake_nvidia_smi
+from nvml_double import MISMATCH, NO_DRIVER, put_driver
 from training import CPU, make_recipe, make_splits
 
 from tune_speed.cli.checks import CHECKS
@@ -132,3 +133,23 @@ def test_doctor_shows_each_gpus_modes(
     found = CHECKS["GPU modes"]()
     assert found[0] is is_ok and f"compute mode {mode}" in found[1]
     assert ("unfit for sharing" in found[1]) is not is_ok
+
+
+@pytest.mark.parametrize("is_gpu_there", [False, True])
+@pytest.mark.parametrize("failure", [NO_DRIVER, MISMATCH], ids=str)
+def test_doctor_says_why_nvml_cannot_be_read_which_is_a_problem_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, is_gpu_there: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_gpu_there)
+    put_driver(monkeypatch, {}, init=failure)
+    is_ok, found = CHECKS["NVML"]()
+    assert is_ok is not is_gpu_there and found.startswith(str(failure))
+
+
+def test_doctor_says_what_nvml_knows_of_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a part of a GPU, which has no energy of its own."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    put_driver(monkeypatch, {"nvmlDeviceGetComputeRunningProcesses": []})
+    is_ok, found = CHECKS["NVML"]()
+    assert is_ok and "energy of 0, use of 0, processes of 1" in found

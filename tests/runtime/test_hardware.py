@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 from gpu_machine import H200, UUID, fake_nvidia_smi
+from nvml_double import FAILURES, NOT_FOUND, put_driver
 from training import CPU
 
 from tune_speed.experiments.certification.certificate import was_throttled
@@ -24,6 +25,7 @@ from tune_speed.runtime.hardware import (
     GPU_FIELDS,
     SLOWDOWN_FIELDS,
     SystemFacts,
+    ask_nvml,
     choose_row,
     container_id,
     cpu_quota,
@@ -47,6 +49,8 @@ H200_SILENT = (
     " Exclusive_Process, [N/A]\n"
 )
 DOCKER_ID = "3e1f" * 16
+NOBODY = 2**22 + 5
+"""A number that no process has."""
 
 
 def test_every_answer_of_a_gpu_is_read() -> None:
@@ -240,66 +244,84 @@ def test_slowdown_of_a_gpu_is_added_up_over_its_causes(one_h200: Path) -> None:
 # --- Strangers on a GPU
 
 
-class NvmlError(Exception):
-    """As NVML's."""
-
-
-class NotFound(NvmlError):
-    """As NVML's where no process has a sample."""
-
-
 def nvml(
     monkeypatch: pytest.MonkeyPatch,
-    *,
-    used: dict[int, int] | None = None,
+    *used: tuple[int, int, float],
     running: Sequence[int] = (os.getpid(),),
     reasons: int = 0,
+    **other: object,
 ) -> None:
-    """Puts a driver in place that knows one GPU; `used` is the share of it by process [%]."""
-    module = ModuleType("pynvml")
+    """Puts a driver in place: its samples by process, share of the GPU [%] and age [s]."""
 
-    def utilisation(handle: str, since_us: int) -> list[SimpleNamespace]:
-        assert handle == UUID and 0 <= time.time() - 0.5 - since_us / 1e6 < 0.4
-        if used is None:
-            raise NotFound
-        return [SimpleNamespace(pid=pid, smUtil=share) for pid, share in used.items()]
+    def samples(since_us: int) -> list[SimpleNamespace]:
+        assert 0 <= time.time() - 1.0 - since_us / 1e6 < 0.4
+        if not used:
+            raise NOT_FOUND
+        now_us = 1e6 * time.time()
+        return [
+            SimpleNamespace(pid=p, smUtil=u, timeStamp=now_us - 1e6 * age) for p, u, age in used
+        ]
 
-    calls: dict[str, object] = {
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: reasons,
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
-            SimpleNamespace(pid=pid) for pid in running
-        ],
-        "nvmlDeviceGetProcessUtilization": utilisation,
-        "NVMLError": NvmlError,
-        "NVMLError_NotFound": NotFound,
+    answers = {
+        "nvmlDeviceGetCurrentClocksThrottleReasons": reasons,
+        "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=pid) for pid in running],
+        "nvmlDeviceGetProcessUtilization": samples,
     }
-    for name, value in calls.items():
-        setattr(module, name, value)
-    monkeypatch.setitem(sys.modules, "pynvml", module)
+    put_driver(monkeypatch, {**answers, **other}, uuid=UUID)
 
 
-def seen(device: str = "cuda:0") -> str:
-    return strangers(torch.device(device), for_s=0.5)
+def seen(device: str = "cuda:0", *, tenants: Sequence[int] = ()) -> str:
+    return strangers(torch.device(device), for_s=1.0, tenants=tenants)
 
 
 @pytest.mark.usefixtures("one_h200")
 def test_processes_of_others_that_used_the_gpu_are_strangers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nvml(monkeypatch, used={os.getpid(): 90, 7: 12, 8: 0})
-    assert seen() == "process 7 used the GPU"
+    nvml(monkeypatch, (os.getpid(), 90, 0.1), (NOBODY, 12, 0.1), (NOBODY + 1, 0, 0.1))
+    assert seen() == f"process {NOBODY} used the GPU"
     assert seen("cpu") == ""
-    nvml(monkeypatch, used=None)
+    nvml(monkeypatch)
     assert seen() == ""
+
+
+@pytest.mark.usefixtures("one_h200")
+@pytest.mark.parametrize(
+    ("samples", "is_seen"),
+    [
+        ([(95, 0.95)], False),  # Of before the window, for the most part.
+        ([(95, 0.95), (95, 0.3)], True),
+        ([(3, 0.1)], False),
+        ([(3, 0.1), (3, 0.4)], True),
+        ([(5, 0.1)], True),
+        ([(101, 0.1), (4_294_967_295, 0.2)], False),  # Which drivers answer at times.
+    ],
+)
+def test_one_who_used_the_gpu_within_the_window_is_seen_and_only_then(
+    monkeypatch: pytest.MonkeyPatch, samples: list[tuple[int, float]], is_seen: bool
+) -> None:
+    nvml(monkeypatch, *((NOBODY, share, age) for share, age in samples))
+    assert bool(seen()) is is_seen
+
+
+@pytest.mark.usefixtures("one_h200")
+def test_cotenants_that_paused_and_their_ranks_are_no_strangers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This process stands in for a tenant's rank, and its parent for the tenant."""
+    tenant, rank = os.getppid(), os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: NOBODY + 1)
+    nvml(monkeypatch, (rank, 90, 0.1), (NOBODY, 90, 0.1), running=(NOBODY + 1,))
+    assert seen() == f"process {rank} used the GPU, process {NOBODY} used the GPU"
+    assert seen(tenants=(tenant,)) == f"process {NOBODY} used the GPU"
+    assert seen(tenants=(rank, NOBODY)) == ""
 
 
 @pytest.mark.usefixtures("one_h200")
 def test_in_a_container_processes_have_other_numbers_and_say_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nvml(monkeypatch, used={7: 90}, running=(7,))
+    nvml(monkeypatch, (NOBODY, 90, 0.1), running=(NOBODY,))
     assert seen() == ""
 
 
@@ -314,13 +336,21 @@ def test_clocks_held_down_for_heat_disturb_and_the_usual_power_cap_does_not(
 
 
 @pytest.mark.usefixtures("one_h200")
-def test_without_a_driver_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml(monkeypatch, used={7: 90})
-
-    def refuse() -> None:
-        raise NvmlError
-
-    monkeypatch.setattr(sys.modules["pynvml"], "nvmlInit", refuse)
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
+def test_what_a_driver_does_not_answer_is_not_known_and_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Of a part of a GPU, without a driver, and with one of another version than the library."""
+    question = "nvmlDeviceGetComputeRunningProcesses"
+    nvml(monkeypatch, (NOBODY, 90, 0.1), reasons=0x40, **{question: failure})
+    assert ask_nvml(torch.device("cuda:0"), question) is None
+    assert seen() == "hw_thermal_slowdown"
+    put_driver(monkeypatch, {question: []}, uuid=UUID, init=failure)
+    assert ask_nvml(torch.device("cuda:0"), question) is None
     assert seen() == ""
+
+
+@pytest.mark.usefixtures("one_h200")
+def test_without_its_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert seen() == ""

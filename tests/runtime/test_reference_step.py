@@ -39,6 +39,23 @@ def test_it_keeps_to_its_share_of_a_window() -> None:
     assert SHARE <= share < SHARE + 0.004 * (COLD + TIMED) / 1.0
 
 
+def test_it_catches_up_where_it_gets_a_twentieth_of_a_core() -> None:
+    """As under a load of 40 on two cores: more of each step is waiting than its share."""
+    clock = Ticking(0.004)
+
+    def synchronize() -> None:
+        clock.synchronize()
+        assert clock.now_s < 10, "it never ends"
+
+    reference = ReferenceStep(
+        CPU, synchronize=synchronize, now=clock.now, delayed_s=lambda: 0.95 * clock.now_s
+    )
+    reference.begin()
+    clock.now_s += 1.0
+    reference.catch_up()
+    assert clock.now_s < 1.5 and reference.times_s[-1] == pytest.approx(0.05 * 0.004)
+
+
 def test_steps_that_find_the_caches_full_of_a_recipe_are_not_told() -> None:
     clock = Ticking(0.004)
     since = [0]

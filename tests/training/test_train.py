@@ -3,9 +3,10 @@
 import copy
 import json
 import math
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ from tune_speed.data.augment import Augmentation
 from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
+from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training import build, loop, progress
+from tune_speed.training import build, loop, progress, warm_up
 from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Scores
 from tune_speed.training.ranks import ALONE
@@ -302,6 +304,32 @@ def test_steps_of_another_kind_are_warmed_up(rates: list[object]) -> None:
 def test_every_run_alone_is_warmed_up(rates: list[object]) -> None:
     done = [run(), run()]
     assert len(rates) == sum(1 + each.steps for each in done)
+
+
+def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[set[int]] = []
+
+    def strangers(device: torch.device, *, for_s: float, tenants: Collection[int]) -> str:
+        asked.append(set(tenants))
+        return ""
+
+    monkeypatch.setattr(warm_up, "strangers", strangers)
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path))
+    place: dict[str, Any] = {"study": "s", "may_have_company": True, "known": ()}
+    with (
+        Tenancy.begin("gpu-1", study="s", trial="t0001"),
+        Sharing.open("gpu-1", trial="t0000", **place) as sharing,
+    ):
+        workload, recipe, splits = (
+            make_workload(),
+            make_recipe(model=ResNet20(), epochs=1),
+            make_splits(),
+        )
+        to_end(loop.train(workload, recipe, splits, seed=0, device=CPU, sharing=sharing))
+    # The co-tenant's, of this very process.
+    assert asked and all(each == {os.getpid()} for each in asked)
 
 
 def test_warm_up_restores_weights_statistics_and_random_numbers() -> None:

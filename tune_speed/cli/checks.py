@@ -6,7 +6,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +13,16 @@ import psutil
 
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.folders import default_cache_dir, studies_folder
+from tune_speed.core.version import installed_version
 from tune_speed.runtime.temporary import leftovers
 
 GIB = 1024**3
 MIN_FREE_GIB = 1.0
+ASKED_OF_NVML = {
+    "energy": "nvmlDeviceGetTotalEnergyConsumption",
+    "use": "nvmlDeviceGetUtilizationRates",
+    "processes": "nvmlDeviceGetComputeRunningProcesses",
+}
 
 
 class Finding(NamedTuple):
@@ -43,14 +48,9 @@ def run_checks() -> list[Finding]:
 
 def _packages() -> tuple[bool, str]:
     names = ("tune_speed", "torch", "torchvision", "timm", "ray", "optuna", "mlflow")
-    versions = {}
-    for name in names:
-        try:
-            # From metadata: to import the libraries of a search takes 3.4 s, and one that is broken
-            # could not be imported.
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "missing"
+    # From metadata: to import the libraries of a search takes 3.4 s, and one that is broken could
+    # not be imported.
+    versions = {name: installed_version(name) or "missing" for name in names}
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     return "missing" not in versions.values(), found
 
@@ -75,6 +75,25 @@ def _gpu_modes() -> tuple[bool, str]:
     gpus = [describe_gpu(torch.device("cuda", i)) for i in range(torch.cuda.device_count())]
     found = ("; ".join(filter(None, [describe_modes(gpu), why_not_shared(gpu)])) for gpu in gpus)
     return not any(map(why_not_shared, gpus)), " | ".join(found)
+
+
+def _nvml() -> tuple[bool, str]:
+    import pynvml
+    import torch
+
+    from tune_speed.runtime.hardware import ask_nvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        has_gpu = torch.version.cuda is not None and torch.cuda.is_available()
+        return not has_gpu, f"{error}: energy, use and processes of GPUs are not known"
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    known = (
+        f"{what} of {sum(ask_nvml(gpu, question) is not None for gpu in gpus)}"
+        for what, question in ASKED_OF_NVML.items()
+    )
+    return True, f"{len(gpus)} GPUs; can be read: {', '.join(known)}"
 
 
 def _turnstile() -> tuple[bool, str]:
@@ -161,6 +180,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
         f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}",
     ),
     "GPU modes": _gpu_modes,
+    "NVML": _nvml,
     "turnstile": _turnstile,
     "sharing": _sharing,
     "memory": _memory,

@@ -68,15 +68,25 @@ class Tenancy:
 
     def others(self) -> tuple[str, ...]:
         """Returns the labels `study/trial` of all other live tenants, sorted; () if `why_not`."""
+        return tuple(sorted(self._others().values()))
+
+    def pids(self) -> frozenset[int]:
+        """Returns the processes of all other live tenants; none if `why_not`."""
+        found = (name.partition("-")[0] for name in self._others())
+        # In a container a tenant may be process 1, from which all descend outside.
+        return frozenset(int(pid) for pid in found if pid.isdecimal() and pid != "1")
+
+    def _others(self) -> dict[str, str]:
+        """Returns the labels of all other live tenants by the names of their files."""
         if self.why_not:
-            return ()
+            return {}
         try:
             paths = [path for path in self._path.parent.iterdir() if path != self._path]
-            labels = [_label_if_alive(path) for path in paths]
+            labels = {path.name: _label_if_alive(path) for path in paths}
         except OSError as error:
             self.why_not = turnstile.reason(self._path.parent.parent, error)
-            return ()
-        return tuple(sorted(label for label in labels if label is not None))
+            return {}
+        return {name: label for name, label in labels.items() if label is not None}
 
 
 def _show(path: Path, content: bytes) -> int | None:

@@ -8,14 +8,16 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
 import torch
-from pydantic import model_validator
 
 from tune_speed.core.records import Record
 from tune_speed.core.version import installed_version
@@ -49,18 +51,12 @@ class GpuFacts(Record):
     """Whether NVIDIA's multi-process service is requested or seen to run."""
     persistence_mode: str | None
     """`Enabled` where the driver stays loaded between processes."""
-    compute_mode: str | None
+    compute_mode: str | None = None
     """`Default`, or `Exclusive_Process` or `Prohibited`, where processes cannot share the GPU."""
-    ecc_mode: str | None
+    ecc_mode: str | None = None
     """`Enabled` where memory errors are corrected; None: it cannot be, or is not known."""
     driver: str | None
     """Version of the driver."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_older_versions(cls, fields: Any) -> Any:
-        only = {"compute_mode": None, "ecc_mode": None}
-        return {**only, **fields} if isinstance(fields, dict) else fields
 
 
 class CpuFacts(Record):
@@ -162,6 +158,10 @@ CLOCK_REASONS = {
 """Bits of the reasons, from nvml.h."""
 SLOWED = (0x8, 0x20, 0x40, 0x80)
 """Those for heat or lack of power."""
+SAMPLE_S = 1 / 6
+"""NVML's samples are means over so long or longer [s], stamped at their end."""
+LEAST_USE = 5
+"""Use of a GPU from which on a single sample counts [%]."""
 
 Row = Mapping[str, str]
 """One GPU's answers by field; what it does not know is left out."""
@@ -193,38 +193,63 @@ def throttle_count(device: torch.device) -> int | None:
     """
     if device.type == "cuda":
         row = gpu_row(device, SLOWDOWN_FIELDS)
-        counts = [number(row.get(field)) for field in SLOWDOWN_FIELDS]
-        known = [count for count in counts if count is not None]
-        return int(sum(known)) if known else None
+        return _total(row.get(field) for field in SLOWDOWN_FIELDS)
     return cpu_throttle_count(SYS_CPU)
 
 
-def strangers(device: torch.device, *, for_s: float) -> str:
+def strangers(device: torch.device, *, for_s: float, tenants: Collection[int] = ()) -> str:
     """Returns what else has used or slowed the GPU for so many seconds up to now, in words.
 
-    Empty: nothing, or nothing that can be known, as on a CPU, a part of a GPU, and of processes in
-    a container, which have other numbers outside.
+    `tenants` are processes that paused meanwhile; they and their descendants do not count. Empty:
+    nothing, or nothing that can be known, as on a CPU, a part of a GPU, and of processes in a
+    container, which have other numbers outside.
+    """
+    began_us = int(1e6 * (time.time() - for_s))
+    samples = ask_nvml(device, "nvmlDeviceGetProcessUtilization", began_us) or ()
+    running = ask_nvml(device, "nvmlDeviceGetComputeRunningProcesses") or ()
+    reasons = ask_nvml(device, "nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+    # The driver's first sample may cover what came before, and some of its values are beyond 100 %.
+    since_us = began_us + 1e6 * SAMPLE_S
+    used = [each for each in samples if each.timeStamp >= since_us and 0 < each.smUtil <= 100]
+    times = Counter(each.pid for each in used)
+    others = {each.pid for each in used if each.smUtil >= LEAST_USE or times[each.pid] > 1}
+    is_known, ours = os.getpid() in (each.pid for each in running), {os.getpid(), *tenants}
+    others = {pid for pid in others if is_known and not _is_of(pid, ours)}
+    seen = [f"process {pid} used the GPU" for pid in sorted(others)]
+    return ", ".join([*seen, *(CLOCK_REASONS[bit] for bit in SLOWED if reasons & bit)])
+
+
+def _is_of(pid: int, families: Collection[int]) -> bool:
+    parents = list[psutil.Process]()
+    with suppress(psutil.Error):
+        parents = psutil.Process(pid).parents()
+    return not {pid, *(each.pid for each in parents)}.isdisjoint(families)
+
+
+def ask_nvml(device: torch.device, question: str, *given: object) -> Any:
+    """Returns NVML's answer to a question such as `nvmlDeviceGetUtilizationRates`.
+
+    None: there is none, as on a CPU, without an NVIDIA driver, and often for a part of a GPU.
     """
     if device.type != "cuda":
-        return ""
+        return None
     try:
         import pynvml
-    except ImportError:
-        return ""
-    used: Sequence[Any] = ()
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(device))
-        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        known = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-        with suppress(pynvml.NVMLError_NotFound):  # No process has used it.
-            used = pynvml.nvmlDeviceGetProcessUtilization(handle, int(1e6 * (time.time() - for_s)))
-    except (RuntimeError, pynvml.NVMLError):
-        return ""
-    slow = [CLOCK_REASONS[bit] for bit in SLOWED if reasons & bit]
-    others = {each.pid for each in used if each.smUtil and each.pid != os.getpid()}
-    seen = [f"process {pid} used the GPU" for pid in sorted(others) if os.getpid() in known]
-    return ", ".join([*seen, *slow])
+
+        return getattr(pynvml, question)(_nvml_handle(pynvml, gpu_uuid(device)), *given)
+    except (ImportError, RuntimeError):
+        return None
+    except pynvml.NVMLError:
+        return None
+    # Of a driver that is older than the binding; it is not an NVMLError.
+    except pynvml.NVMLLibraryMismatchError:
+        return None
+
+
+@cache
+def _nvml_handle(nvml: ModuleType, uuid: str) -> Any:
+    nvml.nvmlInit()
+    return nvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
 def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:
@@ -329,8 +354,11 @@ def cpu_turbo(sys_cpu: Path) -> bool | None:
 def cpu_throttle_count(sys_cpu: Path) -> int | None:
     """Returns the throttling events of all cores; None where the kernel does not count them."""
     files = sys_cpu.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
-    counts = [number(read_text(file)) for file in files]
-    known = [count for count in counts if count is not None]
+    return _total(map(read_text, files))
+
+
+def _total(cells: Iterable[str | None]) -> int | None:
+    known = [count for count in map(number, cells) if count is not None]
     return int(sum(known)) if known else None
 
 

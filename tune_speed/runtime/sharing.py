@@ -109,6 +109,10 @@ class Sharing:
         if self._tenancy is not None:
             self._seen.update(self._tenancy.others())
 
+    def pids(self) -> Collection[int]:
+        """Returns the processes of the co-tenants that are there now."""
+        return self._tenancy.pids() if self._tenancy is not None else ()
+
     def seen_so_far(self) -> CotenantHistory:
         """Returns what a process that resumes this run must know of its co-tenants."""
         return CotenantHistory(

@@ -195,7 +195,9 @@ def measure(
         delayed_s=lambda: ranks.broadcast(delayed_s()),
         synchronize=synchronize,
         now=now,
-        strangers=lambda for_s: ranks.broadcast(strangers(stepper.device, for_s=for_s)),
+        strangers=lambda for_s: ranks.broadcast(
+            strangers(stepper.device, for_s=for_s, tenants=sharing.pids())
+        ),
         energy_j=sharing.energy_j,
         on_note=sharing.explain,
     )

@@ -1,14 +1,14 @@
 """Energy by counters: a made-up powercap tree and a made-up NVML, whose joules are known."""
 
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from nvml_double import put_driver
 
 from tune_speed.components.metrics.energy import PackageMeter, energy_meter, idle_power_w
 from tune_speed.core.records import RunResult, Status
@@ -67,42 +67,18 @@ def test_what_cannot_be_read_has_no_energy(tmp_path: Path) -> None:
     assert meter.read() is None
 
 
-class NvmlError(Exception):
-    """As NVML's."""
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """A driver whose GPU has counted so many millijoules; others it does not support."""
-    counted = {"GPU-7": 1_500}
-
-    def total(uuid: str) -> int:
-        if uuid not in counted:
-            raise NvmlError("Not Supported")
-        return counted[uuid]
-
-    module: Any = ModuleType("pynvml")
-    module.NVMLError = NvmlError
-    module.nvmlInit = lambda: None
-    module.nvmlDeviceGetHandleByUUID = lambda uuid: uuid
-    module.nvmlDeviceGetTotalEnergyConsumption = total
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="7"))
-    return counted
-
-
-def test_gpu_counts_in_millijoules(nvml: dict[str, int]) -> None:
+def test_gpu_counts_in_millijoules(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter((1_500, 1_750))
+    put_driver(monkeypatch, {"nvmlDeviceGetTotalEnergyConsumption": lambda: next(counted)})
     read = energy_meter(torch.device("cuda:0"))
-    assert read() == 1.5
-    nvml["GPU-7"] += 250
-    assert read() == 1.75
+    assert (read(), read()) == (1.5, 1.75)
 
 
-@pytest.mark.usefixtures("nvml")
 def test_part_of_a_gpu_has_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_driver(monkeypatch, {"nvmlDeviceGetTotalEnergyConsumption": 1_500})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
     assert energy_meter(torch.device("cuda:0"))() is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    put_driver(monkeypatch, {}, uuid="MIG-1")
     assert energy_meter(torch.device("cuda:0"))() is None
 
 

@@ -1,8 +1,8 @@
-import sys
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 import torch
+from nvml_double import NO_DRIVER, put_driver
 from training import CPU
 
 from tune_speed.components.metrics.work import gpu_utilisation
@@ -20,37 +20,24 @@ def test_cpu_has_no_gpu_utilisation() -> None:
     assert gpu_utilisation(CPU) is None
 
 
-class NotSupported(Exception):
-    """As of a part of a GPU."""
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands in for nvidia-ml-py, which may not be there."""
-    module = ModuleType("pynvml")
-    module.NVMLError = NotSupported
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-
-
-@pytest.mark.usefixtures("library")
 def test_utilisation_is_the_percentage_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 85)
-    assert gpu_utilisation(torch.device("cuda")) == 0.85
+    put_driver(monkeypatch, {"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=85, memory=3)})
+    assert gpu_utilisation(torch.device("cuda:0")) == 0.85
 
 
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("error", [NotSupported("MIG"), RuntimeError("Can't load the driver")])
-def test_gpu_that_does_not_tell_has_none(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def refuse(device: torch.device) -> int:
-        raise error
+def test_it_is_asked_by_uuid_and_not_by_the_index_that_torch_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on ROCm, or where torch was imported before NVML's binding."""
 
-    monkeypatch.setattr(torch.cuda, "utilization", refuse)
-    assert gpu_utilisation(torch.device("cuda")) is None
+    def missing(*_: object) -> int:
+        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
 
-
-def test_without_the_library_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_utilisation(torch.device("cuda")) is None
+    put_driver(monkeypatch, {"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=7, memory=0)})
+    monkeypatch.setattr(torch.cuda, "utilization", missing)
+    assert gpu_utilisation(torch.device("cuda:0")) == 0.07
+    put_driver(monkeypatch, {}, init=NO_DRIVER)
+    assert gpu_utilisation(torch.device("cuda:0")) is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -27,7 +27,7 @@ def get(app: Guard, target: str = "/", **headers: str) -> Answer:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:9", "127.0.0.1:8420", "127.0.0.2", "[::1]:8420"]
+    "host", ["localhost", "LOCALHOST:9", "127.0.0.1:8420", "127.0.0.2", "[::1]:8420", "[::1]"]
 )
 def test_names_of_this_machine_pass(host: str) -> None:
     assert get(guarded(), host=host).text == SECRET
@@ -35,7 +35,19 @@ def test_names_of_this_machine_pass(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.5", "", "[::1"],
+    [
+        *("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.5", ""),
+        *("[::1", "[::1].evil.example", "[::1]evil.example", "[::1]:80.evil.example", "::1"),
+        *("[127.0.0.1]", "evil.example@localhost", "localhost/evil.example", "localhost?x", "[]"),
+        *(
+            "localhost#x",
+            "localhost:evil",
+            "localhost:",
+            "localhost\t",
+            "[::1%evil]",
+            "localhost,x",
+        ),
+    ],
 )
 def test_a_name_that_somebody_mapped_to_loopback_is_refused(host: str) -> None:
     answer = get(guarded(), host=host)

@@ -21,6 +21,7 @@ from stored import put, store_of
 from tune_speed.cli.report import recipe_text
 from tune_speed.core.records import Status
 from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.server import app as server_app
 from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
 from tune_speed.reporting.study.reader import read_study
@@ -322,6 +323,26 @@ def test_a_stream_tells_the_present_then_what_comes_and_again_after_a_break(
     assert (said[0]["best_s"], said[-1]["best_s"]) == (1.0, 0.25)
     again = heard(2)[0]
     assert (again["finished"], again["best_s"]) == (2, 0.25), "who comes back gets the present"
+
+
+def test_streams_beyond_a_number_are_refused_and_pages_are_not(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_app, "MOST_STREAMS", 2)
+
+    async def codes() -> list[int]:
+        ending, heard = asyncio.Event(), list[str]()
+        app = LivePages(uri, recipe_yaml=recipe_text, ending=ending).app()
+        targets = ("/events", "/studies/study/events")
+        open_ones = [asyncio.ensure_future(ask(app, each, heard=heard.append)) for each in targets]
+        while sum(text.startswith("data:") for text in heard) < 2:
+            await asyncio.sleep(0.02)
+        answers = [await ask(app, target) for target in (*targets, "/")]
+        ending.set()
+        answers += [*await asyncio.gather(*open_ones), await ask(app, "/events")]
+        return [answer.code for answer in answers]
+
+    assert run(asyncio.wait_for(codes(), 30)) == [503, 503, 200, 200, 200, 200]
 
 
 def test_a_study_that_appears_later_is_found(tmp_path: Path, eager: None, pages_of: Pages) -> None:

@@ -11,16 +11,14 @@ systems let root alone read them), have no energy.
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from tune_speed.runtime.clock import mean_power_w
+from tune_speed.runtime.hardware import ask_nvml, read_text
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import MEASURE_WITHIN_S
-
-if TYPE_CHECKING:
-    import torch
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 0.5
@@ -32,26 +30,14 @@ Meter = Callable[[], float | None]
 """Returns the energy up to now from any moment on [J]; None: not known, nor what was before."""
 
 
-def energy_meter(device: "torch.device") -> Meter:
+def energy_meter(device: torch.device) -> Meter:
     """Returns what reads the device's counter."""
-    return _gpu_meter(device) if device.type == "cuda" else PackageMeter(POWERCAP).read
-
-
-def _gpu_meter(device: "torch.device") -> Meter:
-    try:
-        import pynvml
-    except ImportError:
-        return lambda: None
-    from tune_speed.runtime.hardware import gpu_uuid
 
     def read() -> float | None:
-        with suppress(RuntimeError, pynvml.NVMLError):
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(device))
-            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
-        return None
+        total_mj = ask_nvml(device, "nvmlDeviceGetTotalEnergyConsumption")
+        return None if total_mj is None else float(total_mj) / 1000
 
-    return read
+    return read if device.type == "cuda" else PackageMeter(POWERCAP).read
 
 
 class PackageMeter:
@@ -60,7 +46,9 @@ class PackageMeter:
     def __init__(self, powercap: Path, *, now: Callable[[], float] = time.monotonic) -> None:
         """Finds the counters; parts of a package, which it contains, and `psys` are none."""
         found = sorted(powercap.glob("intel-rapl:*"))
-        self._zones = [zone for zone in found if _text(zone / "name").startswith("package-")]
+        self._zones = [
+            zone for zone in found if (read_text(zone / "name") or "").startswith("package-")
+        ]
         self._now, self._read_at_s, self._total_uj = now, now(), 0
         self._counts = self._count()
 
@@ -78,17 +66,10 @@ class PackageMeter:
     def _count(self) -> list[tuple[int, int]]:
         """Returns each counter, and where it begins again [µJ]; none where one is not readable."""
         names = ("energy_uj", "max_energy_range_uj")
-        read = [[_text(zone / name) for name in names] for zone in self._zones]
+        read = [[read_text(zone / name) or "" for name in names] for zone in self._zones]
         if not all(text.isdecimal() for texts in read for text in texts):
             return []
         return [(int(count), int(end)) for count, end in read]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 def idle_power_w(meter: Meter, sharing: Sharing) -> float | None:

@@ -15,7 +15,8 @@ FIELDS: Mapping[str, str] = {"cost": "expected_cost", "energy": "expected_energy
 """Of a row, by what boards are ranked."""
 _UNKNOWN = {
     "energy": "--sort energy must have trials whose energy was measured, but none here was: their"
-    " devices have no counter that can be read, or others were on them. Try --sort cost.",
+    " devices have no counter that can be read (see `tune-speed doctor`), or others were"
+    " on them. Try --sort cost.",
     "cost": "--sort cost must have the price of a device, but none is known. Write a line such as"
     " `{device}: 1.20` into {file}.",
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
@@ -31,6 +32,8 @@ from tune_speed.reporting.server.overview import read_store
 
 # Studies whose trials stay in memory.
 MOST_STUDIES = 12
+# With twice as many connections, half of the files that may be open are left for the store.
+MOST_STREAMS = min(256, os.sysconf("SC_OPEN_MAX") // 4)
 # Longest wait of a page for its study: then it is painted without, and the rest comes later.
 PATIENCE_S = 0.4
 # Of a browser, before it asks again for a stream that broke off.
@@ -84,9 +87,8 @@ class LivePages:
         ]
         if self._helm is not None:
             routes.append(Route("/studies/{study}/steer", self._steer, methods=["POST"]))
-        wrong = {HTTPException: _problem, ConfigError: _problem}
-        away = {ServiceError: _problem, StorageError: _problem}
-        return Starlette(routes=routes, exception_handlers={**wrong, **away})
+        known = (HTTPException, ConfigError, ServiceError, StorageError)
+        return Starlette(routes=routes, exception_handlers=dict.fromkeys(known, _problem))
 
     async def _overview(self, name: str, title: str, request: Request) -> Response:
         moment = await self._store.now()
@@ -152,6 +154,8 @@ class LivePages:
             async for moment in channel.moments(self._ending):
                 yield f"data: {json.dumps(moment.facts)}\n\n" if moment else ":\n\n"
 
+        if self._store.viewers + sum(map(_viewers, self._studies.values())) >= MOST_STREAMS:
+            raise HTTPException(503, f"{MOST_STREAMS} pages are open. Close some of them.")
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def _channel(self, request: Request) -> Channel:
@@ -172,12 +176,15 @@ class LivePages:
 
     def _forget(self) -> None:
         unseen = [
-            name
-            for name, task in self._studies.items()
-            if task.done() and not (task.exception() is None and task.result().viewers)
+            name for name, task in self._studies.items() if task.done() and not _viewers(task)
         ]
         for name in unseen[: max(0, len(self._studies) - MOST_STUDIES)]:
             del self._studies[name]
+
+
+def _viewers(opened: asyncio.Task[Channel]) -> int:
+    is_open = opened.done() and opened.exception() is None
+    return opened.result().viewers if is_open else 0
 
 
 async def _soon(work: Coroutine[Any, Any, Result]) -> Result | None:

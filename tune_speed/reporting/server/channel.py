@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -141,21 +141,14 @@ class Channel:
 
     async def _make(self, name: str, part: Part, stamp: str) -> Made:
         try:
-            if part.is_heavy:
-                async with self._heavy:
-                    made = await self._timed(part, stamp)
-            else:
-                made = await self._timed(part, stamp)
+            async with self._heavy if part.is_heavy else nullcontext():
+                began_s = time.monotonic()
+                html = await in_thread(part.make, is_heavy=part.is_heavy)
         finally:
             del self._making[name]
+        ended_s = time.monotonic()
         self._made.pop(name, None)
-        self._made[name] = made
+        self._made[name] = made = Made(html, stamp, part.follows, ended_s - began_s, ended_s)
         if len(self._made) > MOST_PARTS:
             del self._made[next(iter(self._made))]
         return made
-
-    async def _timed(self, part: Part, stamp: str) -> Made:
-        began_s = time.monotonic()
-        html = await in_thread(part.make, is_heavy=part.is_heavy)
-        ended_s = time.monotonic()
-        return Made(html, stamp, part.follows, ended_s - began_s, ended_s)

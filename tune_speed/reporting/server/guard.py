@@ -5,14 +5,18 @@ Only a page of this server may send: what could be a page from elsewhere is refu
 
 import hmac
 import ipaddress
-from urllib.parse import parse_qsl, urlencode, urlsplit
+import re
+from contextlib import suppress
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN = "token"
+HOST = re.compile(r"(\[[0-9a-fA-F]*:[0-9a-fA-F:.]*\]|[0-9a-zA-Z.]+)(:[0-9]{1,5})?")
+"""An IPv6 address, or else a name or an IPv4 address, with or without a port."""
 NO_TOKEN = (
     "This page needs the token that `tune-speed serve` printed: open the address that it printed,"
     " or send the header `Authorization: Bearer TOKEN`."
@@ -40,8 +44,9 @@ HEADERS = {
 
 def is_local(host: str) -> bool:
     """Returns whether a Host header names this machine's loopback, on whatever port."""
+    found = HOST.fullmatch(host)
+    name = found[1].strip("[]").lower() if found else ""
     try:
-        name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
@@ -65,7 +70,8 @@ class Guard:
             await send(message)
 
         refused = self._refusal(Request(scope))
-        await (refused or self._app)(scope, receive, send_with_headers)
+        with suppress(ClientDisconnect):
+            await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
         # A name that an attacker's domain server maps to 127.0.0.1 is in the Host header.

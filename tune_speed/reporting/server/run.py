@@ -5,14 +5,16 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.server.address import address_of, is_loopback, listen
-from tune_speed.reporting.server.app import LivePages
+from tune_speed.reporting.server.app import MOST_STREAMS, LivePages
 from tune_speed.reporting.server.guard import Guard
 from tune_speed.reporting.server.helm import Helm
 from tune_speed.tracking.reader.studies import list_studies
@@ -21,6 +23,10 @@ from tune_speed.tracking.store.store import open_store
 TOKEN_VARIABLE = "TUNE_SPEED_TOKEN"
 # For answers that are being sent when it ends.
 GRACE_S = 0.1
+SEND_WITHIN_S, READ_WITHIN_S, LOOK_EVERY_S = 10.0, 300.0, 1.0
+"""For a whole request, and for an answer, which may be large [s]."""
+MOST_CONNECTIONS = 2 * MOST_STREAMS
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def serve(
@@ -69,13 +75,37 @@ def server_of(
     return Server(Guard(pages, token=token, is_loopback=is_private, port=port), ending)
 
 
+class _Connection(H11Protocol):
+    """Is closed where there are too many, or its client is too slow."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._known, self._since_s = self.cycle, time.monotonic()
+        self._end_if_slow()
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.write(REFUSAL)
+            transport.close()
+
+    def _end_if_slow(self) -> None:
+        """Looks every second whether a request has not been sent, or an answer read, in time."""
+        cycle, now_s = self.cycle, time.monotonic()
+        is_unread = self.transport.get_write_buffer_size() > 0
+        is_asked = cycle is not None and not (cycle.more_body or cycle.response_complete)
+        if cycle is not self._known or (is_asked and not is_unread):
+            self._known, self._since_s = cycle, now_s
+        if now_s - self._since_s > (READ_WITHIN_S if is_unread else SEND_WITHIN_S):
+            self.transport.abort()
+        elif self in self.connections:
+            self.loop.call_later(LOOK_EVERY_S, self._end_if_slow)
+
+
 class Server(uvicorn.Server):
     """Ends at once, and the streams that are open with it."""
 
     def __init__(self, app: ASGIApp, ending: asyncio.Event) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=_Connection,
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -83,6 +113,7 @@ class Server(uvicorn.Server):
             access_log=False,
             log_level="error",
             server_header=False,
+            proxy_headers=False,
         )
         super().__init__(config)
         self._ending = ending

@@ -1,0 +1,59 @@
+"""NVML's real binding, with the answers of a driver of one GPU in place of those of its library."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+import torch
+
+UUID = "GPU-7"
+NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+NOT_FOUND = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+NO_DRIVER = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+MISMATCH = pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+TOO_OLD = pynvml.NVMLLibraryMismatchError("pyNVML version does not match")
+FAILURES = (NOT_SUPPORTED, NOT_FOUND, NO_DRIVER, MISMATCH, TOO_OLD)
+
+
+def put_driver(
+    monkeypatch: pytest.MonkeyPatch,
+    answers: dict[str, Any],
+    *,
+    uuid: str = UUID,
+    init: Exception | None = None,
+) -> None:
+    """Puts a driver in place; what `answers` lacks is not supported, an exception is raised.
+
+    An answer is a value, or a call that gets what follows the handle; opening raises `init`.
+    """
+    module: Any = ModuleType("pynvml")
+    vars(module).update(vars(pynvml))
+
+    def question(name: str) -> Any:
+        def answer(handle: str, *given: object) -> Any:
+            assert handle == uuid
+            found = answers.get(name, NOT_SUPPORTED)
+            if isinstance(found, Exception):
+                raise found
+            return found(*given) if callable(found) else found
+
+        return answer
+
+    def handle_of(asked: str) -> str:
+        if asked != uuid:
+            raise NOT_FOUND
+        return asked
+
+    def open_library() -> None:
+        if init is not None:
+            raise init
+
+    for name in vars(pynvml):
+        if name.startswith("nvmlDeviceGet"):
+            setattr(module, name, question(name))
+    module.nvmlInit, module.nvmlDeviceGetHandleByUUID = open_library, handle_of
+    properties = SimpleNamespace(uuid=uuid.removeprefix("GPU-"))
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
