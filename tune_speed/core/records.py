@@ -56,6 +56,8 @@ RECLOCKED = "re-clocked: "
 """Begins the part of a note that says so."""
 CLOCKED = (Timing.ISOLATED, Timing.DISTURBED)
 """Of runs whose clock is made of step times."""
+NOT_CERTIFIED = "not certified: disturbed"
+"""Of a certification whose result does not count, see `TrialRecord.is_certified`."""
 
 
 class Status(StrEnum):
@@ -83,8 +85,10 @@ def ended_as(run: "RunResult | TrialRecord") -> str:
     """Returns in a word or two for people how a run, or a trial's last run, ended.
 
     It is the status, but `capped` says too little: that is `stopped` by the search, `time limit`
-    or `interrupted`.
+    or `interrupted`; of a certification that was disturbed, `NOT_CERTIFIED`.
     """
+    if isinstance(run, TrialRecord) and run.verdict == NOT_CERTIFIED:
+        return NOT_CERTIFIED
     if run.status is not Status.CAPPED:
         return run.status.value
     if "max_train_s" in run.stop_reason:
@@ -360,6 +364,21 @@ class TrialRecord(Record):
         return "function_hash" in self.workload
 
     @property
+    def is_certified(self) -> bool:
+        """Whether its runs certify it: those of a certification, none of which was disturbed.
+
+        A single disturbed run is enough for no: expected times are sums over all runs, and to leave
+        out a run whose time is known would be to choose among the seeds. Three tries of each run
+        came before.
+        """
+        return self.kind == "certified" and not is_disturbed(self.runs)
+
+    @property
+    def verdict(self) -> str:
+        """How far to believe it: `estimate`, `certified` or `NOT_CERTIFIED`."""
+        return NOT_CERTIFIED if self.kind == "certified" and not self.is_certified else self.kind
+
+    @property
     def device_kind(self) -> str:
         """`cpu` or `cuda`, from the device's name."""
         return "cpu" if self.device.startswith("cpu") else "cuda"
@@ -409,6 +428,11 @@ class TrialRecord(Record):
     def stop_reason(self) -> str:
         """Why the last run ended."""
         return self.runs[-1].stop_reason if self.runs else ""
+
+
+def is_disturbed(runs: Iterable[RunResult]) -> bool:
+    """Returns whether other programs disturbed one of the runs."""
+    return any(run.timing == Timing.DISTURBED for run in runs)
 
 
 def named_settings(recipe: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,10 +1,12 @@
 """Leaderboards in words: titles, captions, figures and what was searched."""
 
 import math
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tune_speed.core.records import CLOCK_WORDS
+from tune_speed.core.records import CLOCK_WORDS, NOT_CERTIFIED, Timing, TrialRecord
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, interval, short_names
 from tune_speed.reporting.leaderboard.ranking import Board
 
@@ -42,11 +44,36 @@ def metric_text(value: float | None, low: float | None, high: float | None) -> s
 KINDS = {"estimate": "estimates", "certified": "certified"}
 
 
+def kind_text(board: Board) -> str:
+    """Returns `estimates`, `certified`, or `not certified` where all was disturbed."""
+    is_refuted = {row.is_disturbed for row in board.rows} == {True}
+    return f"{'not ' * is_refuted}{KINDS[board.kind]}"
+
+
+def why_not_certified(records: Iterable[TrialRecord]) -> str:
+    """Returns why certifications do not count, and what to do; empty if all do, or there is none.
+
+    The records are of one study.
+    """
+    refused = [record for record in records if record.verdict == NOT_CERTIFIED]
+    if not refused:
+        return ""
+    runs = [run for record in refused for run in record.runs]
+    disturbed = [run for run in runs if run.timing == Timing.DISTURBED]
+    shares = sorted(int(share) for run in disturbed for share in re.findall(r"(\d+)%", run.note))
+    ends = "–".join(map(str, dict.fromkeys([shares[0], shares[-1]]))) if shares else ""
+    return (
+        f"Not certified: other programs disturbed {len(disturbed)} of {counted(len(runs), 'run')}"
+        f"{f' (they took {ends} % of the core)' if ends else ''}. Free the machine, or certify"
+        f" where it is idle: tune-speed certify {shlex.quote(refused[0].study)} --again"
+    )
+
+
 def title(board: Board) -> str:
     """Returns what the rows of a board have in common."""
     where = f", where {board.where}" if board.where else ""
     return (
-        f"{board.workload}, {KINDS[board.kind]}: {board.goal}, {board.mode}, on"
+        f"{board.workload}, {kind_text(board)}: {board.goal}, {board.mode}, on"
         f" {device_text(board.device)}{where}"
     )
 
@@ -69,8 +96,8 @@ def caption(board: Board) -> str:
             else "the metric is the mean of its runs, with its 95 % interval"
         ),
     }[board.kind]
-    if board.kind == "certified" and any(row.is_disturbed for row in board.rows):
-        trust += ". Some runs were DISTURBED by strangers on the device: their rows set no record"
+    if count := sum(row.is_disturbed for row in board.rows):
+        trust += f". Not certified: {counted(count, 'row')} of which other programs disturbed runs"
     if changed := sum(bool(row.reclocked) for row in board.rows):
         trust += f". Re-clocked by all windows, as `show` says: {counted(changed, 'row')}"
     ranked = sum(row.rank is not None for row in board.rows)

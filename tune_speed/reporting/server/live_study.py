@@ -186,13 +186,13 @@ class Results:
 
     def _certified(self, index: int) -> str:
         table = self.sections[index]["certified"]
-        return self._rendered("board", table, "Certified", "Certified results") if table else ""
+        return self._rendered("board", table, "Certified results") if table else ""
 
     def _estimates(self, index: int) -> str:
         table = self.sections[index]["estimates"]
         if not table or not table["board"].rows:
             return ""
-        return self._rendered("board", table, "Estimates", "Fastest estimates")
+        return self._rendered("board", table, "Fastest estimates")
 
     def _recipe(self, index: int) -> str:
         section = self.sections[index]

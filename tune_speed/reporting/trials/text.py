@@ -43,7 +43,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     lines = [
         f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
         f"  status           {ended_as(run)}: {run.stop_reason}",
-        f"  {what:<16} {time}   ({record.kind}, seed {run.seed})",
+        f"  {what:<16} {time}   ({record.verdict}, seed {run.seed})",
         *_runs(record),
         f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
