@@ -365,13 +365,13 @@ class TrialRecord(Record):
 
     @property
     def is_certified(self) -> bool:
-        """Whether its runs certify it: those of a certification, none of which was disturbed.
+        """Whether its runs certify it: those of a certification, none of them disturbed.
 
-        A single disturbed run is enough for no: expected times are sums over all runs, and to leave
-        out a run whose time is known would be to choose among the seeds. Three tries of each run
-        came before.
+        One disturbed run, the last of three tries, is enough for no: expected times are sums over
+        all runs, and to leave out one whose time is known would be to choose among the seeds.
         """
-        return self.kind == "certified" and not is_disturbed(self.runs)
+        timings = {run.timing for run in self.runs}
+        return self.kind == "certified" and Timing.DISTURBED not in timings
 
     @property
     def verdict(self) -> str:
@@ -428,11 +428,6 @@ class TrialRecord(Record):
     def stop_reason(self) -> str:
         """Why the last run ended."""
         return self.runs[-1].stop_reason if self.runs else ""
-
-
-def is_disturbed(runs: Iterable[RunResult]) -> bool:
-    """Returns whether other programs disturbed one of the runs."""
-    return any(run.timing == Timing.DISTURBED for run in runs)
 
 
 def named_settings(recipe: Mapping[str, Any]) -> Mapping[str, Any]:

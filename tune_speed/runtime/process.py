@@ -90,13 +90,11 @@ class HeldUp:
 
 def busy_text(threads: int) -> str:
     """Returns that other programs leave too few cores for so many threads; empty if they do not."""
-    cores = sorted(os.sched_getaffinity(0))
-    shares = psutil.cpu_percent(0.5, percpu=True)
-    busy = sum(shares[core] for core in cores if core < len(shares)) / 100
-    if len(cores) - busy >= (1 - MOST_DELAYED) * threads:
-        return ""
-    used = f"other programs use {busy:.1f} of {counted(len(cores), 'core')}"
-    return f"{used}, and runs that they disturb are not certified"
+    cores = psutil.cpu_count() or 1
+    busy = psutil.cpu_percent(0.5) / 100 * cores
+    used = f"other programs use {busy:.1f} of {counted(cores, 'core')}"
+    is_enough = cores - busy >= (1 - MOST_DELAYED) * threads
+    return "" if is_enough else f"{used}, and runs that they disturb are not certified"
 
 
 def _others_cpu_s() -> float:

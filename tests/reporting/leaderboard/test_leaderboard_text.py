@@ -104,7 +104,7 @@ def test_certified_rows_that_strangers_disturbed_are_called_so_and_only_they() -
     rows = [row.model_copy(update=said) for row in certified.rows]
     disturbed = certified.model_copy(update={"rows": tuple(rows)})
     text = " ".join(shown([disturbed]).split())
-    assert "disturbed, exclusive" in text and "Not certified: 1 row" in text
+    assert "disturbed, exclusive" in text and "disturbed runs of 1 row" in text
     assert "timing" not in tables.told(certified, tables.PAGE["certified"])
     assert "timing" in tables.told(disturbed, tables.PAGE["certified"])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tune_speed.core.comparability import sign_of, totals_of
 from tune_speed.core.config import canonical_hash
-from tune_speed.core.records import Status, Timing, TrialRecord, is_disturbed
+from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.core.significance import Comparison
 from tune_speed.core.stats import RunStatistics, finite_or_none, sample_of
 from tune_speed.custom.spec import task_of
@@ -250,7 +250,7 @@ class _Parts:
         ratio = None if is_best else compared
         return sections.Verification(
             status=sections.VerificationStatus.DISTURBED
-            if is_disturbed(self.placed.runs)
+            if Timing.DISTURBED in {run.timing for run in self.placed.runs}
             else sections.VerificationStatus.RETIMED,
             incumbent=rival,
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tune_speed.core.comparability import final_goodness, final_metric, goodness, target_of
-from tune_speed.core.records import NOT_CERTIFIED, Status, TrialRecord, is_disturbed
+from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.margin import estimate_slope, suggestion
@@ -56,10 +56,11 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
     compared here; what misses cost is in the expected time.
     """
     runs = {placed.name: placed.runs for placed in result.ranks}
+    holds = {f"{each.study}/{each.trial_id}" for each in result.records if each.is_certified}
     rows = []
     for each in result.finalists:
         found = RunStatistics(tuple(map(sample_of, runs.get(each.name, ()))))
-        is_known = found.hits > 0 and not is_disturbed(runs[each.name])
+        is_known = found.hits > 0 and each.name in holds
         certified_s = statistics.median(found.hits_s) if is_known else None
         estimate_s = each.record.time_to_target_s
         row: dict[str, Any] = {
@@ -69,7 +70,6 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
             "ratio": certified_s / estimate_s if certified_s and estimate_s else None,
             "hits": found.hits,
             "n": found.n,
-            "why_not": "" if certified_s else NOT_CERTIFIED if found.hits else "no hit",
         }
         rows.append(row)
     return rows
@@ -78,7 +78,7 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
 def _luck_lines(result: CertifyResult) -> list[str]:
     return [
         f"  {row['name']}: {row['estimate_s']:.2f} s → "
-        + (f"{row['certified_s']:.2f} s ({row['ratio']:.2f}×)" if row["ratio"] else row["why_not"])
+        + (f"{row['certified_s']:.2f} s ({row['ratio']:.2f}×)" if row["ratio"] else "no time")
         + f", {row['hits']} of {row['n']} met the target again"
         for row in luck(result)
     ]

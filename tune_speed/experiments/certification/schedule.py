@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from tune_speed.core.comparability import sign_of
 from tune_speed.core.event_log import SessionLog
-from tune_speed.core.records import RunResult, TrialRecord, is_disturbed
+from tune_speed.core.records import RunResult, Timing, TrialRecord
 from tune_speed.core.significance import Comparison, compare, holm
 from tune_speed.core.stats import Sample, sample_of
 from tune_speed.core.targets import Target
@@ -198,8 +198,9 @@ class CertificationSchedule:
         both = [self._runs.get((stage, n), []) for n in (name, rival)]
         if not both[1]:
             both = [self._runs.get(("first", n), []) for n in (name, rival)]
+        pairs = [(a, b) for (_, a), (_, b) in zip(*both, strict=False)]
         # Rounds in which one of the two was disturbed say nothing of them.
-        pairs = [(a, b) for (_, a), (_, b) in zip(*both, strict=False) if not is_disturbed((a, b))]
+        pairs = [each for each in pairs if Timing.DISTURBED not in {run.timing for run in each}]
         ours, theirs = ([self._sample(pair[who]) for pair in pairs] for who in (0, 1))
         return compare(ours, theirs, miss_s=self._miss_s) if pairs else None
 

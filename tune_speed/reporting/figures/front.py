@@ -56,11 +56,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         canvas, panel, [*(end.metric for end in ends), *(value for value, _ in part.front)], target
     )
     right = panel.get_xlim()[1]
-    x = [*(end.train_s / unit.length_s for end in front), right]
+    x = [*(end.train_s / unit.length_s for end in front), *[right for _ in front[-1:]]]
     y = [end.metric for end in (*front, *front[-1:])]
-    panel.plot(
-        x[: len(y)], y, drawstyle="steps-post", color=palette["s1"], linewidth=1.6, gid="front"
-    )
+    panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=1.6, gid="front")
     panel.set_xlim(right=right)
     if not is_log:
         panel.set_xlim(left=min(0.0, panel.get_xlim()[0]))

@@ -133,7 +133,6 @@ def _held(record: TrialRecord, before: RecordHeld | None, by_cost: bool) -> Reco
 
 
 def _gain(held: RecordHeld, before: RecordHeld) -> dict[str, Any]:
-    """Returns the fields of a record that compare it with the one before."""
     if held.mean_metric is None or before.mean_metric is None:
         high_s = math.inf if held.expected_high_s is None else held.expected_high_s
         now, then = (each.expected_cost or each.expected_s for each in (held, before))

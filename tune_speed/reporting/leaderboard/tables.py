@@ -63,7 +63,6 @@ def _search_cost(row: Row) -> str:
 
 
 def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
-    """Returns a column of results as its definition formats it."""
     column = COLUMNS[name]
     return Shown(lambda row: column.text(getattr(row, name)), column.heading or name, page, is_left)
 

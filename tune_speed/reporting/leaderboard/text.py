@@ -51,21 +51,20 @@ def kind_text(board: Board) -> str:
 
 
 def why_not_certified(records: Iterable[TrialRecord]) -> str:
-    """Returns why certifications do not count, and what to do; empty if all do, or there is none.
-
-    The records are of one study.
-    """
+    """Returns why a study's certified records do not count, and what to do; empty if all do."""
     refused = [record for record in records if record.verdict == NOT_CERTIFIED]
     if not refused:
         return ""
     runs = [run for record in refused for run in record.runs]
     disturbed = [run for run in runs if run.timing == Timing.DISTURBED]
-    shares = sorted(int(share) for run in disturbed for share in re.findall(r"(\d+)%", run.note))
-    ends = "–".join(map(str, dict.fromkeys([shares[0], shares[-1]]))) if shares else ""
+    shares = {int(share) for run in disturbed for share in re.findall(r"(\d+)%", run.note)}
+    ends = "–".join(map(str, sorted({min(shares), max(shares)}))) if shares else ""
+    many = f"{len(disturbed)} of {counted(len(runs), 'run')}"
+    took = f" (they took {ends} % of the core)" if ends else ""
+    command = f"tune-speed certify {shlex.quote(refused[0].study)} --again"
     return (
-        f"Not certified: other programs disturbed {len(disturbed)} of {counted(len(runs), 'run')}"
-        f"{f' (they took {ends} % of the core)' if ends else ''}. Free the machine, or certify"
-        f" where it is idle: tune-speed certify {shlex.quote(refused[0].study)} --again"
+        f"Not certified: other programs disturbed {many}{took}. Free the machine, or certify where"
+        f" it is idle: {command}"
     )
 
 
@@ -85,19 +84,18 @@ _ORDERS = {
 }
 
 
+_FIGURES = ("the metric is the mean of its runs", "expected_s is the expected time with restarts")
+
+
 def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
         "estimate": f"Estimates from a search; {_clocks(board)}",
-        "certified": "Certified: fresh seeds, test part, the device reserved; "
-        + (
-            "expected_s is the expected time with restarts, with its 95 % interval"
-            if board.within_s is None
-            else "the metric is the mean of its runs, with its 95 % interval"
-        ),
+        "certified": f"{kind_text(board).capitalize()}: fresh seeds, test part, the device"
+        f" reserved; {_FIGURES[board.within_s is None]}, with its 95 % interval",
     }[board.kind]
     if count := sum(row.is_disturbed for row in board.rows):
-        trust += f". Not certified: {counted(count, 'row')} of which other programs disturbed runs"
+        trust += f". Other programs disturbed runs of {counted(count, 'row')}, not certified"
     if changed := sum(bool(row.reclocked) for row in board.rows):
         trust += f". Re-clocked by all windows, as `show` says: {counted(changed, 'row')}"
     ranked = sum(row.rank is not None for row in board.rows)

@@ -112,7 +112,6 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 def _best_in_time(
     part: StudyPart, row: Row, boards: Sequence[Board], *, is_certified: bool
 ) -> Answer:
-    """Returns the answer where the best metric within a time is sought."""
     winner = _trial(part.certified if is_certified else part.trials, row)
     kind = "certified" if is_certified else "estimate"
     metric = row.final_metric if row.mean_metric is None else row.mean_metric
@@ -148,7 +147,6 @@ def _gain(row: Row) -> str:
 
 
 def _rival(row: Row) -> list[str]:
-    """Returns a sentence on the rival that was timed in turns with the winner, if any."""
     if row.rival is None or not row.speedup:
         return []
     if row.speedup < 1:
@@ -175,7 +173,6 @@ def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
 
 
 def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
-    """Returns what became of the fastest estimate, where it is not the certified winner."""
     estimate = fastest(trial.record for trial in part.trials)
     if estimate is None or estimate.trial_id == row.trial_id:
         return []

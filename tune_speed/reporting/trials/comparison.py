@@ -185,7 +185,6 @@ class SideBySide:
 
 
 def _table(comparison: Comparison, chosen: slice, width: int) -> Table:
-    """Returns a table of the chosen results, its sections below one another."""
     rows: list[Sequence[str] | Section] = []
     if len(comparison.names) > 1 and comparison.lines[0].section != "recipe":
         rows.append(Section("recipe: no difference"))
