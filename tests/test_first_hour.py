@@ -14,6 +14,7 @@ import pytest
 from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run_inside, start
 
 from tune_speed import Results
+from tune_speed.core.records import NOT_CERTIFIED
 
 TRIALS = 3
 CERTIFY = ("--top", "1", "--seeds", "2", "--final", "1", "--final-seeds", "2")
@@ -50,7 +51,7 @@ def resumed(killed: Path) -> Path:
 @pytest.fixture(scope="module")
 def certified(resumed: Path) -> Path:
     done = run_inside("certify", "tiny", *CERTIFY, folder=resumed)
-    assert done.code == 0, done.err
+    assert done.code in (0, 1), done.err  # 1: others disturbed it.
     return resumed
 
 
@@ -82,8 +83,9 @@ def test_board_has_every_configuration_that_met_the_target(resumed: Path, call: 
 def test_certified_row_ran_on_fresh_seeds_alone(certified: Path, call: Call) -> None:
     boards = call("leaderboard", "--study", "tiny", "--json", folder=certified).json
     [[row]] = [board["rows"] for board in boards if board["kind"] == "certified"]
-    assert (row["n"], row["verification"]) == (2, "re-timed")
-    assert set(row["timing"].split(", ")) <= {"exclusive", "disturbed"}
+    timings = set(row["timing"].split(", "))
+    assert timings <= {"exclusive", "disturbed"} and row["n"] == 2
+    assert row["verification"] == (NOT_CERTIFIED if "disturbed" in timings else "re-timed")
     searched = {run["seed"] for record in finished(certified) for run in record["runs"]}
     shown = call("show", f"tiny/{row['trial_id']}@certified", "--json", folder=certified).json
     assert not searched & {run["seed"] for run in shown["runs"]}

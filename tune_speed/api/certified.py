@@ -33,8 +33,9 @@ class Certified(Shown):
 
     @property
     def best(self) -> TrialRecord | None:
-        """The best certified record; None: no run met the target, or it was stopped."""
-        hits = (r for r in self.records if any(run.time_to_target_s for run in r.runs))
+        """The best certified record; None: none met the target undisturbed, or it was stopped."""
+        certified = (record for record in self.records if record.is_certified)
+        hits = (r for r in certified if any(run.time_to_target_s for run in r.runs))
         return next(hits, None)
 
     @property

@@ -187,7 +187,7 @@ class Results:
             target=target,
         )
         boards = find_boards(choice, top=n, order=sort)
-        rows = [(board, row) for board in boards for row in board.rows]
+        rows = [(board, row) for board in boards for row in board.rows if row.rank is not None]
         fixed = [{**board.model_dump(), **row.model_dump()} for board, row in rows]
         return _frame(fixed, COLUMNS["best"], more={"params": [row.params for _, row in rows]})
 

@@ -95,7 +95,7 @@ def best(
     common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
     if export is not None:
         _export(boards, export, format_)
-    if not any(board.rows for board in boards):
+    if not any(row.rank is not None for board in boards for row in board.rows):
         raise typer.Exit(common.NOT_REACHED)
 
 
@@ -220,7 +220,7 @@ def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None)
     from tune_speed.tracking.reader.queries import find_trial
     from tune_speed.tracking.store.uri import tracking_uri
 
-    with_rows = [board for board in boards if board.rows]
+    with_rows = [board for board in boards if board.rows and board.rows[0].rank is not None]
     # What is certified is known better than what a search found.
     with_rows = [board for board in with_rows if board.kind == "certified"] or with_rows
     if len(with_rows) != 1:

@@ -40,8 +40,9 @@ app = typer.Typer(
     # click folds help after 80 characters by itself.
     context_settings={"max_content_width": 100},
     help="Find the training configuration that reaches a target accuracy soonest.",
-    epilog="Exit codes: 0 done; 1 nothing met the target, or a bug; 2 wrong input; 3 data missing;"
-    " 4 Ray or MLflow not reachable; 5 disk full or a file of ours damaged; 130 stopped by Ctrl-C.",
+    epilog="Exit codes: 0 done; 1 nothing met the target or was certified, or a bug; 2 wrong input;"
+    " 3 data missing; 4 Ray or MLflow not reachable; 5 disk full or a file of ours damaged;"
+    " 130 stopped by Ctrl-C.",
 )
 
 

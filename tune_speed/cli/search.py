@@ -1,6 +1,7 @@
 """The commands `search` and `certify`."""
 
 import shlex
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,6 +116,9 @@ def certify(
         bool,
         typer.Option("--front", help="Of several targets, the recommended of each, at its own."),
     ] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Begin on a busy machine without a question.")
+    ] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Run a study's fastest again with fresh seeds, alone on the device, on the test part.
@@ -124,7 +128,11 @@ def certify(
     Example: tune-speed certify digits_quickstart --top 3 --seeds 3 --final 2 --final-seeds 5
     """
     from tune_speed.api import calls
+    from tune_speed.runtime.process import busy_text
 
+    busy = "" if anyway or address or not sys.stdin.isatty() else busy_text(threads=1)
+    if busy and not typer.confirm(f"{busy}. Certify anyway?", err=True):
+        raise typer.Exit(common.NOT_REACHED)
     found = calls.certify(
         study,
         train=_function(train, address),

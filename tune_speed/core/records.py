@@ -56,6 +56,8 @@ RECLOCKED = "re-clocked: "
 """Begins the part of a note that says so."""
 CLOCKED = (Timing.ISOLATED, Timing.DISTURBED)
 """Of runs whose clock is made of step times."""
+NOT_CERTIFIED = "not certified: disturbed"
+"""Of a certification whose result does not count, see `TrialRecord.is_certified`."""
 
 
 class Status(StrEnum):
@@ -83,8 +85,10 @@ def ended_as(run: "RunResult | TrialRecord") -> str:
     """Returns in a word or two for people how a run, or a trial's last run, ended.
 
     It is the status, but `capped` says too little: that is `stopped` by the search, `time limit`
-    or `interrupted`.
+    or `interrupted`; of a certification that was disturbed, `NOT_CERTIFIED`.
     """
+    if isinstance(run, TrialRecord) and run.verdict == NOT_CERTIFIED:
+        return NOT_CERTIFIED
     if run.status is not Status.CAPPED:
         return run.status.value
     if "max_train_s" in run.stop_reason:
@@ -358,6 +362,21 @@ class TrialRecord(Record):
     def is_own_loop(self) -> bool:
         """Whether a training function of one's own ran; its recipe is `{"params": …}`."""
         return "function_hash" in self.workload
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether its runs certify it: those of a certification, none of them disturbed.
+
+        One disturbed run, the last of three tries, is enough for no: expected times are sums over
+        all runs, and to leave out one whose time is known would be to choose among the seeds.
+        """
+        timings = {run.timing for run in self.runs}
+        return self.kind == "certified" and Timing.DISTURBED not in timings
+
+    @property
+    def verdict(self) -> str:
+        """How far to believe it: `estimate`, `certified` or `NOT_CERTIFIED`."""
+        return NOT_CERTIFIED if self.kind == "certified" and not self.is_certified else self.kind
 
     @property
     def device_kind(self) -> str:

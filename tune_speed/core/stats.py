@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tune_speed.core.records import Record, RunResult, TrialRecord
+from tune_speed.core.records import NOT_CERTIFIED, Record, RunResult, TrialRecord
 
 Array = NDArray[np.float64]
 # Draws of an interval; each end leaves out about a hundred.
@@ -303,9 +303,12 @@ def ranked_s(record: TrialRecord) -> float | None:
     """Returns the time [s] by which a record is ranked; None where it has no rank.
 
     That is the expected time with restarts, for a single run its time. A record of which half of
-    the runs or more missed the target has no rank. Where the best metric within a time is sought,
-    it is that time for all that ended in it: by what they rank then is the metric.
+    the runs or more missed the target has no rank, nor has a certification that was disturbed.
+    Where the best metric within a time is sought, it is that time for all that ended in it: by what
+    they rank then is the metric.
     """
+    if record.verdict == NOT_CERTIFIED:
+        return None
     times_s = [run.time_to_target_s for run in record.runs]
     within_s: float | None = (record.workload.get("target") or {}).get("within_s")
     if within_s is not None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tune_speed.core.text import counted
+
 if TYPE_CHECKING:
     import torch
 
@@ -84,6 +86,15 @@ class HeldUp:
         # It may also have waited for its own process.
         waited_s = max(0.0, min(waited_s, _others_cpu_s() - others_s))
         return waited_s / max(time.monotonic() - began_s, waited_s)
+
+
+def busy_text(threads: int) -> str:
+    """Returns that other programs leave too few cores for so many threads; empty if they do not."""
+    cores = psutil.cpu_count() or 1
+    busy = psutil.cpu_percent(0.5) / 100 * cores
+    used = f"other programs use {busy:.1f} of {counted(cores, 'core')}"
+    is_enough = cores - busy >= (1 - MOST_DELAYED) * threads
+    return "" if is_enough else f"{used}, and runs that they disturb are not certified"
 
 
 def _others_cpu_s() -> float:

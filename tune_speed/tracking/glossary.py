@@ -70,6 +70,7 @@ METRICS: dict[str, MetricAbout] = {
 TAGS: dict[str, str] = {
     "tune_speed.study": "name of the study, which is the experiment's",
     "tune_speed.kind": "study (experiment), search (parent run), estimate or certified (trial)",
+    "tune_speed.verdict": "estimate, certified, or why a certification does not count",
     "tune_speed.search_id": "parent run: tells searches of one name apart; a resumed one keeps it",
     "tune_speed.trial_id": "number of the trial in its study",
     "tune_speed.status": "running, interrupted, or how the trial ended; capped: before its end, by"

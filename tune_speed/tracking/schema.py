@@ -275,6 +275,7 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
     """Returns the tags of a finished trial, its record among them."""
     facts = {
         KIND: record.kind,
+        f"{PREFIX}verdict": record.verdict,
         STUDY: record.study,
         TRIAL_ID: record.trial_id,
         BOARD: board_id(comparability.board_key(record)),

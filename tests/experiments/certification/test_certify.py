@@ -14,7 +14,7 @@ from command import TINY_STUDY, Done, run_inside
 from making import make_record
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Status
+from tune_speed.core.records import NOT_CERTIFIED, Status
 from tune_speed.experiments.certification.certificate import Certificate
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
@@ -42,7 +42,7 @@ def certified(folder: Path, session_cache: Path) -> Iterator[Any]:
     """What a search whose file wants it certified prints of the certification."""
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)  # As for each test, but before the first.
     done = run_inside("search", "tiny.yaml", "--json", folder=folder)
-    assert done.code == 0, done.err
+    assert done.code in (0, 1), done.err  # 1: others disturbed the certification.
     assert sum(done.json["trials"].values()) == 3
     yield done.json["certification"]
     os.environ.pop("TUNE_SPEED_CACHE", None)
@@ -71,7 +71,7 @@ def test_certificates_hold_all_that_a_row_must(certified: Any) -> None:
         assert certificate.provenance.tuning_trials == 3
         assert certificate.recipe.num_parameters > 200_000
         assert certificate.result.pflop is not None and certificate.result.pflop > 0
-        assert certificate.verification.status == "re-timed"
+        assert certificate.verification.status in ("re-timed", NOT_CERTIFIED)
 
 
 def test_seeds_are_fresh_and_common_to_a_round(folder: Path, certified: Any) -> None:
@@ -102,7 +102,10 @@ def test_certified_rows_and_estimates_stand_on_separate_boards(
     rows = {board["kind"]: board["rows"] for board in boards}
     assert {row["n"] for row in rows["estimate"]} == {1}
     assert {row["n"] for row in rows["certified"]} == {2}
-    assert {row["verification"] for row in rows["certified"]} == {"re-timed"}
+    for row in rows["certified"]:
+        is_disturbed = "disturbed" in row["timing"]
+        assert row["verification"] == (NOT_CERTIFIED if is_disturbed else "re-timed")
+        assert (row["rank"] is None) is is_disturbed
     timings = {timing for row in rows["certified"] for timing in row["timing"].split(", ")}
     assert timings <= {"exclusive", "disturbed"}
     assert {row["timing"] for row in rows["estimate"]} <= {"isolated", "disturbed"}
@@ -113,7 +116,9 @@ def test_the_best_is_the_certified_one_and_can_be_trained_again(
 ) -> None:
     done = call("best", "--study", "tiny", "--export", "best.yaml", folder=folder)
     assert done.code == 0, done.err
-    assert "certified" in (folder / "best.yaml").read_text().splitlines()[1]
+    ranked = call("leaderboard", "--study", "tiny", "--json", folder=folder).json
+    kinds = {b["kind"] for b in ranked if any(row["rank"] for row in b["rows"])}
+    assert min(kinds) in (folder / "best.yaml").read_text().splitlines()[1]
 
 
 def test_a_certified_trial_is_shown_beside_its_estimate(
@@ -137,7 +142,7 @@ def test_given_again_nothing_runs_again(
 ) -> None:
     before = turns(folder)
     done = call("certify", "tiny", *OPTIONS, "--json", folder=folder)
-    assert done.code == 0, done.err
+    assert done.code in (0, 1), done.err
     assert turns(folder) == before
     boards = call("leaderboard", "--study", "tiny", "--json", folder=folder).json
     assert sum(board["trials"] for board in boards if board["kind"] == "certified") == 2
@@ -170,7 +175,7 @@ def test_ctrl_c_loses_no_run_that_was_done(
     done_before = turns(folder, 2)
     assert 1 <= len(done_before) < 4
     again = call("certify", "tiny", *few, folder=folder)
-    assert again.code == 0, again.err
+    assert again.code in (0, 1), again.err
     assert turns(folder, 2)[: len(done_before)] == done_before
     assert len(set(turns(folder, 2))) == len(turns(folder, 2))
 

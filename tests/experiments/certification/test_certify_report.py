@@ -70,7 +70,7 @@ def test_it_is_said_where_certified_runs_train_on_more_images() -> None:
 def test_a_finalist_that_never_hit_again_has_no_ratio_and_it_is_said() -> None:
     result = certified(0.85, 0.86, 0.85)
     assert luck(result)[0]["ratio"] is None
-    assert "1.60 s → no hit, 0 of 3 met the target again" in certification_text(result)
+    assert "1.60 s → no time, 0 of 3 met the target again" in certification_text(result)
 
 
 def test_a_longer_run_is_suggested_where_it_costs_less_than_restarts() -> None:

@@ -25,12 +25,22 @@ def test_front_is_the_pareto_set(seed: int) -> None:
     assert [(end.train_s, end.metric) for end in pareto(ends, AT_LEAST)] == sorted(undominated)
 
 
-def test_line_goes_through_the_front() -> None:
+def test_line_goes_through_the_front_of_what_was_not_stopped() -> None:
     part = random_part(50, seed=2)
     sketch = FRONT.draw(part, LIGHT)
     assert sketch is not None
-    front = [(end.train_s, end.metric) for end in pareto(ends_of(part), AT_LEAST)]
+    whole = [end for end in ends_of(part) if end.trial.record.status != Status.CAPPED]
+    front = [(end.train_s, end.metric) for end in pareto(whole, AT_LEAST)]
     assert line(sketch, "front")[:-1] == front
+
+
+def test_a_stopped_trial_is_a_point_and_never_on_the_front() -> None:
+    stopped = make_trial("t1", Status.CAPPED, time_s=1.0, accuracy=0.99)
+    sketch = FRONT.draw(make_part(make_trial("t0", time_s=2.0), stopped), LIGHT)
+    assert sketch is not None and points(sketch)["t1"] == (1.0, 0.99)
+    assert line(sketch, "front")[0] == (2.0, 0.95) and "1 trial on the front" in sketch.alt
+    alone = FRONT.draw(make_part(stopped), LIGHT)
+    assert alone is not None and line(alone, "front") == []
 
 
 def test_each_evaluated_trial_has_a_point_of_its_status() -> None:

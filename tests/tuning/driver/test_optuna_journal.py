@@ -218,6 +218,17 @@ def test_times_that_were_re_clocked_are_written_again(study: StudyFile, tmp_path
     assert [trial.values for trial in opened(tmp_path).trials] == [[1.5]]
 
 
+def test_new_times_are_written_where_the_value_is_a_metric(tmp_path: Path) -> None:
+    file, records = tmp_path / "opened.yaml", dict[str, TrialRecord]()
+    file.write_text(STUDY + "goal: {maximise: accuracy, within: 9s}\n")
+    study = load_study(file)
+    workload = {"workload": study.workload.model_dump(mode="json")}
+    with journal_of(study, tmp_path, records) as journal:
+        run_trial(journal, records, record_of(0, time_s=2.0).model_copy(update=workload))
+        records["t0000"] = record_of(0, time_s=1.5).model_copy(update=workload)
+    assert [trial.user_attrs["train_s"] for trial in opened(tmp_path).trials] == [1.5]
+
+
 def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
     study: StudyFile, tmp_path: Path
 ) -> None:

@@ -249,7 +249,9 @@ class _Parts:
         is_best = task_of(self.records[0]).target.seeks_best
         ratio = None if is_best else compared
         return sections.Verification(
-            status=sections.VerificationStatus.RETIMED,
+            status=sections.VerificationStatus.DISTURBED
+            if Timing.DISTURBED in {run.timing for run in self.placed.runs}
+            else sections.VerificationStatus.RETIMED,
             incumbent=rival,
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),

@@ -25,6 +25,8 @@ class VerificationStatus(StrEnum):
     """From a search."""
     RETIMED = "re-timed"
     """Run again with fresh seeds, by those who found it."""
+    DISTURBED = records.NOT_CERTIFIED
+    """The same, but other programs disturbed it: it does not count."""
     REPRODUCED = "independently reproduced"
     """Run again by others."""
     CHALLENGED = "challenged"

@@ -39,7 +39,7 @@ from tune_speed.experiments.certification.schedule import (
 )
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.atomic_file import replace_text
-from tune_speed.runtime.process import stop_signals
+from tune_speed.runtime.process import busy_text, stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
@@ -133,6 +133,9 @@ def certify(
         session = _Session(ledger, schedule, [*finalists, *([leader] if leader else [])], on_line)
         session.resume()
         on_line(_outlook(schedule, finalists))
+        is_here = address is None and first.device_kind == "cpu" and not session.is_complete
+        if busy := busy_text(first.cpu_threads) if is_here else "":
+            on_line(f"warning: {busy}")
         was_stopped = not session.is_complete and session.run(address, loop)
         ranks = schedule.ranks()
         if was_stopped:
@@ -421,6 +424,7 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
         each
         for each in find_trials(uri, workload=first.workload_name, kind="certified")
         if board_key(each.record) == wanted
+        and each.record.is_certified
         and each.record.recipe not in recipes
         and each.name not in names
     ]

@@ -10,6 +10,7 @@ from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.margin import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
+from tune_speed.reporting.leaderboard.text import why_not_certified
 
 # Trials that end at most this far below the target say what length is worth.
 # A trial that misses by more misses for a reason that a longer run does not fix.
@@ -21,7 +22,9 @@ def certification_text(result: CertifyResult) -> str:
     trained_on = [each.record.workload.get("certify_on") for each in result.finalists]
     more = f", trained on {trained_on[0]}" if any(trained_on) else ""
     head = f"the winner's luck, estimate → certified (median of the hits{more}):"
-    lines = [head, *_luck_lines(result)]
+    studies = {each.record.study for each in result.finalists}
+    why_not = why_not_certified(each for each in result.records if each.study in studies)
+    lines = [*filter(None, [why_not]), head, *_luck_lines(result)]
     lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
     lines += _suggestions(result)
     lines.append(f"certificates: {result.folder / 'certified'}; every run is in MLflow")
@@ -53,10 +56,12 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
     compared here; what misses cost is in the expected time.
     """
     runs = {placed.name: placed.runs for placed in result.ranks}
+    holds = {f"{each.study}/{each.trial_id}" for each in result.records if each.is_certified}
     rows = []
     for each in result.finalists:
         found = RunStatistics(tuple(map(sample_of, runs.get(each.name, ()))))
-        certified_s = statistics.median(found.hits_s) if found.hits else None
+        is_known = found.hits > 0 and each.name in holds
+        certified_s = statistics.median(found.hits_s) if is_known else None
         estimate_s = each.record.time_to_target_s
         row: dict[str, Any] = {
             "name": each.name,
@@ -73,7 +78,7 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
 def _luck_lines(result: CertifyResult) -> list[str]:
     return [
         f"  {row['name']}: {row['estimate_s']:.2f} s → "
-        + (f"{row['certified_s']:.2f} s ({row['ratio']:.2f}×)" if row["ratio"] else "no hit")
+        + (f"{row['certified_s']:.2f} s ({row['ratio']:.2f}×)" if row["ratio"] else "no time")
         + f", {row['hits']} of {row['n']} met the target again"
         for row in luck(result)
     ]

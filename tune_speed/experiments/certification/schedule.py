@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from tune_speed.core.comparability import sign_of
 from tune_speed.core.event_log import MisplacedEvent, SessionLog
-from tune_speed.core.records import RunResult, TrialRecord
+from tune_speed.core.records import RunResult, Timing, TrialRecord
 from tune_speed.core.significance import Comparison, compare, holm
 from tune_speed.core.stats import Sample, sample_of
 from tune_speed.core.targets import Target
@@ -137,7 +137,8 @@ class CertificationSchedule:
         leader = self.leader if self.leader in names else next(iter(names), None)
         rivals = {n: leader for n in names if n != leader}
         rivals |= {n: next(iter(rivals), None) for n in names if n == leader}
-        compared = {n: self._compare(n, rival) for n, rival in rivals.items() if rival}
+        both = {n: self._compare(n, rival) for n, rival in rivals.items() if rival}
+        compared = {name: found for name, found in both.items() if found is not None}
         p_values = {n: c.p_value for n, c in compared.items() if n != leader}
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         dropped = {d.name: d for race in (self.first, self.final) if race for d in race.dropped}
@@ -191,15 +192,17 @@ class CertificationSchedule:
         final = self._runs.get(("final", name))
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
-    def _compare(self, name: str, rival: str) -> Comparison:
+    def _compare(self, name: str, rival: str) -> Comparison | None:
         stage, _ = self._counting(name)
         # Every rival ran the first stage, whatever the last one that it ran in.
         both = [self._runs.get((stage, n), []) for n in (name, rival)]
         if not both[1]:
             both = [self._runs.get(("first", n), []) for n in (name, rival)]
-        num_pairs = min(len(runs) for runs in both)
-        ours, theirs = ([self._sample(run) for _, run in runs[:num_pairs]] for runs in both)
-        return compare(ours, theirs, miss_s=self._miss_s)
+        pairs = [(a, b) for (_, a), (_, b) in zip(*both, strict=False)]
+        # Rounds in which one of the two was disturbed say nothing of them.
+        pairs = [each for each in pairs if Timing.DISTURBED not in {run.timing for run in each}]
+        ours, theirs = ([self._sample(pair[who]) for pair in pairs] for who in (0, 1))
+        return compare(ours, theirs, miss_s=self._miss_s) if pairs else None
 
 
 class Ran(NamedTuple):

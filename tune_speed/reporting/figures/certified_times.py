@@ -41,7 +41,7 @@ def pairs(part: StudyPart) -> list[Pair]:
     """Returns the certified trials with their estimates, the best certified time first."""
     estimates = estimates_of(part)
     found = []
-    for trial in [trial for trial in part.certified if trial.record.runs]:
+    for trial in [trial for trial in part.confirmed if trial.record.runs]:
         runs, estimate = RunStatistics.of(trial.record), estimates.get(trial.run_id)
         low, high, _ = median_interval_s(runs.times_s)
         estimate_s = None if estimate is None else estimate.record.time_to_target_s

@@ -51,7 +51,7 @@ def finalists(part: StudyPart) -> list[Finalist]:
     shown, origins = {trial.run_id for trial in estimates}, facts.estimates_of(part)
     seeds: dict[str, tuple[RunResult, ...]] = {}
     lone = []
-    for certified in [trial for trial in part.certified if _is_curve(trial, target)]:
+    for certified in [trial for trial in part.confirmed if _is_curve(trial, target)]:
         origin = origins.get(certified.run_id)
         if origin is None or origin.run_id not in shown:
             lone.append(certified)

@@ -42,7 +42,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
     panel, target = canvas.panel, part.target
-    front = pareto(ends, target)
+    # A trial that was stopped took at least this time: no result that could be had by then.
+    front = pareto([e for e in ends if e.trial.record.status is not Status.CAPPED], target)
     unit = facts.time_unit(max(end.train_s for end in ends))
     is_log = scale(panel.xaxis, [end.train_s / unit.length_s for end in ends])
     by_status = {s: [e for e in ends if e.trial.record.status is s] for s in Status}
@@ -55,8 +56,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         canvas, panel, [*(end.metric for end in ends), *(value for value, _ in part.front)], target
     )
     right = panel.get_xlim()[1]
-    x = [*(end.train_s / unit.length_s for end in front), right]
-    y = [*(end.metric for end in front), front[-1].metric]
+    x = [*(end.train_s / unit.length_s for end in front), *[right for _ in front[-1:]]]
+    y = [end.metric for end in (*front, *front[-1:])]
     panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=1.6, gid="front")
     panel.set_xlim(right=right)
     if not is_log:
@@ -102,7 +103,7 @@ def _met(target: Target) -> str:
 
 
 def _alt(ends: Sequence[facts.End], front: Sequence[facts.End], target: Target) -> str:
-    top = front[-1]
+    top = (front or pareto(ends, target))[-1]
     hits = sum(end.trial.record.time_to_target_s is not None for end in ends)
     metric, best = facts.metric_words(target), "lowest" if target.mode == "min" else "highest"
     text = (
@@ -122,6 +123,7 @@ def _alt(ends: Sequence[facts.End], front: Sequence[facts.End], target: Target) 
 FRONT = FigureKind(
     title="Training time and result",
     about="Where each trial ended. The line is the front: for each training time the best result"
-    " that any trial had by then.",
+    " that any trial had by then. Those that were stopped are not on it: to their ends they would"
+    " have taken longer.",
     draw=draw,
 )

@@ -40,7 +40,7 @@ class Speed(NamedTuple):
 
 def speeds(part: StudyPart) -> list[Speed]:
     """Returns the speed of every run that took a step."""
-    records = [trial.record for trial in (*part.trials, *part.certified)]
+    records = [trial.record for trial in (*part.trials, *part.confirmed)]
     has_models = len({_model(record) for record in records}) > 1
     found = []
     for record in records:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_speed.core.comparability import board_key, by_target, final_goodness, target_of
-from tune_speed.core.records import Timing, TrialRecord
+from tune_speed.core.records import TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import device_text, moment_of, moment_s, printable, significant
 from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, mean_metric, timed
@@ -69,9 +69,8 @@ def record_history(
     A record is set by a trial that has a rank and is strictly better than all that finished before
     it, by the expected time, or the mean metric where the best within a time is sought; an equal
     one sets none. A trial for several targets may set a record of each. Of several that finished at
-    the same moment the best alone does. Trials that do not say when they finished are left out, and
-    so are certified ones that strangers disturbed. `by_cost` it is what the expected time costs, if
-    that is known, and all devices have one board.
+    the same moment the best alone does. Trials that do not say when they finished are left out.
+    `by_cost` it is what the expected time costs, if that is known, and all devices have one board.
     """
     history: list[RecordHeld] = []
     ranked = [
@@ -86,7 +85,6 @@ def record_history(
         for whole in records
         for r in by_target(whole)
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
-        if r.kind != "certified" or Timing.DISTURBED not in {run.timing for run in r.runs}
         if (loss := _loss(r, by_cost)) is not None
     ]
     # The key leaves the record out: records have no order.
@@ -135,7 +133,6 @@ def _held(record: TrialRecord, before: RecordHeld | None, by_cost: bool) -> Reco
 
 
 def _gain(held: RecordHeld, before: RecordHeld) -> dict[str, Any]:
-    """Returns the fields of a record that compare it with the one before."""
     if held.mean_metric is None or before.mean_metric is None:
         high_s = math.inf if held.expected_high_s is None else held.expected_high_s
         now, then = (each.expected_cost or each.expected_s for each in (held, before))

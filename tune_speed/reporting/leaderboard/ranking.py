@@ -16,10 +16,10 @@ from tune_speed.core.config import Config
 from tune_speed.core.records import (
     CLOCKED,
     ENDS,
+    NOT_CERTIFIED,
     Recommended,
     RunResult,
     Status,
-    Timing,
     TrialRecord,
     ended_as,
 )
@@ -147,7 +147,7 @@ class Row(BoardColumns, Ranked):
     ended: str = ""
     """How its last run ended in a word or two for people (`core.records.ended_as`)."""
     verification: str
-    """How far to believe it: `estimate`, or a certificate's word."""
+    """How far to believe it: `estimate`, a certificate's word, or `NOT_CERTIFIED`."""
     speedup: float | None
     """Of a certified row: the rival's time / this one's; above 1 this one is faster."""
     metric_gain: float | None = None
@@ -172,8 +172,8 @@ class Row(BoardColumns, Ranked):
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether strangers were at work beside any of its runs."""
-        return Timing.DISTURBED in self.timing.split(", ")
+        """Whether it is of a certification that was disturbed, and so has no rank."""
+        return self.verification == NOT_CERTIFIED
 
     @property
     def place(self) -> str:
@@ -209,7 +209,9 @@ def make_row(
         hit_rate_high=rate.high,
         params=record.params,
         ended=ended_as(record),
-        verification=verification.get("status", record.kind),
+        verification=NOT_CERTIFIED
+        if record.verdict == NOT_CERTIFIED
+        else verification.get("status", record.kind),
         speedup=verification.get("speedup"),
         metric_gain=verification.get("metric_gain"),
         rival=verification.get("incumbent"),
@@ -420,7 +422,7 @@ def make_boards(
         names = set(map(_name, group))
         order_s = comparability.order_of(best)
         ranked = _ranked(rows, order_s, target=comparability.target_of(records[0].workload))
-        shown = [row for row in ranked if with_misses or row.rank is not None]
+        shown = [r for r in ranked if with_misses or r.rank is not None or r.is_disturbed]
         said = {s: ends for s, ends in (range_ends or {}).items() if ends and is_search}
         sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
@@ -456,8 +458,7 @@ def _ranked(
     sign = comparability.sign_of(target)
 
     def order(row: Row) -> comparability.SortKey:
-        # The median is None where half of the runs or more missed: such a recipe has no rank.
-        time_s = None if row.time_to_target_s is None else row.expected_s
+        time_s = row.expected_s if has_rank(row) else None
         if target.seeks_best:
             metric = row.final_metric if row.mean_metric is None else row.mean_metric
             key_s = None if time_s is None else target.within_s
@@ -474,8 +475,12 @@ def _ranked(
         low, high = sorted(-sign * _or_inf(end) for end in ends)
         return low, high
 
+    def has_rank(row: Row) -> bool:
+        # The median is None where half of the runs or more missed.
+        return row.time_to_target_s is not None and not row.is_disturbed
+
     ordered = sorted(rows, key=order)
-    timed_rows = [row for row in ordered if row.time_to_target_s is not None]
+    timed_rows = list(filter(has_rank, ordered))
     ranks = shared_ranks(list(map(interval, timed_rows)))
     ranked = [r.model_copy(update=p.model_dump()) for r, p in zip(timed_rows, ranks, strict=True)]
     return [*ranked, *ordered[len(ranked) :]]

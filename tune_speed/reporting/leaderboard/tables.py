@@ -63,7 +63,6 @@ def _search_cost(row: Row) -> str:
 
 
 def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
-    """Returns a column of results as its definition formats it."""
     column = COLUMNS[name]
     return Shown(lambda row: column.text(getattr(row, name)), column.heading or name, page, is_left)
 
@@ -104,7 +103,7 @@ SHOWN: dict[str, Shown] = {
     ),
     "hits/n": Shown(lambda row: f"{row.hits}/{row.n}", "met", "Met / runs"),
     "final": _plain("final_metric", "Final"),
-    "status": Shown(lambda row: row.ended, "status"),
+    "status": Shown(lambda row: row.ended, "status", "Ended"),
     "steps": _plain("steps", "Steps"),
     "images_per_s": _plain("images_per_s", "Images/s"),
     "peak_memory_gib": _plain("peak_memory_gib", "Memory [GiB]"),
@@ -171,8 +170,8 @@ PAGE = {
         SEARCH,
     ),
     "certified": (
-        *("rank", NAME, EXPECTED, *IF_KNOWN, "median (interval)", "hits/n", "final", "timing"),
-        *(FASTER, SEARCH),
+        *("rank", NAME, EXPECTED, *IF_KNOWN, "median (interval)", "hits/n", "final", "status"),
+        *("timing", FASTER, SEARCH),
     ),
 }
 """Columns of a page by kind of board; SEARCH only where the board has several studies."""

@@ -1,10 +1,12 @@
 """Leaderboards in words: titles, captions, figures and what was searched."""
 
 import math
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tune_speed.core.records import CLOCK_WORDS
+from tune_speed.core.records import CLOCK_WORDS, NOT_CERTIFIED, Timing, TrialRecord
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, interval, short_names
 from tune_speed.reporting.leaderboard.ranking import Board
 
@@ -42,11 +44,35 @@ def metric_text(value: float | None, low: float | None, high: float | None) -> s
 KINDS = {"estimate": "estimates", "certified": "certified"}
 
 
+def kind_text(board: Board) -> str:
+    """Returns `estimates`, `certified`, or `not certified` where all was disturbed."""
+    is_refuted = {row.is_disturbed for row in board.rows} == {True}
+    return f"{'not ' * is_refuted}{KINDS[board.kind]}"
+
+
+def why_not_certified(records: Iterable[TrialRecord]) -> str:
+    """Returns why a study's certified records do not count, and what to do; empty if all do."""
+    refused = [record for record in records if record.verdict == NOT_CERTIFIED]
+    if not refused:
+        return ""
+    runs = [run for record in refused for run in record.runs]
+    disturbed = [run for run in runs if run.timing == Timing.DISTURBED]
+    shares = {int(share) for run in disturbed for share in re.findall(r"(\d+)%", run.note)}
+    ends = "–".join(map(str, sorted({min(shares), max(shares)}))) if shares else ""
+    many = f"{len(disturbed)} of {counted(len(runs), 'run')}"
+    took = f" (they took {ends} % of the core)" if ends else ""
+    command = f"tune-speed certify {shlex.quote(refused[0].study)} --again"
+    return (
+        f"Not certified: other programs disturbed {many}{took}. Free the machine, or certify where"
+        f" it is idle: {command}"
+    )
+
+
 def title(board: Board) -> str:
     """Returns what the rows of a board have in common."""
     where = f", where {board.where}" if board.where else ""
     return (
-        f"{board.workload}, {KINDS[board.kind]}: {board.goal}, {board.mode}, on"
+        f"{board.workload}, {kind_text(board)}: {board.goal}, {board.mode}, on"
         f" {device_text(board.device)}{where}"
     )
 
@@ -58,19 +84,18 @@ _ORDERS = {
 }
 
 
+_FIGURES = ("the metric is the mean of its runs", "expected_s is the expected time with restarts")
+
+
 def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
         "estimate": f"Estimates from a search; {_clocks(board)}",
-        "certified": "Certified: fresh seeds, test part, the device reserved; "
-        + (
-            "expected_s is the expected time with restarts, with its 95 % interval"
-            if board.within_s is None
-            else "the metric is the mean of its runs, with its 95 % interval"
-        ),
+        "certified": f"{kind_text(board).capitalize()}: fresh seeds, test part, the device"
+        f" reserved; {_FIGURES[board.within_s is None]}, with its 95 % interval",
     }[board.kind]
-    if board.kind == "certified" and any(row.is_disturbed for row in board.rows):
-        trust += ". Some runs were DISTURBED by strangers on the device: their rows set no record"
+    if count := sum(row.is_disturbed for row in board.rows):
+        trust += f". Other programs disturbed runs of {counted(count, 'row')}, not certified"
     if changed := sum(bool(row.reclocked) for row in board.rows):
         trust += f". Re-clocked by all windows, as `show` says: {counted(changed, 'row')}"
     ranked = sum(row.rank is not None for row in board.rows)

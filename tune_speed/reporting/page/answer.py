@@ -1,12 +1,13 @@
 """The answer of a part of a study in one sentence, and how far to believe it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tune_speed.core.comparability import fastest, final_goodness, final_metric, sign_of, totals_of
 from tune_speed.core.records import CLOCK_WORDS, Recommended, Status
 from tune_speed.core.text import counted, device_text, significant
 from tune_speed.reporting.leaderboard.ranking import Board, Row
+from tune_speed.reporting.leaderboard.text import why_not_certified
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -20,7 +21,8 @@ class Answer:
     """What a part of a study found."""
 
     verdict: str
-    """`certified`, `estimate`, `missed`, `failed` or `none`."""
+    """`certified`, `disturbed` (what was certified does not count), `estimate`, `missed`, `failed`
+    or `none`."""
     lead: str
     """What the figure is: `Fastest known`."""
     figure: str
@@ -37,6 +39,15 @@ class Answer:
 
 def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
     """Returns the answer of `part`, whose leaderboards are `boards`."""
+    found = _answer(part, boards)
+    why_not = why_not_certified(trial.record for trial in part.certified)
+    if found.verdict == "certified" or not why_not:
+        return found
+    sure = [sentence for sentence in found.sure if not sentence.startswith("To be sure")]
+    return replace(found, verdict="disturbed", sure=(f"{why_not}.", *sure))
+
+
+def _answer(part: StudyPart, boards: Sequence[Board]) -> Answer:
     certified, estimate = _first(boards, "certified"), _first(boards, "estimate")
     if part.target.seeks_best and (row := certified or estimate) is not None:
         return _best_in_time(part, row, boards, is_certified=certified is not None)
@@ -101,7 +112,6 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 def _best_in_time(
     part: StudyPart, row: Row, boards: Sequence[Board], *, is_certified: bool
 ) -> Answer:
-    """Returns the answer where the best metric within a time is sought."""
     winner = _trial(part.certified if is_certified else part.trials, row)
     kind = "certified" if is_certified else "estimate"
     metric = row.final_metric if row.mean_metric is None else row.mean_metric
@@ -137,7 +147,6 @@ def _gain(row: Row) -> str:
 
 
 def _rival(row: Row) -> list[str]:
-    """Returns a sentence on the rival that was timed in turns with the winner, if any."""
     if row.rival is None or not row.speedup:
         return []
     if row.speedup < 1:
@@ -164,13 +173,12 @@ def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
 
 
 def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
-    """Returns what became of the fastest estimate, where it is not the certified winner."""
     estimate = fastest(trial.record for trial in part.trials)
     if estimate is None or estimate.trial_id == row.trial_id:
         return []
     time = seconds(estimate.time_to_target_s)
     told = f"The fastest estimate of the search, {estimate.trial_id} with {time},"
-    again = next((t for t in part.certified if t.record.trial_id == estimate.trial_id), None)
+    again = next((t for t in part.confirmed if t.record.trial_id == estimate.trial_id), None)
     if again is None:
         return [f"{told} was not certified."]
     hits, n = sum(run.status is Status.REACHED for run in again.record.runs), len(again.record.runs)
@@ -185,7 +193,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     if best is not None and told is not None:
         return _recommended(part, best, told)
     tried = [
-        f"Certification was tried: none of {counted(len(part.certified), 'finalist')} met the"
+        f"Certification was tried: none of {counted(len(part.confirmed), 'finalist')} met the"
         " target in more than half of its fresh seeds."
     ]
     sure = (
@@ -193,7 +201,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         f" and the best of {counted(len(part.trials), 'trial')}, so luck has a part in it.",
         f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         *_ties(row, boards, "estimate"),
-        *(tried if part.certified else []),
+        *(tried if part.confirmed else []),
         "To be sure, certify it: the fastest run again with fresh seeds, alone on the device.",
     )
     return Answer(
@@ -273,8 +281,8 @@ def _nothing(part: StudyPart) -> Answer:
         verdict="none",
         lead="Not confirmed",
         figure="no recipe",
-        claim=f"met {part.target.words} on {_place(part)} in more than half of its fresh seeds –"
-        f" {cost_text(part)}.",
+        claim=f"is certified for {part.target.words} on {_place(part)}: none met it undisturbed in"
+        f" more than half of its fresh seeds – {cost_text(part)}.",
         sure=("The certified runs are listed below, with what each came to.",),
         winner=None,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.tables import PAGE, SEARCH, SHOWN, told
-from tune_speed.reporting.leaderboard.text import caption, title
+from tune_speed.reporting.leaderboard.text import caption, kind_text, title
 from tune_speed.reporting.page.site import render
 
 
@@ -21,6 +21,7 @@ def board_table(
     names = [n for n in told(board, PAGE[board.kind]) if not (is_one_study and n == SEARCH)]
     return {
         "board": board,
+        "name": kind_text(board).capitalize(),
         "title": title(board),
         "caption": caption(board),
         "columns": {name: SHOWN[name] for name in names},

@@ -126,17 +126,18 @@ def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tup
     # With several parts `best --export` refuses to choose: only the run id is unambiguous.
     if answer.verdict == "missed" or len(view.parts) > 1:
         return (by_id,)
-    be_sure = ("Be sure: run the fastest again with fresh seeds", f"tune-speed certify {study}")
+    again = f"tune-speed certify {study}{' --again' * (answer.verdict == 'disturbed')}"
+    be_sure = ("Be sure: run the fastest again with fresh seeds", again)
     # Not STUDY.yaml, as which the study itself is at hand.
     name = f"{file_stem(view.study)}_best.yaml"
     export = f"tune-speed best --study {study} --export {name} && tune-speed train {name}"
-    again = (("Write the recipe to a file and train it", export), by_id)
-    return (*again, be_sure) if answer.verdict == "estimate" else again
+    train = (("Write the recipe to a file and train it", export), by_id)
+    return train if answer.verdict == "certified" else (*train, be_sure)
 
 
 def _own_commands(answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
     # Records name a training function, not the file that it is in.
-    if answer.verdict != "estimate":
+    if answer.verdict not in ("estimate", "disturbed"):
         return ()
     study, function = winner.record.study, winner.record.workload.get("function", "FUNCTION")
     command = shlex.join(["tune-speed", "certify", study, "--train", f"FILE.py:{function}"])

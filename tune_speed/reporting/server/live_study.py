@@ -44,26 +44,17 @@ class LiveStudy:
         self, uri: str, study: str, *, recipe_yaml: RecipeYaml, helm: Helm | None = None
     ) -> None:
         """Finds the study. Raises: ConfigError if there is none, ServiceError, StorageError."""
-        self.study, self._uri, self._recipe_yaml, self._helm = study, uri, recipe_yaml, helm
+        self.study, self._recipe_yaml, self._helm = study, recipe_yaml, helm
         self._reader = StudyReader(uri, study)
         # Parts are made in threads, and a reader is for one at a time.
         self._lock = threading.Lock()
-        self._generation = 0
-        self._running: set[str] = set()
         self._last: Results | None = None
 
     def read(self) -> Moment:
         """Returns the study as it is now. Raises: ServiceError or StorageError."""
         with self._lock:
             view = self._reader.read(with_boards=False)
-            running = {search.run_id for search in view.searches if search.is_running}
-            if self._running - running:
-                # At its end a search re-clocks trials that were read before.
-                self._reader = StudyReader(self._uri, self.study)
-                view = self._reader.read(with_boards=False)
-                self._generation += 1
-            self._running = running
-        stamp = _digest(self._generation, _results_of(view))
+        stamp = _digest(_results_of(view))
         if self._last is None or self._last.stamp != stamp:
             self._last = Results(boarded(view), stamp, self._recipe_yaml, self._with_curves)
         return self._moment(view, self._last)
@@ -195,13 +186,13 @@ class Results:
 
     def _certified(self, index: int) -> str:
         table = self.sections[index]["certified"]
-        return self._rendered("board", table, "Certified", "Certified results") if table else ""
+        return self._rendered("board", table, "Certified results") if table else ""
 
     def _estimates(self, index: int) -> str:
         table = self.sections[index]["estimates"]
         if not table or not table["board"].rows:
             return ""
-        return self._rendered("board", table, "Estimates", "Fastest estimates")
+        return self._rendered("board", table, "Fastest estimates")
 
     def _recipe(self, index: int) -> str:
         section = self.sections[index]

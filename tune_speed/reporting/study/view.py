@@ -68,6 +68,11 @@ class StudyPart:
     """Of the first part of a workload: rows of known cost on all devices, the cheapest first."""
 
     @property
+    def confirmed(self) -> tuple[ViewedTrial, ...]:
+        """Those of `certified` that count, see `TrialRecord.is_certified`."""
+        return tuple(trial for trial in self.certified if trial.record.is_certified)
+
+    @property
     def workload(self) -> Mapping[str, Any]:
         """The workload, as YAML has it."""
         return (self.trials or self.certified)[0].record.workload

@@ -104,13 +104,14 @@ def compare_records(
 def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: bool) -> list[Line]:
     fastest_s = min((row.expected_s for row in rows if row.rank and row.expected_s), default=None)
     tables = []
-    for row, values in zip(rows, map(values_of, records), strict=True):
+    for row, record in zip(rows, records, strict=True):
+        values = values_of(record)
         is_timed = row.rank and row.expected_s and fastest_s
         figures = {
             "rank": row.rank,
             "tied": row.tied or None,
             "times_the_fastest": (row.expected_s or 0) / (fastest_s or 1) if is_timed else None,
-            **{name: values[name] for name in ("kind", "device")},
+            **{"kind": record.verdict, "device": record.device},
             **{name: getattr(row, name) for name in EXPECTED},
             **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
             **{name: values[name] for name in ("step_time_ms", "stop_reason")},
@@ -184,7 +185,6 @@ class SideBySide:
 
 
 def _table(comparison: Comparison, chosen: slice, width: int) -> Table:
-    """Returns a table of the chosen results, its sections below one another."""
     rows: list[Sequence[str] | Section] = []
     if len(comparison.names) > 1 and comparison.lines[0].section != "recipe":
         rows.append(Section("recipe: no difference"))

@@ -48,14 +48,14 @@ def _result(record: TrialRecord, row: Row) -> str:
         time_s = row.time_to_target_s
         time = "no time" if time_s is None else f"{time_s:.3f} s"
         return (
-            f"{record.kind}: {record.status.value}, {time} to target on"
+            f"{record.verdict}: {record.status.value}, {time} to target on"
             f" {device_text(record.device)}, this run alone, without the spread over"
             f" seeds; clock: {row.timing}"
         )
     expected = interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
     median = interval_text(row.time_to_target_s, row.median_low_s, row.median_high_s)
     return (
-        f"{record.kind}: {row.hits} of {counted(row.n, 'run')} met the target (95 % interval of"
+        f"{record.verdict}: {row.hits} of {counted(row.n, 'run')} met the target (95 % interval of"
         f" the rate: {row.hit_rate_low:.2f}–{row.hit_rate_high:.2f}); expected time with restarts"
         f" {expected} s, median {median} s, on {device_text(record.device)}; clock: {row.timing}"
     )

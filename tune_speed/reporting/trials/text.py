@@ -43,7 +43,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     lines = [
         f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
         f"  status           {ended_as(run)}: {run.stop_reason}",
-        f"  {what:<16} {time}   ({record.kind}, seed {run.seed})",
+        f"  {what:<16} {time}   ({record.verdict}, seed {run.seed})",
         *_runs(record),
         f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
@@ -74,7 +74,6 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
 
 
 def _costs(record: TrialRecord) -> list[str]:
-    """Returns lines on energy and cost to the target, as far as they are known."""
     run, cost = record.runs[-1], record.cost_of(record.time_to_target_s)
     idle = "" if run.idle_power_w is None else f", {run.idle_power_w:.0f} W of it idle"
     lines = []
@@ -119,7 +118,6 @@ def _runs(record: TrialRecord) -> list[str]:
 
 
 def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
-    """Returns a line an evaluation; metrics that none has are left out."""
     fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
     own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
     names = [

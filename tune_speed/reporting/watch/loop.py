@@ -111,10 +111,9 @@ class Lines:
         best = {trial.run_id for found in records for trial in found}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
-                is_certified = trial.record.kind == "certified"
-                is_best = trial.run_id in best and not is_certified
-                line = ended_line(trial.record, is_best=is_best)
-                self._print(f"certified: {line}" if is_certified else line)
+                line = ended_line(trial.record, is_best=trial.run_id in best)
+                is_estimate = trial.record.kind == "estimate"
+                self._print(line if is_estimate else f"{trial.record.verdict}: {line}")
         for running in view.running:
             if self._is_new(running.run_id, "running"):
                 chosen = f"  [{describe_params(running.params)}]" if running.params else ""

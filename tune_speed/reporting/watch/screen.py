@@ -230,7 +230,7 @@ def _best_rows(part: StudyPart, view: StudyView) -> Iterator[tuple[str, Renderab
             names = " → ".join(plain(trial.record.trial_id) for trial in trials)
             text.append(f"  ({names})", style="dim")
         yield "record", text
-    if certified := len(part.certified):
+    if certified := len(part.confirmed):
         command = f"tune-speed leaderboard --study {shlex.quote(view.study)}"
         yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 

@@ -199,7 +199,7 @@ def _part_dict(part: StudyPart) -> dict[str, Any]:
         **{name: value for name, value in part.key._asdict().items() if name != "kind"},
         "target": part.target.words,
         "mode": part.mode,
-        "certified": len(part.certified),
+        "certified": len(part.confirmed),
         "best": _ended_dict(part.leader) if part.leader else None,
         "records": [{"trial_id": name, "time_to_target_s": time_s} for name, time_s in times],
     }

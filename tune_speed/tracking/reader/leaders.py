@@ -180,7 +180,9 @@ def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:
 def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTrial]:
     """Yields the first `top`, and whoever ties with the last of them: names decide among these."""
     last: SortKey | None = None
-    for number, trial in enumerate(in_order):
+    # Older versions gave certifications that were disturbed a place in it.
+    ranked = (trial for trial in in_order if ranked_s(trial.record) is not None)
+    for number, trial in enumerate(ranked):
         place = comparability.best_first(trial.record)[:3]
         if number >= top and place != last:
             return

@@ -1,7 +1,7 @@
 """What MLflow has of one study, read again and again: a trial that has ended is read only once."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -120,10 +120,13 @@ class StudyPicture:
         # once a search has ended (its own run ends last).
         with errors_of(self.uri):
             self.notes = notes_in(self._client.get_experiment(self.experiment_id).tags)
-            searches = list(self._runs(IS_SEARCH))
+            searches = tuple(map(_search_run, self._runs(IS_SEARCH)))
             alive = list(self._runs(IS_RUNNING))
-            ended, killed = self._newly_over(alive)
-        self.searches = tuple(map(_search_run, searches))
+            # At its end a search corrects the times of trials that were read before.
+            is_over = bool(_active(self.searches) - _active(searches))
+            since_ms = 0 if is_over else max(0, self._latest_end_ms - END_MARGIN_MS)
+            ended, killed = self._newly_over(alive, since_ms)
+        self.searches = searches
         for each in ended:
             self._finish(each)
         self._take([run for run in (*killed, *alive) if schema.TRIAL_ID in run.data.tags])
@@ -146,9 +149,9 @@ class StudyPicture:
         xs, ys = ({point.step: point.value for point in points} for points in found)
         return [(xs[step], ys[step]) for step in sorted(xs.keys() & ys.keys())]
 
-    def _newly_over(self, alive: Sequence[Any]) -> tuple[list[_Ended], list[Any]]:
+    def _newly_over(self, alive: Sequence[Any], since_ms: int) -> tuple[list[_Ended], list[Any]]:
         """Returns the trials that ended since the last refresh, and maybe earlier ones."""
-        ended, killed = self._over(max(0, self._latest_end_ms - END_MARGIN_MS))
+        ended, killed = self._over(since_ms)
         seen = {run.info.run_id for run in (*alive, *killed)} | {each.run_id for each in ended}
         lost = {trial.run_id for trial in self.running} - seen
         if lost:
@@ -183,7 +186,7 @@ class StudyPicture:
         self._done.add(trial.key)
 
     def _take(self, runs: Sequence[Any]) -> None:
-        active = {search.run_id for search in self.searches if search.is_running}
+        active = _active(self.searches)
         running: dict[str, OpenTrial] = {}
         for run in runs:
             if schema.RECORD in run.data.tags:
@@ -245,6 +248,10 @@ def _search_run(run: Any) -> SearchRun:
         is_running=run.info.status == "RUNNING",
         tags=tags,
     )
+
+
+def _active(searches: Iterable[SearchRun]) -> set[str]:
+    return {search.run_id for search in searches if search.is_running}
 
 
 def _iso(at_ms: int) -> str:

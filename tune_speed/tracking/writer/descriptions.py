@@ -146,7 +146,7 @@ def _outcome(record: TrialRecord) -> str:
 def _certified(record: TrialRecord) -> str:
     found = RunStatistics.of(record)
     text = (
-        f"**{plain(record.kind)}**: **{found.hits} of {found.n}** runs met"
+        f"**{plain(record.verdict)}**: **{found.hits} of {found.n}** runs met"
         f" {_target(record.workload)} on the {plain(record.evaluated_on)} part."
     )
     if found.median_s is not None:

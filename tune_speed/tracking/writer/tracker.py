@@ -179,21 +179,25 @@ class Tracker:
         self._events.put((trial_id, take))
 
     def trials_reclocked(self, trial_ids: Sequence[str]) -> None:
-        """Queues finished trials whose times are others now: those that met the target.
-
-        What missed has no time on any board; delivering all of 20,000 again would take an hour.
-        """
+        """Queues finished trials whose times are others now, however they ended."""
         now_ms, changed = round(time.time() * 1000), set(trial_ids)
 
         def take() -> None:
             before, self._summary = self._summary, Summary()
             self._summary.favourites, self._summary.lower = before.favourites, before.lower
+            misses = list[str]()
             for trial_id, record in self._records.items():
                 self._summary.add(record)
-                is_hit = record.status is Status.REACHED and trial_id in changed
-                if is_hit and trial_id not in self._outboxes:  # Else it is delivered as it is then.
-                    self.expected.add(trial_id)
+                if trial_id not in changed or trial_id in self._outboxes:
+                    continue  # One with an outbox is delivered as it is then.
+                self.expected.add(trial_id)
+                if record.status is Status.REACHED:
                     self._reclock(record, now_ms)
+                else:
+                    misses.append(trial_id)
+            # Last, as no board ranks them: a slow store may not take all that is left in time.
+            for trial_id in misses:
+                self._reclock(self._records[trial_id], now_ms)
 
         self._events.put(("", take))
 
@@ -388,8 +392,7 @@ class Tracker:
             ref = known.get((record.kind, trial_id))
             if ref is not None and ref.is_complete:
                 self.expected.discard(trial_id)
-                is_hit = record.status is Status.REACHED
-                if is_hit and ref.clock not in ("", schema.clock_of(record)):
+                if ref.clock not in ("", schema.clock_of(record)):
                     self._reclock(record, round(time.time() * 1000))
             elif trial_id not in self._outboxes:
                 self._outboxes[trial_id] = _outbox_of(record)

@@ -55,8 +55,8 @@ class OptunaJournal:
         """Begins with the ledger's records, which change as trials end."""
         self._study, self._path, self._records = study, folder / JOURNAL, records
         self._news: list[str] = []
-        self._values: dict[str, float] = {}
-        """Times [s] as they were written."""
+        self._clocks: dict[str, float] = {}
+        """Training times [s] as they were written."""
         self._storage: JournalStorage | None = None
         self._ids: dict[str, int] = {}
         """Optuna's ids of trials that run."""
@@ -93,7 +93,7 @@ class OptunaJournal:
 
     def close(self) -> None:
         """Writes what is left; all anew if the clocks of trials have changed since."""
-        times_s = {trial_id: _value(record) for trial_id, record in self._records.items()}
+        times_s = {trial_id: _train_s(record) for trial_id, record in self._records.items()}
         self._entries.put(lambda: self._settle(times_s))
         self._entries.put(None)
         self._thread.join(PATIENCE_S)
@@ -111,11 +111,11 @@ class OptunaJournal:
             ]
 
     def _settle(self, times_s: Mapping[str, float]) -> None:
-        if times_s != self._values:
+        if times_s != self._clocks:
             self._write_all(self._records.values())
 
     def _open(self, records: Iterable[TrialRecord]) -> None:
-        times_s = {record.trial_id: _value(record) for record in records}
+        times_s = {record.trial_id: _train_s(record) for record in records}
         try:
             # Optuna passes over a line without an end, and then appends to it.
             # A link, and what may not be written, are replaced.
@@ -127,8 +127,8 @@ class OptunaJournal:
             storage, trials = None, []
         ended = [trial.user_attrs for trial in trials if "status" in trial.user_attrs]
         # Attributes are written one after the other: a driver may be killed between two.
-        self._values = {each["trial_id"]: each.get("value_s", math.nan) for each in ended}
-        if storage is None or self._values != times_s:
+        self._clocks = {each["trial_id"]: each.get("train_s", math.nan) for each in ended}
+        if storage is None or self._clocks != times_s:
             self._write_all(records)
             return
         self._storage = storage
@@ -150,10 +150,10 @@ class OptunaJournal:
         storage.set_study_user_attr(study_id, "workload", self._study.workload.label)
         names = [target.metric if is_best else "time to target [s]"]
         storage.set_study_system_attr(study_id, "study:metric_names", names)
-        self._values = {}
+        self._clocks = {}
         for record in sorted(records, key=lambda record: int(record.trial_id[1:])):
             storage.create_new_trial(study_id, self._frozen(record))
-            self._values[record.trial_id] = _value(record)
+            self._clocks[record.trial_id] = _train_s(record)
         os.replace(new, self._path)
         self._storage = _storage_at(self._path)
 
@@ -208,7 +208,7 @@ class OptunaJournal:
     def _finish(self, record: TrialRecord) -> None:
         assert self._storage is not None
         running = self._ids.pop(record.trial_id, None)
-        self._values[record.trial_id] = _value(record)
+        self._clocks[record.trial_id] = _train_s(record)
         if running is None:
             self._storage.create_new_trial(_study_id(self._storage), self._frozen(record))
             return
@@ -239,6 +239,10 @@ def _storage_at(path: Path) -> JournalStorage:
 def _study_id(storage: JournalStorage) -> int:
     (study,) = storage.get_all_studies()
     return study._study_id
+
+
+def _train_s(record: TrialRecord) -> float:
+    return record.runs[-1].clocks.train_s
 
 
 def _value(record: TrialRecord) -> float:
