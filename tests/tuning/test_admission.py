@@ -217,3 +217,8 @@ def test_study_keeps_its_targets(tmp_path: Path, begun: str) -> None:
         admission.admit(ledger, first, workload_hash="w", resume=True)
         with pytest.raises(ConfigError, match=r"must keep its targets.*workload\.target\.values"):
             admission.admit(ledger, other, workload_hash="w", resume=True)
+
+
+def test_a_search_says_which_data_it_found(study: StudyFile) -> None:
+    found = admission.prepare_workload(study.workload, download=False, on_progress=lambda *_: None)
+    assert "10 classes (0, 1, 2, 3, 4 …)" in found.lines[0]
