@@ -26,6 +26,7 @@ def test_a_folder_becomes_a_study_file_whose_target_a_plain_run_reached(
     found = done.json
     assert (found["file"], found["images"], found["classes"]) == ("my_photos.yaml", 160, 2)
     assert found["largest_class"] == 0.625
+    assert "2 classes (bright, dark); 102 training, 26 validation and 32 test images" in done.err
     assert 0.71 < found["target"] <= found["reached"]
     monkeypatch.chdir("/")  # Paths start at the file.
     study = load_study(photos / "my_photos.yaml")

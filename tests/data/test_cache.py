@@ -20,6 +20,7 @@ from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.data.split import SplitConfig, in_words, make_splits
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -305,3 +306,35 @@ def test_parts_of_different_size_are_refused(
     dataset = ImageParquet(train=str(files[0]), test=str(files[1]))
     with pytest.raises(DataError, match=r"\(4, 4, 3\) and \(5, 5, 3\).*`image_size`"):
         prepare(dataset, cache_dir=tmp_path / "c")
+
+
+def test_images_of_one_class_are_refused_by_its_name(
+    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
+) -> None:
+    images = [encode(pixels) for pixels in random_pixels(3, 4, 4, 3)]
+    path = write_parquet(tmp_path / "a.parquet", images, [0, 0, 0], names=["cats"])
+    with pytest.raises(DataError, match="one alone, `cats`"):
+        prepare(ImageParquet(train=str(path)), cache_dir=tmp_path / "c")
+
+
+def test_copies_of_training_images_are_counted_and_said(
+    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
+) -> None:
+    images = [encode(pixels) for pixels in random_pixels(20, 4, 4, 3)]
+    train = write_parquet(tmp_path / "train.parquet", images, [0, 1] * 10)
+    test = write_parquet(tmp_path / "test.parquet", images[:4], [0, 1] * 2)
+    data = prepare(ImageParquet(train=str(train), test=str(test)), cache_dir=tmp_path / "c")
+    splits = make_splits(data, SplitConfig(validation_frac=0.2))
+    kept = {image.tobytes() for image in np.asarray(splits.train.pixels)}
+    copies = sum(image.tobytes() in kept for image in np.asarray(splits.test.pixels))
+    assert splits.copies == copies > 0
+    counts, said = in_words(splits, data.class_names)
+    assert "2 classes (0, 1); 16 training, 4 validation and 4 test images" in counts
+    assert f"{copies} of the 8 validation and test images" in said
+
+
+def test_what_is_known_of_digits_is_their_hash_of_ever(tmp_path: Path) -> None:
+    """Studies that were begun with an earlier version are resumed with the same data."""
+    data = prepare(Digits(), cache_dir=tmp_path)
+    assert data.data_hash == "b601aeb0059b1376"
+    assert make_splits(data, SplitConfig()).split_hash == "d9ff254a4c6c0bd7"

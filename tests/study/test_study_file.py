@@ -224,6 +224,21 @@ WRONG = {
     ("seeds: 3", "seeds: true"): (12, "certify.seeds", "must be an integer, but got true"),
     ("epochs: {low: 1", "epochs: {low: 0"): (9, "recipe.epochs.low", "must be greater than 0"),
     ("epochs: {low: 1, high: 4}", "epochs: four"): (9, "recipe.epochs", "must be a number"),
+    ("epochs: {low: 1, high: 4}", "epochs: {min: 1, max: 4}"): (
+        9,
+        "recipe.epochs",
+        "`{low: …, high",
+    ),
+    ("batch_size: 64", "batch_size: {values: [8, 64]}"): (
+        10,
+        "recipe.batch_size",
+        "`{choices: […]}`",
+    ),
+    ("batch_size: 64", "batch_size: 64\n  lr_schedule: {values: [constant, cosine]}"): (
+        11,
+        "recipe.lr_schedule",
+        "`{choices: […]}`",
+    ),
     ("epochs: {low: 1, high: 4}", "epochs: {low: 1}"): (9, "recipe.epochs", "`low` and `high`"),
     ("  epochs: {low: 1, high: 4}\n", ""): (3, "recipe.epochs", "must be given. Passes over"),
     ("batch_size: 64", "batch_size: 64.0"): (10, "recipe.batch_size", "must be an integer"),

@@ -248,3 +248,8 @@ def test_study_keeps_its_name(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, replace(study, name="former"))
     with pytest.raises(ConfigError, match="its name was former and is tiny"):
         resumed(tmp_path, study)
+
+
+def test_a_search_says_which_data_it_found(study: StudyFile) -> None:
+    found = admission.prepare_workload(study.workload, download=False, on_progress=lambda *_: None)
+    assert "10 classes (0, 1, 2, 3, 4 …)" in found.lines[0]

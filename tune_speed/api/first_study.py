@@ -24,6 +24,7 @@ from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
+from tune_speed.data.split import in_words, make_splits
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import study_of
@@ -133,9 +134,15 @@ def init(
         raise ConfigError.of("", must, given=str(file), hint="Or name another with --out.")
     machine = _Machine.here()
     dataset = detect(Path(data), most_pixels=machine.most_pixels)
-    labels = prepare(dataset, on_progress=progress.decoded).train.labels
+    prepared = prepare(dataset, on_progress=progress.decoded)
+    labels = prepared.train.labels
     share = float(np.bincount(labels).max() / len(labels))
     workload = _workload(dataset, len(labels), probe_s)
+    for line in (
+        *in_words(make_splits(prepared, workload.split), prepared.class_names),
+        *dataset.notes(),
+    ):
+        progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
     batch_sizes = _batch_sizes(sizes.train)
     trained = partial(_trained, workload, machine, _middle(batch_sizes), progress)

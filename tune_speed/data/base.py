@@ -1,7 +1,7 @@
 """What every data set gives: its size without decoding, its files, and its decoded images."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
@@ -65,6 +65,8 @@ class DecodedData(NamedTuple):
     test: Images | None
     """None where the data set brings no test part."""
     class_names: tuple[str, ...]
+    num_validation: int = 0
+    """How many of the training images, the last ones, are a validation part that the set brings."""
 
 
 class DatasetConfig(Config):
@@ -90,6 +92,14 @@ class DatasetConfig(Config):
         """Returns the number of images of the test part; None if the data set brings none."""
         raise NotImplementedError
 
+    def num_validation(self) -> int:
+        """Returns how many of the training images, the last ones, are a validation part."""
+        return 0
+
+    def notes(self) -> Iterable[str]:
+        """Returns what a user should know of what lies there, such as what is not read."""
+        return ()
+
     def sources(self) -> list[Path]:
         """Returns the files whose size and time of change key the cache; some may be missing."""
         raise NotImplementedError
@@ -113,7 +123,7 @@ def reading(dataset: DatasetConfig) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise DataError(f"The files of {name} cannot be read: {why}.") from error
+        raise DataError(f"{error.filename or name} cannot be read: {why}.") from error
     except MemoryError as error:
         raise DataError(
             f"{name} does not fit in this machine's memory. Set a smaller `image_size`"

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from tune_speed.core.config import Config, canonical_hash
 from tune_speed.core.errors import DataError, StorageError
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.core.text import printable
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress, reading
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.file_lock import file_lock
@@ -29,7 +30,7 @@ from tune_speed.runtime.file_lock import file_lock
 Array = NDArray[Any]
 
 # Raise it when the files' layout, or the way in which images are decoded, changes.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALWAYS_CHECKED_BYTES = 16 * 2**20
 META_FILE = "meta.json"
 
@@ -48,6 +49,10 @@ class PreparedData(NamedTuple):
     class_names: tuple[str, ...]
     data_hash: str
     """16 hex digits over every pixel, label and class name."""
+    num_validation: int = 0
+    """How many of the training images, the last ones, are the validation part; 0: none brought."""
+    digests: tuple[Array, ...] = ()
+    """A number for each image of the training and the test part: equal pixels have equal ones."""
 
 
 class ArrayMeta(Config):
@@ -66,6 +71,7 @@ class EntryMeta(Config):
 
     format_version: int
     class_names: tuple[str, ...]
+    num_validation: int = 0
     arrays: dict[str, ArrayMeta]
     data_hash: str
 
@@ -162,11 +168,16 @@ def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:
             f" {decoded.train.pixels.shape[1:]} and {decoded.test.pixels.shape[1:]} in {dataset!r}."
             " Try to set `image_size`."
         )
+    if len(decoded.class_names) == 1:
+        raise DataError(
+            f"{dataset!r} must hold images of two classes or more, but holds one alone,"
+            f" `{printable(decoded.class_names[0])}`: a second was looked for beside and below it."
+        )
 
 
 def _set_name(dataset: DatasetConfig) -> str:
     fields = dataset.model_dump(mode="json")
-    places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields[f]}
+    places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields.get(f)}
     kind, source = type(dataset).__name__, getattr(type(dataset), "plugin_source", None)
     # Other code may decode the same otherwise.
     theirs = {"plugin": source} if source else {}
@@ -203,14 +214,16 @@ def read_entry(folder: Path) -> PreparedData | None:
         arrays = {name: _read_array(folder, name, array) for name, array in meta.arrays.items()}
     except (OSError, ValidationError, ValueError) as error:
         raise DamagedEntry(f"{error}") from error
-    if meta.data_hash != _data_hash(meta.class_names, meta.arrays) or "train_pixels" not in arrays:
+    if meta.data_hash != _data_hash(meta) or "train_pixels" not in arrays:
         raise DamagedEntry(f"{META_FILE} does not match its own checksum")
     parts = {
         part: Images(arrays[f"{part}_pixels"], arrays[f"{part}_labels"])
         for part in ("train", "test")
         if f"{part}_pixels" in arrays
     }
-    return PreparedData(parts["train"], parts.get("test"), meta.class_names, meta.data_hash)
+    digests = tuple(arrays[f"{part}_digests"] for part in parts)
+    known = (meta.class_names, meta.data_hash, meta.num_validation, digests)
+    return PreparedData(parts["train"], parts.get("test"), *known)
 
 
 def write_entry(folder: Path, data: DecodedData) -> None:
@@ -244,8 +257,13 @@ def _named_arrays(data: DecodedData) -> dict[str, Array]:
         f"{part}_{field}": array
         for part, images in parts.items()
         if images is not None
-        for field, array in images._asdict().items()
+        for field, array in [*images._asdict().items(), ("digests", _digests(images.pixels))]
     }
+
+
+def _digests(pixels: Any) -> Array:
+    each = (hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in pixels)
+    return np.frombuffer(b"".join(each), dtype="<u8")
 
 
 def _write_files(folder: Path, data: DecodedData) -> None:
@@ -253,9 +271,11 @@ def _write_files(folder: Path, data: DecodedData) -> None:
     meta = EntryMeta(
         format_version=FORMAT_VERSION,
         class_names=data.class_names,
+        num_validation=data.num_validation,
         arrays=arrays,
-        data_hash=_data_hash(data.class_names, arrays),
+        data_hash="",
     )
+    meta = meta.model_copy(update={"data_hash": _data_hash(meta)})
     with (folder / META_FILE).open("w") as file:
         file.write(meta.model_dump_json(indent=2))
         file.flush()
@@ -300,9 +320,12 @@ def _sha256(array: Array) -> str:
     return hashlib.sha256(array.data).hexdigest()
 
 
-def _data_hash(class_names: tuple[str, ...], arrays: dict[str, ArrayMeta]) -> str:
-    contents = {name: [meta.dtype, list(meta.shape), meta.sha256] for name, meta in arrays.items()}
-    return canonical_hash({"class_names": list(class_names), "arrays": contents})
+def _data_hash(meta: EntryMeta) -> str:
+    # Digests follow from pixels, and what older versions hashed stays as it was.
+    arrays = {name: a for name, a in meta.arrays.items() if not name.endswith("_digests")}
+    contents = {name: [a.dtype, list(a.shape), a.sha256] for name, a in arrays.items()}
+    more = {"num_validation": meta.num_validation} if meta.num_validation else {}
+    return canonical_hash({"class_names": list(meta.class_names), "arrays": contents, **more})
 
 
 def _sync(folder: Path) -> None:

@@ -6,7 +6,7 @@ gives the same parts on every machine; `split_hash` says which.
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
+from tune_speed.core.text import printable
 from tune_speed.data import randomness
 from tune_speed.data.base import Images, MappedRows, Pixels
 from tune_speed.data.cache import PreparedData
@@ -26,6 +27,8 @@ TrainedOn = Literal["train", "train+validation"]
 MOST_COPIED_BYTES = 2**30
 # Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare.
 CHUNK = 100
+MOST_NAMES = 5
+"""Of classes, in a line."""
 
 
 class SplitConfig(Config):
@@ -79,19 +82,25 @@ class Splits(NamedTuple):
     num_classes: int
     split_hash: str
     """16 hex digits over the data and the choice of images in each part."""
+    copies: int = 0
+    """Validation and test images that are in the training part, too, pixel by pixel."""
 
 
-def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> SplitSizes:
+def split_sizes(
+    num_train: int, num_test: int | None, split: SplitConfig, *, num_validation: int = 0
+) -> SplitSizes:
     """Returns the sizes that `make_splits` gives, known before any image is decoded.
 
-    The data set brings `num_train` and `num_test` images; None: it has no test part.
+    The data set brings `num_train` images, the last `num_validation` of which are a part of their
+    own (0: they are not), and `num_test` images; None: it has no test part.
 
     Raises: ConfigError if a part would be empty, or a subset is larger than what it is taken from.
     """
-    test = _share(split.test_frac, num_train) if num_test is None else num_test
-    left = num_train - (test if num_test is None else 0)
-    validation = _share(split.validation_frac, left)
-    whole = SplitSizes(train=left - validation, validation=validation, test=test)
+    left = num_train - num_validation
+    test = _share(split.test_frac, left) if num_test is None else num_test
+    left -= test if num_test is None else 0
+    validation = 0 if num_validation else _share(split.validation_frac, left)
+    whole = SplitSizes(train=left - validation, validation=num_validation or validation, test=test)
     if problems := tuple(_size_problems(whole, split)):
         raise ConfigError(problems=problems)
     return whole._replace(
@@ -111,8 +120,10 @@ def make_splits(
         DataError if a class has no training image, or a channel is the same in all of them.
     """
     num_test = None if data.test is None else len(data.test.labels)
-    sizes = split_sizes(len(data.train.labels), num_test, split)
+    num_train, num_validation = len(data.train.labels), data.num_validation
+    sizes = split_sizes(num_train, num_test, split, num_validation=num_validation)
     train, validation, test = _choose(data, split, sizes)
+    copies = _copies(data, train, validation, test)
     if trained_on == "train+validation":
         train = np.union1d(train, validation)
     counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
@@ -137,7 +148,24 @@ def make_splits(
         std=std,
         num_classes=len(data.class_names),
         split_hash=digest.hexdigest()[:16],
+        copies=copies,
     )
+
+
+def in_words(splits: Splits, class_names: Sequence[str]) -> Iterator[str]:
+    """Yields a line on classes and parts, and one on images that are in several parts."""
+    names = ", ".join(map(printable, class_names[:MOST_NAMES]))
+    more = " …" if len(class_names) > MOST_NAMES else ""
+    train, validation, test = (len(part.labels) for part in splits[:3])
+    yield (
+        f"data: {len(class_names):,} classes ({names}{more}); {train:,} training, {validation:,}"
+        f" validation and {test:,} test images"
+    )
+    if splits.copies:
+        yield (
+            f"copies: {splits.copies:,} of the {validation + test:,} validation and test images are"
+            " training images too, pixel by pixel, so results look better than they are"
+        )
 
 
 def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -220,18 +248,33 @@ def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
 
 def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[Indices]:
     """Returns the indices of training, validation and (if it is cut off here) test part, sorted."""
-    labels = data.train.labels
-    order = randomness.permutation(split.seed, count=len(labels))
-    by_class = order[np.argsort(labels[order], kind="stable")]
-    counts = np.bincount(labels, minlength=len(data.class_names))
-    classes = np.split(by_class, np.cumsum(counts)[:-1])
+    count = len(data.train.labels) - data.num_validation
+    classes = _by_class(data, randomness.permutation(split.seed, count=count))
     num_test = sizes.test if data.test is None else 0
     test, classes = _take(classes, num_test)
-    validation, classes = _take(classes, _share(split.validation_frac, len(labels) - num_test))
+    if data.num_validation:
+        brought = randomness.permutation(split.seed, count=data.num_validation)
+        validation = _by_class(data, count + brought)
+    else:
+        validation, classes = _take(classes, _share(split.validation_frac, count - num_test))
     if split.validation_samples is not None:
         validation, _ = _take(validation, sizes.validation)
     train = classes if split.train_samples is None else _take_train(classes, split, sizes.train)
     return [np.sort(np.concatenate(part)) for part in (train, validation, test)]
+
+
+def _by_class(data: PreparedData, order: Indices) -> list[Indices]:
+    labels = data.train.labels[order]
+    counts = np.bincount(labels, minlength=len(data.class_names))
+    return np.split(order[np.argsort(labels, kind="stable")], np.cumsum(counts)[:-1])
+
+
+def _copies(data: PreparedData, train: Indices, validation: Indices, test: Indices) -> int:
+    if not data.digests:
+        return 0
+    own, *brought = data.digests
+    judged = np.concatenate([own[validation], brought[0] if brought else own[test]])
+    return int(np.isin(judged, own[train]).sum())
 
 
 def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:

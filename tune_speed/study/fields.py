@@ -159,7 +159,8 @@ def _component_mistakes(
     except ValueError as error:
         # Each of several is still checked: that there is one too many must hide no mistake in them.
         known = component.table.keys() & value.keys() if isinstance(value, Mapping) else set()
-        hint = "To search over several, put them under `choices:`." if len(known) > 1 else None
+        own = parameter.own_form(value)
+        hint = "To search over several, put them under `choices:`." if len(known) > 1 else own
         yield Mistake(path, str(error), shown(value), hint)
         for name in sorted(known):
             yield from config_mistakes(component.table[name], value[name] or {}, (*path, name))
@@ -245,7 +246,7 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
             first, *others = dict.fromkeys(musts)  # Of a union, each member has its own.
             rest = (other.removeprefix("must be ") for other in others)
             must, hint = split_hint(" or ".join([first, *rest]))
-            near = near_miss(value, re.findall("'(.+?)'", must))
+            near = near_miss(value, re.findall("'(.+?)'", must)) or parameter.own_form(value)
             yield Mistake(at, must, shown(value), hint or parameter.unquote(value) or near)
 
 

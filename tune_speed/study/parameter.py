@@ -93,6 +93,8 @@ class Parameter:
 
 RANGE_KEYS = ("low", "high", "log", "step")
 LEAF_KEYS = (*RANGE_KEYS, "choices")
+# Of W&B, Ray, Optuna and others.
+FOREIGN_KEYS = frozenset({"min", "max", "lower", "upper", "start", "end", "values", "distribution"})
 # Values of one list. Each is checked alone and together with the rest of the recipe.
 MAX_CHOICES = 1000
 # Values of a range of whole steps; a grid holds them all.
@@ -241,3 +243,10 @@ def unquote(value: Any) -> str | None:
     except ValueError:
         return None
     return "Remove the quotes." if is_quoted else None
+
+
+def own_form(value: Any) -> str | None:
+    """Returns how ranges and choices are written here where `value` has another tool's form."""
+    is_foreign = isinstance(value, Mapping) and not FOREIGN_KEYS.isdisjoint(value)
+    form = "A range is `{low: …, high: …}`, with `log: true` if need be; a list, `{choices: […]}`."
+    return form if is_foreign else None

@@ -124,7 +124,8 @@ class Workload(Task):
         """Returns the number of samples of each part, without decoding. Raises: DataError."""
         with reading(self.dataset):
             num_train, num_test = self.dataset.num_train(), self.dataset.num_test()
-        return split_sizes(num_train, num_test, self.split)
+            num_validation = self.dataset.num_validation()
+        return split_sizes(num_train, num_test, self.split, num_validation=num_validation)
 
     def task_fields(self) -> dict[str, Any]:
         """Returns its fields as in JSON, less its name and where the data lies."""

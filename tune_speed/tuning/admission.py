@@ -19,7 +19,7 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.core.version import __version__
 from tune_speed.data.cache import prepare
-from tune_speed.data.split import make_splits
+from tune_speed.data.split import in_words, make_splits
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.study.file import StudyFile
 from tune_speed.study.yaml import dump_yaml, read_yaml
@@ -228,6 +228,8 @@ class PreparedWorkload(NamedTuple):
     num_train: int
     labels: npt.NDArray[np.int64]
     """Classes of the part on which the target must hold: (N,)."""
+    lines: tuple[str, ...]
+    """What was found, in words."""
 
     def refuse_guess(self, target: Target) -> None:
         """Raises: ConfigError if always guessing the most frequent class meets the target."""
@@ -260,6 +262,7 @@ def prepare_workload(
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
         labels=splits.validation.labels,
+        lines=(*in_words(splits, data.class_names), *workload.dataset.notes()),
     )
     prepared.refuse_guess(workload.target)
     return prepared

@@ -130,6 +130,8 @@ def search(
     if isinstance(study.workload, Workload):
         data = prepare_workload(study.workload, download=download, on_progress=on_progress)
         workload_hash = data.workload_hash
+        for line in data.lines:
+            on_line(line)
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
     identify = partial(_identify, data)

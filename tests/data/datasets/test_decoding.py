@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,6 @@ def test_alpha_is_dropped_and_palettes_are_looked_up(random_pixels: Pixels) -> N
 
 
 def encode_image(image: Image.Image) -> bytes:
-    from io import BytesIO
-
     buffer = BytesIO()
     image.save(buffer, "png")
     return buffer.getvalue()
@@ -93,6 +92,48 @@ def test_sixteen_bits_are_refused_rather_than_clipped() -> None:
     deep = np.full((4, 4), 40_000, dtype=np.uint16)
     with pytest.raises(DataError, match=r"image 0 must have 8 bits a channel, .* I;16"):
         decode(encode(deep))
+
+
+TURNED = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
+"""By EXIF's orientation, how a camera stored what it saw: numbers of Pillow's `Transpose`."""
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_images_are_upright_whichever_way_they_are_stored(kind: str) -> None:
+    seen = np.zeros((24, 32, 3), np.uint8)
+    seen[:, :16], seen[:8, :, 1] = 200, 90
+    for orientation, turn in TURNED.items():
+        exif, buffer, image = Image.Exif(), BytesIO(), Image.fromarray(seen)
+        exif[0x112] = orientation
+        stored = image if turn is None else image.transpose(Image.Transpose(turn))
+        stored.save(buffer, kind, quality=95, exif=exif)
+        found = decode(buffer.getvalue())[0]
+        assert found.shape == seen.shape and np.abs(found.astype(int) - seen).mean() < 8
+
+
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0MM\0*\0", b"Exif\0\0junk", b"Exif\0\0II*\0\x08\0\0\0\xff"]
+)
+def test_damaged_exif_is_passed_over(exif: bytes, random_pixels: Pixels) -> None:
+    pixels, buffer = random_pixels(8, 6, 3), BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", exif=exif)
+    assert np.array_equal(decode(buffer.getvalue())[0], pixels)
+
+
+def test_a_photo_of_200_megapixels_is_scaled_down() -> None:
+    buffer = BytesIO()
+    Image.fromarray(np.full((14_200, 14_200), 70, np.uint8)).save(buffer, "JPEG", quality=50)
+    assert (abs(decode(buffer.getvalue(), image_size=32).astype(int) - 70) <= 1).all()
+
+
+def test_unusual_images_are_what_they_show(random_pixels: Pixels) -> None:
+    first, second = (Image.new("RGB", (4, 4), colour) for colour in ("red", "blue"))
+    animated, print_ = BytesIO(), BytesIO()
+    first.save(animated, "GIF", save_all=True, append_images=[second])
+    first.convert("CMYK").save(print_, "TIFF")
+    for file in (animated, print_):
+        assert (decode(file.getvalue())[0] == (255, 0, 0)).all()
+    assert decode(encode(random_pixels(1, 1, 3)), image_size=8).shape == (1, 8, 8, 3)
 
 
 def test_progress_counts_over_all_parts(random_pixels: Pixels) -> None:

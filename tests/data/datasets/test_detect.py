@@ -1,5 +1,6 @@
 """What `tune-speed init` finds in a folder or file of somebody's images."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from image_files import encode, write_parquet
 
 from tune_speed.core.errors import DataError
+from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.data.split import SplitConfig, make_splits
 
 Pixels = Callable[..., np.ndarray]
 
@@ -61,6 +64,8 @@ def test_a_file_of_equal_images_is_read_as_it_is(tmp_path: Path, random_pixels: 
         ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"),
         ("train.parquet", "validation.parquet"),
         ("train/0.parquet", "val/0.parquet"),
+        ("cifar-train.parquet", "cifar-Test.parquet"),
+        ("valentines.parquet", "dev.parquet"),
     ],
 )
 def test_parts_are_known_by_their_names(
@@ -69,6 +74,39 @@ def test_parts_are_known_by_their_names(
     files = [shard(tmp_path / name, random_pixels) for name in (train, test)]
     found = detect(tmp_path, most_pixels=64)
     assert found == ImageParquet(train=str(files[0]), test=str(files[1]))
+
+
+def test_a_validation_part_beside_a_test_part_is_one(tmp_path: Path, random_pixels: Pixels) -> None:
+    for name in ("train-00000", "validation-00000", "test-00000", ".hidden/train", "._train"):
+        shard(tmp_path / f"{name}.parquet", random_pixels)
+    found = detect(tmp_path, most_pixels=64)
+    assert isinstance(found, ImageParquet)
+    assert found.validation == str(tmp_path / "validation-00000.parquet")
+    assert (found.num_train(), found.num_validation(), found.num_test()) == (4, 2, 2)
+    splits = make_splits(prepare(found, cache_dir=tmp_path / "cache"), SplitConfig())
+    assert [len(part.labels) for part in splits[:3]] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("names", [("train", "unlabelled"), ("val", "test")])
+def test_files_that_are_of_no_part_are_named(
+    names: tuple[str, str], tmp_path: Path, random_pixels: Pixels
+) -> None:
+    for name in names:
+        shard(tmp_path / f"{name}.parquet", random_pixels)
+    with pytest.raises(DataError, match=names[1]):
+        detect(tmp_path, most_pixels=64)
+    with pytest.raises(DataError, match=f"several.*{names[1]}.parquet"):
+        ImageParquet(train=str(tmp_path)).sources()
+
+
+def test_labels_that_are_texts_are_named_with_what_to_do(
+    tmp_path: Path, random_pixels: Pixels
+) -> None:
+    images = [encode(pixels) for pixels in random_pixels(2, 8, 8, 3)]
+    columns = {"image": pa.array(images, pa.binary()), "label": pa.array(["cat", "dog"])}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"`label` \(string\)\. Number the classes"):
+        detect(tmp_path / "a.parquet", most_pixels=64)
 
 
 def test_several_files_of_a_part_are_their_folder(tmp_path: Path, random_pixels: Pixels) -> None:
@@ -117,3 +155,13 @@ def test_a_place_without_images_is_refused(tmp_path: Path) -> None:
         detect(tmp_path, most_pixels=64)
     with pytest.raises(DataError, match=r"there is no .*/nowhere"):
         detect(tmp_path / "nowhere", most_pixels=64)
+
+
+def test_names_that_are_not_utf_8_are_named(tmp_path: Path, random_pixels: Pixels) -> None:
+    place = tmp_path / "data" / os.fsdecode(b"\xe4pfel")
+    place.mkdir(parents=True)
+    with pytest.raises(DataError, match=r"\\xe4pfel must have a name in UTF-8"):
+        detect(place, most_pixels=64)
+    shard(tmp_path / "a", random_pixels).rename(place / "train.parquet")
+    with pytest.raises(DataError, match=r"pfel/train\.parquet"):
+        detect(tmp_path / "data", most_pixels=64)

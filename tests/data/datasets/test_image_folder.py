@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,9 @@ from image_files import encode
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DecodedData
+from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.data.split import SplitConfig, make_splits
 
 
 def decode(dataset: ImageFolder) -> DecodedData:
@@ -60,9 +63,115 @@ def test_test_part_uses_the_classes_of_training(
     assert (dataset.num_train(), dataset.num_test(), len(dataset.sources())) == (3, 1, 4)
 
 
-def test_test_comes_before_val(tmp_path: Path, fill: Fill) -> None:
-    fill(tmp_path, "train/cat/a.png", "val/cat/b.png", "test/cat/c.png", "test/cat/d.png")
-    assert ImageFolder(root=str(tmp_path), image_size=4).num_test() == 2
+@pytest.mark.parametrize(
+    ("folders", "sizes"),
+    [
+        ("Train Test", (2, 0, 2)),
+        ("train valid", (2, 0, 2)),
+        ("training testing", (2, 0, 2)),
+        ("TRAIN dev Eval", (4, 2, 2)),
+        ("train validation test", (4, 2, 2)),
+        ("photos/train photos/val photos/test", (4, 2, 2)),
+        ("photos", (2, 0, None)),
+        ("a/b/c", (2, 0, None)),
+    ],
+)
+def test_every_folder_is_the_part_that_its_name_says(
+    tmp_path: Path, fill: Fill, folders: str, sizes: tuple[int, int, int | None]
+) -> None:
+    """One that is alone is that of an archive."""
+    fill(tmp_path, *(f"{part}/{name}/1.png" for part in folders.split() for name in ("b", "a")))
+    dataset = ImageFolder(root=str(tmp_path), image_size=4)
+    assert (dataset.num_train(), dataset.num_validation(), dataset.num_test()) == sizes
+    assert decode(dataset).class_names == ("a", "b")
+
+
+def test_a_search_is_judged_on_the_validation_part_that_lies_there(
+    tmp_path: Path, fill: Fill
+) -> None:
+    names = [f"{part}/{name}/1.png" for part in ("train", "val", "test") for name in ("a", "b")]
+    pixels = fill(tmp_path / "images", *names)
+    data = prepare(
+        ImageFolder(root=str(tmp_path / "images"), image_size=4), cache_dir=tmp_path / "cache"
+    )
+    splits = make_splits(data, SplitConfig())
+    for part, images in zip(("train", "val", "test"), splits[:3], strict=True):
+        assert np.array_equal(images.pixels, [pixels[f"{part}/{name}/1.png"] for name in "ab"])
+    both = make_splits(data, SplitConfig(), trained_on="train+validation")
+    assert len(both.train.labels) == 4 and splits.copies == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        ("train/a/1 train/b/1 holdout/1", "holdout"),
+        ("train/a/1 train/b/1 test/1", "test"),
+        ("train/a/1 train/b/1 val/a/1 dev/b/1", "val"),
+        ("a/1 b/1 Test/a/1", "a, b"),
+        ("Test/a/1 Test/b/1", "Test"),
+    ],
+)
+def test_what_is_no_part_is_refused_by_name(
+    tmp_path: Path, fill: Fill, names: str, named: str
+) -> None:
+    fill(tmp_path, *(f"{name}.png" for name in names.split()))
+    with pytest.raises(DataError, match=rf"but holds .*\b{named}\b"):
+        ImageFolder(root=str(tmp_path), image_size=4).sources()
+
+
+def test_hidden_and_system_files_are_passed_over_at_every_depth(tmp_path: Path, fill: Fill) -> None:
+    hidden = (".ipynb_checkpoints", ".thumbnails", "@eaDir", "__MACOSX", ".Trash-1000")
+    copies = [f"{at}{name}/1.png" for at in ("", "a/", "a/deep/") for name in hidden]
+    fill(tmp_path, "a/1.png", "a/deep/2.png", "b/1.png", "b/._1.png", "a/Thumbs.db", *copies)
+    dataset = ImageFolder(root=str(tmp_path), image_size=4)
+    assert [str(path.relative_to(tmp_path)) for path in dataset.sources()] == [
+        "a/1.png", "a/deep/2.png", "b/1.png",
+    ]  # fmt: skip
+    assert list(dataset.notes()) == []
+
+
+def test_images_of_every_name_are_read_and_other_files_counted_and_named(
+    tmp_path: Path, fill: Fill, random_pixels: Callable[..., np.ndarray]
+) -> None:
+    fill(tmp_path, "a/1.png", "b/1.png", "cover.png")
+    kinds = {"2.jfif": "JPEG", "3.JPE": "JPEG", "4.jp2": "JPEG2000", "5.avif": "AVIF", "6": "PNG"}
+    for name, kind in kinds.items():
+        (tmp_path / "a" / name).write_bytes(encode(random_pixels(4, 4, 3), kind=kind))
+    for name in ("7.heic", "8.heic", "notes"):
+        (tmp_path / "b" / name).write_text("no image")
+    dataset = ImageFolder(root=str(tmp_path), image_size=4)
+    assert np.bincount(decode(dataset).train.labels).tolist() == [6, 1]
+    beside, others = dataset.notes()
+    assert "beside class folders: 1 file" in beside and str(tmp_path / "cover.png") in beside
+    assert "3 files (2 .heic, 1 no suffix)" in others
+
+
+def test_linked_folders_are_followed_but_not_round_in_a_circle(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, "root/a/1.png", "root/b/1.png", "far/2.png")
+    links = {
+        "a/more": tmp_path / "far",
+        "a/up": tmp_path / "root",
+        "a/self": "self",
+        "a/b.png": "",
+        "c": tmp_path,
+    }
+    for name, target in links.items():
+        (tmp_path / "root" / name).symlink_to(target or "nowhere.png")
+    dataset = ImageFolder(root=str(tmp_path / "root"), image_size=4)
+    assert np.bincount(decode(dataset).train.labels).tolist() == [2, 1]
+    assert "2 files" in next(iter(dataset.notes()))
+
+
+def test_names_that_are_not_utf_8_are_shown_escaped(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path / "old", "b/1.png", os.fsdecode(b"\xe4pfel/\xfc.png"))
+    data = prepare(ImageFolder(root=str(tmp_path / "old"), image_size=4), cache_dir=tmp_path)
+    assert data.class_names == ("b", "\\xe4pfel")
+
+
+def test_one_class_alone_is_refused_by_name(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path / "one", "cats/1.png", "cats/2.png")
+    with pytest.raises(DataError, match="`cats`"):
+        prepare(ImageFolder(root=str(tmp_path / "one"), image_size=4), cache_dir=tmp_path)
 
 
 def test_missing_root_is_named(tmp_path: Path) -> None:

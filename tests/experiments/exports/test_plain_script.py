@@ -26,8 +26,9 @@ from exported_scripts import (
     small,
 )
 from hub_cache import go_offline, publish
-from image_files import encode, write_parquet
+from image_files import encode, write_noise, write_parquet
 from making import make_record
+from PIL import Image
 from torchvision.datasets import CIFAR10
 
 from tune_speed.components.models import MODELS
@@ -164,17 +165,28 @@ def test_test_part_is_the_package_s(tmp_path: Path) -> None:
 
 
 def folder_of_images(folder: Path) -> str:
-    """Colour images of several sizes, some with transparency, in `train` and `val`."""
+    """Colour images of several sizes, some with transparency or turned, in `Train` and `valid`."""
     noise = np.random.default_rng(1)
     for number in range(60):
         bright = number % 3 == 0
-        part, name = ("train", "val")[number % 5 == 0], ("b", "a", "c")[number % 3]
+        part, name = ("Train", "valid")[number % 5 == 0], ("b", "a", "c")[number % 3]
         size = (9 + number % 4, 11)
         pixels = noise.integers(0, 100, (*size, 3), dtype=np.uint8) + np.uint8(150 * bright)
         path = folder / "images" / part / name / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(pixels, mode="RGBA" if number % 7 == 0 else None))
+    turned = Image.Exif()
+    turned[0x112] = 6
+    Image.open(path).save(path.with_suffix(".webp"), lossless=True, exif=turned)
+    path.with_name("._1.png").write_bytes(b"no image")
     return f"{{name: image_folder, root: {folder / 'images'}, image_size: 8}}"
+
+
+def test_a_validation_part_of_one_s_own_is_refused(tmp_path: Path) -> None:
+    root = write_noise(tmp_path / "own", {"train": 8, "val": 4, "test": 4}, size=8)
+    file = of_data(f"{{name: image_folder, root: {root}, image_size: 8}}", batch_size=8)
+    with pytest.raises(ConfigError, match="must leave the validation part"):
+        written(file)
 
 
 def folder_of_grey_images(folder: Path) -> str:

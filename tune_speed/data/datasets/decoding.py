@@ -1,13 +1,16 @@
 """Encoded image files to uint8 arrays, with errors that say which image is at fault."""
 
-from collections.abc import Callable, Iterable, Sequence
+import struct
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import OnProgress
@@ -16,7 +19,13 @@ GREY_MODES = frozenset({"1", "L", "LA", "La"})
 COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 PROGRESS_EVERY = 1000
 # What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+SUFFIXES = frozenset(s for s, kind in Image.registered_extensions().items() if kind in _FORMATS)
+FORMATS = tuple(kind for kind in _FORMATS if kind in Image.OPEN)
+MOST_PIXELS = 1 << 28
+"""Of an image, before it is scaled: photographs of 200 megapixels have fewer."""
+_TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
+"""What brings an image upright, by its EXIF orientation."""
 
 
 class Encoded(NamedTuple):
@@ -103,10 +112,12 @@ def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
 
 
 def decode_image(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:
-    """Returns an image (H, W, 3), and whether it is grey. Raises: DataError, naming it."""
-    source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
+    """Returns an image (H, W, 3) as viewers show it, and whether it is grey.
+
+    Raises: DataError, naming it.
+    """
     try:
-        with Image.open(source, formats=FORMATS) as image:
+        with _opened(encoded, image_size) as image:
             if image.mode not in GREY_MODES | COLOUR_MODES:
                 raise DataError(
                     f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}."
@@ -116,9 +127,11 @@ def decode_image(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.u
             # pixels, Pillow warns about a direct way to RGB.
             is_transparent = image.mode != "RGB" and "transparency" in image.info
             colour = (image.convert("RGBA") if is_transparent else image).convert("RGB")
+            turn = _turn(image)
+            upright = colour if turn is None else colour.transpose(turn)
             if image_size is not None:
-                colour = ImageOps.fit(colour, (image_size, image_size), Image.Resampling.BILINEAR)
-            return np.asarray(colour), image.mode in GREY_MODES
+                upright = ImageOps.fit(upright, (image_size, image_size), Image.Resampling.BILINEAR)
+            return np.asarray(upright), image.mode in GREY_MODES
     except DataError:
         raise
     except Exception as error:
@@ -126,3 +139,34 @@ def decode_image(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.u
         raise DataError(
             f"{encoded.name} must be an image, but it cannot be decoded: {error}"
         ) from error
+
+
+@contextmanager
+def _opened(encoded: Encoded, image_size: int | None) -> Iterator[Image.Image]:
+    source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        image = Image.open(source, formats=FORMATS)
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+    with image:
+        pixels = image.width * image.height
+        if pixels > MOST_PIXELS:
+            raise DataError(
+                f"{encoded.name} must have at most {MOST_PIXELS / 1e6:.0f} million pixels, but has"
+                f" {pixels / 1e6:.0f} million. Scale it down first, or leave it out."
+            )
+        if image_size is not None and limit is not None and pixels > limit:
+            # JPEG can be decoded at a half to an eighth of its size, in as much less memory.
+            image.draft(None, (2 * image_size, 2 * image_size))
+        yield image
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except (SyntaxError, TypeError, ValueError, struct.error):
+        # Of damaged EXIF, which viewers pass over.
+        return None

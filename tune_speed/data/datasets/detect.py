@@ -1,48 +1,63 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig
+from tune_speed.data.base import DatasetConfig, reading
+from tune_speed.data.datasets import image_parquet
 from tune_speed.data.datasets.decoding import Encoded, decode_image
-from tune_speed.data.datasets.image_folder import ImageFolder
-from tune_speed.data.datasets.image_parquet import ImageParquet, read_images, usable_columns
+from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, is_visible
+from tune_speed.data.datasets.image_parquet import ImageParquet, find_files, part_of, usable_columns
 
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 """Sides to which larger images are scaled [pixels]."""
 LOOKED_AT = 50
 """Images whose sizes are looked at."""
 LABELS = ("label", "labels", "fine_label", "class", "target")
-TEST_NAMES = ("test", "val")
 
 
 def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
     """Returns the data set that reads the images at `place`, scaled where they are not all alike.
 
     A folder with one folder of images a class, perhaps below `train` and `test`; a Parquet file;
-    or a folder of them, with `train` or `test` at the beginning of a file's or a folder's name.
-    The side is at most `most_pixels`.
+    or a folder of them, with `train`, `validation` or `test` among the words of a file's or a
+    folder's name. The side is at most `most_pixels`.
 
     Raises: DataError if there is nothing of the kind.
     """
+    shown = os.fsencode(place).decode(errors="backslashreplace")
+    if shown != str(place):
+        raise DataError(f"{shown} must have a name in UTF-8, as study files have. Rename it.")
     if place.is_file():
-        return _parquet(place, None, most_pixels)
-    files = sorted(place.rglob("*.parquet"))
+        return _parquet({"train": place}, most_pixels)
+    inside = (path.relative_to(place) for path in sorted(place.rglob("*.parquet")))
+    files = [path for path in inside if all(map(is_visible, path.parts))]
     if not files:
         folder = ImageFolder(root=str(place), image_size=1)
-        paths = folder.sources()
+        with reading(folder):
+            paths = folder.sources()
         spread = paths[:: -(-len(paths) // LOOKED_AT)]
         size, _ = _side((Encoded(path, str(path)) for path in spread), most_pixels)
         return folder.model_copy(update={"image_size": size})
-    test = [path for path in files if _is_test(path.relative_to(place))]
-    train = [path for path in files if path not in test]
-    return _parquet(_part(train, place), _part(test, place) if test else None, most_pixels)
-
-
-def _is_test(path: Path) -> bool:
-    return any(name.lower().startswith(TEST_NAMES) for name in path.parts)
+    parts: dict[str | None, list[Path]] = {}
+    for path in files:
+        part = next(filter(None, map(part_of, reversed(path.parts))), None)
+        parts.setdefault(part, []).append(place / path)
+    if None in parts and "train" in parts:
+        raise DataError(
+            f"{parts[None][0]} must be of a part by its name ({', '.join(PARTS)}), as"
+            f" {parts['train'][0]} is. Rename it, or move it elsewhere."
+        )
+    named = {part or "train": _part(files, place) for part, files in parts.items()}
+    if "train" not in named:
+        raise DataError(f"{place} must hold Parquet files to train on, but holds {files[0]} alone.")
+    if "test" not in named and "validation" in named:
+        named["test"] = named.pop("validation")
+    return _parquet(named, most_pixels)
 
 
 def _part(files: Sequence[Path], place: Path) -> Path:
@@ -58,17 +73,19 @@ def _part(files: Sequence[Path], place: Path) -> Path:
     )
 
 
-def _parquet(train: Path, test: Path | None, most_pixels: int) -> ImageParquet:
-    first = train if train.is_file() else sorted(train.glob("*.parquet"))[0]
-    images, labels = usable_columns(first)
+def _parquet(parts: dict[str, Path], most_pixels: int) -> ImageParquet:
+    first = find_files("train", str(parts["train"]))[0]
+    images, labels, columns = usable_columns(first)
     if not images or not labels:
         missing = "encoded images" if not images else "integers, the labels"
-        raise DataError(f"{first} must have a column of {missing}, but has none.")
+        have = f"has only {', '.join(columns)}. {'' if labels else image_parquet.NUMBER_THEM}"
+        raise DataError(f"{first} must have a column of {missing}, but {have.rstrip()}")
     label = next((name for name in LABELS if name in labels), labels[0])
-    size, is_theirs = _side(islice(read_images(first, images[0]), LOOKED_AT), most_pixels)
+    encoded = image_parquet.read_images(first, images[0])
+    size, is_theirs = _side(islice(encoded, LOOKED_AT), most_pixels)
+    places: dict[str, Any] = {part: str(place) for part, place in parts.items()}
     return ImageParquet(
-        train=str(train),
-        test=None if test is None else str(test),
+        **places,
         image_column=images[0],
         label_column=label,
         image_size=None if is_theirs else size,

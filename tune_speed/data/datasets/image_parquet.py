@@ -1,6 +1,7 @@
 """Images in Parquet files, in the layout that the Hugging Face hub uses."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +15,14 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
 from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
+from tune_speed.data.datasets.image_folder import PARTS, is_visible
 
 if TYPE_CHECKING:
     from pyarrow import DataType
     from pyarrow.parquet import ParquetFile
 
 
-FileLabels = dict[Path, NDArray[np.int64]]
+FileLabels = list[tuple[Path, NDArray[np.int64]]]
 """The labels of each file of a part, in its order."""
 
 
@@ -31,10 +33,12 @@ class ImageParquet(DatasetConfig):
     are called by their numbers.
     """
 
-    location_fields: ClassVar[frozenset[str]] = frozenset({"train", "test"})
+    location_fields: ClassVar[frozenset[str]] = frozenset({"train", "validation", "test"})
 
     train: str
     """File of the training part, or a folder whose `*.parquet` files are read in name order."""
+    validation: str | None = Field(default=None, exclude_if=lambda place: place is None)
+    """File or folder of the validation part; None: a part of the training images is set aside."""
     test: str | None = None
     """File or folder of the test part; None: a part of the training images is set aside."""
     image_column: str = "img"
@@ -45,45 +49,50 @@ class ImageParquet(DatasetConfig):
     """Height and width [pixels] to which images are scaled and cropped; None: all are alike."""
 
     def num_train(self) -> int:
-        """Returns the number of rows of the training part. Raises: DataError if it is missing."""
-        return sum(map(num_rows, self._parts()[0]))
+        """Returns the number of rows of training and validation part. Raises: DataError."""
+        return sum(map(num_rows, self._files("train"))) + self.num_validation()
+
+    def num_validation(self) -> int:
+        """Returns the number of rows of the validation part; 0 without one."""
+        return sum(map(num_rows, self._files("validation")))
 
     def num_test(self) -> int | None:
         """Returns the number of rows of the test part; None without one."""
-        parts = self._parts()
-        return sum(map(num_rows, parts[1])) if len(parts) > 1 else None
+        return None if self.test is None else sum(map(num_rows, self._files("test")))
 
     def sources(self) -> list[Path]:
-        """Returns all files of both parts. Raises: DataError if a part is missing."""
-        return [path for files in self._parts() for path in files]
+        """Returns the files of all parts. Raises: DataError if a part is missing."""
+        return [path for part in ("train", "validation", "test") for path in self._files(part)]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         """Returns the image of every row, in the files' order."""
-        parts = [
-            {path: read_labels(path, self.label_column) for path in files}
-            for files in self._parts()
-        ]
-        names = self._class_names(parts[0])
-        for path, labels in (item for part in parts for item in part.items()):
+        learnt = self._labels("train", "validation")
+        parts = [learnt] if self.test is None else [learnt, self._labels("test")]
+        names = self._class_names(learnt)
+        for path, labels in (item for part in parts for item in part):
             check_labels(path, labels, len(names))
         encoded = [self._encoded(part) for part in parts]
         pixels = decode_parts(encoded, image_size=self.image_size, on_progress=on_progress)
         train, *test = (
-            Images(images, np.concatenate(list(part.values())))
+            Images(images, np.concatenate([labels for _, labels in part]))
             for images, part in zip(pixels, parts, strict=True)
         )
-        return DecodedData(train, test[0] if test else None, names)
+        return DecodedData(train, test[0] if test else None, names, self.num_validation())
 
-    def _parts(self) -> list[list[Path]]:
-        places = {"train": self.train} | ({} if self.test is None else {"test": self.test})
-        return [find_files(field, place) for field, place in places.items()]
+    def _files(self, part: str) -> list[Path]:
+        place = getattr(self, part)
+        return [] if place is None else find_files(part, place)
+
+    def _labels(self, *parts: str) -> FileLabels:
+        files = [path for part in parts for path in self._files(part)]
+        return [(path, read_labels(path, self.label_column)) for path in files]
 
     def _class_names(self, train: FileLabels) -> tuple[str, ...]:
-        names = class_names(next(iter(train)), self.label_column)
+        names = class_names(train[0][0], self.label_column)
         if names is not None:
             return names
-        largest = max(int(labels.max(initial=0)) for labels in train.values())
-        num_images = sum(map(len, train.values()))
+        largest = max(int(labels.max(initial=0)) for _, labels in train)
+        num_images = sum(len(labels) for _, labels in train)
         if largest >= num_images > 0:
             raise DataError(
                 f"Labels in `{self.train}` must number the classes from 0, but the largest is"
@@ -92,10 +101,10 @@ class ImageParquet(DatasetConfig):
         return tuple(str(label) for label in range(largest + 1))
 
     def _encoded(self, labels: FileLabels) -> Part:
-        files = list(labels)
+        files = [path for path, _ in labels]
         name = str(files[0] if len(files) == 1 else files[0].parent)
         images = (image for path in files for image in read_images(path, self.image_column))
-        return Part(name, images, sum(map(len, labels.values())))
+        return Part(name, images, sum(len(of_file) for _, of_file in labels))
 
 
 ROWS_AT_ONCE = 500
@@ -103,25 +112,42 @@ ROWS_AT_ONCE = 500
 MAX_ROWS = 100_000_000
 MAX_IMAGE_BYTES = 1 << 28
 """Of one encoded image."""
+NUMBER_THEM = (
+    "Number the classes, as pandas does:"
+    ' `frame["label"] = frame["label"].astype("category").cat.codes`.'
+)
 # What pyarrow raises, besides its own errors, of schemas that contradict themselves.
-DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
+DAMAGE = (UnicodeError, KeyError, IndexError, OverflowError, MemoryError)
 
 
 def find_files(field: str, place: str) -> list[Path]:
     """Returns the file `place`, or the `*.parquet` files of the folder `place` in name order.
 
-    Raises: DataError if there is none; `field` is the configuration's that named the place.
+    Raises: DataError if there is none, or the folder's are of several parts by their names; `field`
+        is the configuration's that named the place.
     """
     path = Path(place)
     if path.is_file():
         return [path]
-    if files := sorted(path.glob("*.parquet")):
+    if files := sorted(each for each in path.glob("*.parquet") if is_visible(each.name)):
+        one_of = {part_of(each.name): each.name for each in files}
+        if len(one_of) > 1:
+            raise DataError(
+                f"`{field}` must be the files of one part, but {path.absolute()} holds those of"
+                f" several, by their names: {', '.join(sorted(one_of.values()))}. Put them into a"
+                " folder a part, or name one file."
+            )
         return files
     found = "holds no *.parquet files" if path.is_dir() else "does not exist"
     raise DataError(
         f"`{field}` must be a Parquet file or a folder of them, but {path.absolute()} {found}. Set"
         f" `{field}` to where the data are; relative paths start at the study file's folder."
     )
+
+
+def part_of(name: str) -> str | None:
+    """Returns the part that a word of a file's or folder's name says; None if none does."""
+    return next((PARTS[word] for word in re.split("[^a-z]+", name.lower()) if word in PARTS), None)
 
 
 def num_rows(path: Path) -> int:
@@ -150,7 +176,9 @@ def read_labels(path: Path, column: str) -> NDArray[np.int64]:
     with _open(path) as file:
         kind = _column_type(file, path, column, field="label_column")
         if not pa.types.is_integer(kind):
-            raise DataError(f"Column `{column}` of {path} must hold integers, but holds {kind}.")
+            raise DataError(
+                f"Column `{column}` of {path} must hold integers, but holds {kind}. {NUMBER_THEM}"
+            )
         labels = file.read(columns=[column])[column]
     if labels.null_count:
         row = labels.is_null().to_numpy().argmax()
@@ -194,14 +222,15 @@ def read_images(path: Path, column: str) -> Iterator[Encoded]:
                 row += 1
 
 
-def usable_columns(path: Path) -> tuple[list[str], list[str]]:
-    """Returns the names of the columns that can hold images, and of those that can hold labels."""
+def usable_columns(path: Path) -> tuple[list[str], list[str], list[str]]:
+    """Returns the columns that can hold images, those that can hold labels, and all with types."""
     import pyarrow as pa
 
     with _open(path) as file:
         kinds = {field.name: field.type for field in file.schema_arrow}
     images = [name for name, kind in kinds.items() if _holds_images(kind)]
-    return images, [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+    labels = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+    return images, labels, [f"`{name}` ({kind})" for name, kind in kinds.items()]
 
 
 def _holds_images(kind: "DataType") -> bool:

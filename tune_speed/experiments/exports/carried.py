@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.study.file import RecipeFile
 
 
@@ -69,6 +70,10 @@ def refuse_what_is_lost(form: Form, file: RecipeFile, *, more: Iterable[Problem]
             problems.append(problem)
             refused += [setting.path] if setting.is_entry else []
     problems += more
+    with suppress(DataError):  # Of data that are elsewhere.
+        if file.workload.dataset.num_validation():
+            must = f"must leave the validation part to be cut off in {form.name}"
+            problems.append(Problem(path="workload.dataset", must=must, given="one of its own"))
     if problems:
         name = form.name[0].upper() + form.name[1:]
         head = f"{name} cannot carry this recipe; `--export FILE.yaml` can."

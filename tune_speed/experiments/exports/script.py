@@ -1,5 +1,6 @@
 """A recipe as one Python file that needs torch, and neither Ray nor this package."""
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from tune_speed.components.speedups.tta import Tta
 from tune_speed.core.config import Config, Table
 from tune_speed.core.errors import Problem
 from tune_speed.core.text import printable
-from tune_speed.data.datasets.image_folder import SUFFIXES
+from tune_speed.data.datasets import image_folder
+from tune_speed.data.datasets.decoding import FORMATS
 from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
 from tune_speed.experiments.exports.filling import literal, rendered
 from tune_speed.experiments.exports.networks import NETWORKS, network_facts
@@ -125,13 +127,14 @@ def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str
 def _data(file: RecipeFile) -> dict[str, Any]:
     dataset: Any = file.workload.located().dataset
     places = [getattr(dataset, name, None) for name in ("train", "test")]
-    changes = file.recipe.augmentation
+    changes, layout = file.recipe.augmentation, inspect.getsource(image_folder)
     return {
         "split": file.workload.split,
         "dataset_kind": DATASETS[file.workload.dataset_name][0],
         "torchvision_set": f"torchvision.datasets.{file.workload.dataset_name.upper()}",
         "data": getattr(dataset, "root", None) or [place for place in places if place] or None,
-        "suffixes": f"({', '.join(map(literal, sorted(SUFFIXES)))})",
+        "layout": layout[layout.index("PARTS =") : layout.index("def _refuse")].rstrip(),
+        "formats": list(FORMATS),
         "draws": bool(changes.pad or changes.cutout) or changes.flip != "none",
     }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from tune_speed.components.models import MODELS
@@ -12,6 +13,7 @@ from tune_speed.components.schedules.cosine import Cosine
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import Problem
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.image_folder import parts_in
 from tune_speed.data.split import Splits, make_splits
 from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
 from tune_speed.experiments.exports.networks import without_weights
@@ -162,8 +164,10 @@ def _data(file: RecipeFile) -> dict[str, Any]:
     root: str = getattr(dataset, "root")  # noqa: B009
     if name != "image_folder":
         return {"dataset": f"torch/{name}", "data_dir": root, "val_split": "validation"}
-    tests = {path.relative_to(root).parts[0] for path in dataset.sources()} - {"train"}
-    return {"dataset": "", "data_dir": root, "val_split": tests.pop() if tests else ""}
+    place, parts = parts_in(Path(root))
+    names = {part: folder.name for part, folder in parts.items()}
+    own = {"train_split": names["train"]} if names.get("train", "train") != "train" else {}
+    return {"dataset": "", "data_dir": str(place), **own, "val_split": names.get("test", "")}
 
 
 def _augmentation(file: RecipeFile) -> dict[str, Any]:
