@@ -163,16 +163,21 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
     return _points(values, at_ms=at_ms, step=run.steps, suffix=seed_suffix(record, run))
 
 
+def mark(evaluation: Evaluation) -> str:
+    """Returns what identifies an evaluation of a run, whatever its clock is corrected to."""
+    return evaluation.model_dump_json(exclude={"train_s"})
+
+
 def record_points(
-    record: TrialRecord, *, start_ms: int, without: Collection[tuple[int, float]] = ()
+    record: TrialRecord, *, start_ms: int, without: Collection[str] = ()
 ) -> list[Point]:
-    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`."""
+    """Returns all metrics of a finished trial, its curves less the `mark`s of `without`."""
     # Scores come first: MLflow's compare view shows the first metric.
     points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
         for evaluation in run.evaluations:
-            if suffix or (evaluation.step, evaluation.train_s) not in without:
+            if suffix or mark(evaluation) not in without:
                 points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
         points += run_points(record, run, start_ms=start_ms)
     return [*points, *rank_points(record, start_ms=start_ms)]
@@ -481,4 +486,4 @@ def _essence(record: TrialRecord) -> dict[str, Any] | None:
 
 def _as_json(record: TrialRecord) -> str:
     public = record.model_copy(update={"environment": _public(record.environment)})
-    return strip_secrets(public.model_dump_json()).encode("utf-8", "replace").decode()
+    return strip_secrets(public.model_dump_json(exclude={"train_s"})).encode("utf-8", "replace").decode()

@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, INTERNAL_ERROR, INVALID_STATE
 from requests import HTTPError, Response
 
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.tracking import schema
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.outbox import Outbox, deliver, is_permanent
@@ -75,7 +75,7 @@ def test_begin_is_told_once_and_what_the_run_has_is_not_repeated() -> None:
     assert points == schema.curve_points(make_evaluation(step=1), start_ms=1000)
     assert (params, tags) == ({"model.resnet20": "{}"}, start)
     assert runs.ref.params == PARAMS and outbox.ref is runs.ref
-    assert outbox.evaluations == [] and outbox.delivered == {(1, 1.0)}
+    assert outbox.evaluations == [] and outbox.delivered == {schema.mark(make_evaluation(step=1))}
     outbox.evaluations = [make_evaluation(step=2)]
     send(outbox, runs)
     assert runs.names() == ["begin", "write", "write"]
@@ -119,9 +119,26 @@ def test_curve_that_is_there_is_not_told_again_with_the_record() -> None:
     send(outbox, runs)
     outbox.take(record)
     send(outbox, runs)
-    seen = {(e.step, e.train_s) for e in record.runs[0].evaluations}
+    seen = set(map(schema.mark, record.runs[0].evaluations))
     assert runs.names() == ["begin", "write", "files", "write", "end"]
     assert runs.calls[3][1][0] == schema.record_points(record, start_ms=1000, without=seen)
+
+
+def test_curve_whose_clock_was_corrected_since_is_not_sent_again() -> None:
+    runs, outbox, record = Told(), make_outbox(), make_record()
+    live = [each.model_copy(update={"train_s": 2 * each.train_s}) for each in curve_of(record)]
+    outbox.evaluations = live[:1]
+    send(outbox, runs)
+    outbox.evaluations = live[1:]
+    outbox.take(record)
+    send(outbox, runs)
+    sent = [point for name, call in runs.calls if name == "write" for point in call[0]]
+    steps = [point.step for point in sent if point.key == "accuracy"]
+    assert steps == [each.step for each in curve_of(record)]
+
+
+def curve_of(record: TrialRecord) -> list[Evaluation]:
+    return list(record.runs[0].evaluations)
 
 
 def test_interrupted_trial_says_why_and_is_killed() -> None:

@@ -433,6 +433,23 @@ def test_delivery_goes_on_after_an_interruption(
     assert sorted(m.step for m in curve) == [0, 1, 2, 10]
 
 
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_store_that_lost_its_name_has_taken_nothing(
+    make_tracker: Make, tmp_path: Path, is_replaced: bool
+) -> None:
+    path, records = tmp_path / "mlflow.db", {"t0000": make_record()}
+    older = path.read_bytes()
+    tracker = make_tracker()
+    tracker.reconcile(records)
+    wait_for(lambda: not tracker.expected)
+    path.unlink()
+    if is_replaced:
+        path.write_bytes(older)
+    missing = tracker.close(timeout_s=1)
+    assert [each.trial_id for each in missing] == ["t0000"]
+    assert isinstance(tracker.trouble, str) and str(path) in tracker.trouble
+
+
 def test_secrets_stay_out_of_everything(
     client: Any, make_tracker: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

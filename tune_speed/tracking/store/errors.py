@@ -25,6 +25,8 @@ def errors_of(uri: str) -> Iterator[None]:
 
 def explain(error: BaseException, uri: str) -> TuneSpeedError:
     """Returns `error`, met in talking to the store at `uri`, as an error with what to try."""
+    if isinstance(error, TuneSpeedError):
+        return error
     if store_kind(uri) == "sqlite":
         return sqlite.storage_error(sqlite_path(uri), Exception(_short(error)))
     short, place = _short(error), strip_secrets(uri)

@@ -165,6 +165,23 @@ def storage_error(path: Path, error: Exception) -> StorageError:
     )
 
 
+def file_id(path: Path) -> tuple[int, int] | None:
+    """Returns the device and inode of a file; None if there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None
+
+
+def replaced(path: Path) -> StorageError:
+    """Returns the error for a store that is no longer the file that was opened."""
+    return StorageError(
+        f"{path} must stay where it is while a search writes to it, but it was removed, moved or"
+        " replaced. Finished trials are in the study's ledger: search --resume delivers them to the"
+        " store that is there then."
+    )
+
+
 def damaged(path: Path, found: str) -> StorageError:
     """Returns the error for a file that is no whole SQLite database."""
     return StorageError(

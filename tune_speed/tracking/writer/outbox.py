@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.tracking import schema
+from tune_speed.tracking.schema import mark
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.runs import Key, RunRef, StudyRuns
 
@@ -42,8 +43,8 @@ class Outbox:
     """Why the trial stopped without an outcome."""
     ref: RunRef | None = None
     """The run, once this attempt is to be seen there."""
-    delivered: set[tuple[int, float]] = field(default_factory=set)
-    """Step and training clock of what is there of the curve."""
+    delivered: set[str] = field(default_factory=set)
+    """Marks of what is there of the curve."""
 
     @property
     def has_ended(self) -> bool:
@@ -56,8 +57,8 @@ class Outbox:
         `load` returns the record once more; without, it is kept here.
         """
         self.load, self.interrupted = load or (lambda: record), None
-        on_record = {_mark(each) for run in record.runs for each in run.evaluations}
-        self.evaluations = [each for each in self.evaluations if _mark(each) not in on_record]
+        on_record = {mark(each) for run in record.runs for each in run.evaluations}
+        self.evaluations = [each for each in self.evaluations if mark(each) not in on_record]
         if self.ref is None and self.params == schema.param_entries(record.recipe, record.params):
             self.params = None
 
@@ -152,14 +153,14 @@ def _write_values(outbox: Outbox, record: TrialRecord | None, ref: RunRef, runs:
     params = {key: known.get(key, value) for key, value in (outbox.params or {}).items()}
     if record is not None:
         points += schema.record_points(
-            record, start_ms=start_ms, without=outbox.delivered | set(map(_mark, evaluations))
+            record, start_ms=start_ms, without=outbox.delivered | set(map(mark, evaluations))
         )
         params |= schema.ran_entries(record.recipe, params)
     missing = {key: value for key, value in params.items() if key not in known}
     runs.write(ref, points=points, params=missing, tags=_tags(outbox, record, ref))
     ref.params = {**known, **missing}
     outbox.ref = ref
-    outbox.delivered |= set(map(_mark, evaluations))
+    outbox.delivered |= set(map(mark, evaluations))
     del outbox.evaluations[: len(evaluations)]
 
 
@@ -175,7 +176,3 @@ def _tags(outbox: Outbox, record: TrialRecord | None, ref: RunRef) -> dict[str, 
         tags |= schema.interrupted_tags(outbox.interrupted)
         tags[descriptions.NOTE] = descriptions.interrupted_note(outbox.interrupted)
     return tags
-
-
-def _mark(evaluation: Evaluation) -> tuple[int, float]:
-    return evaluation.step, evaluation.train_s

@@ -110,6 +110,8 @@ class Tracker:
         """Trials that cannot be delivered, and why."""
         self._reported: str | None = None
         self._runs, self._linger_s, self._plan = runs, linger_s, plan
+        self._file = sqlite_path(self._uri) if store_kind(self._uri) == "sqlite" else None
+        self._file_id = self._file and sqlite.file_id(self._file)
         self._events: SimpleQueue[tuple[str, Callable[[], None]]] = SimpleQueue()
         self._outboxes: dict[str, Outbox] = {}
         self._records: Mapping[str, TrialRecord] = {}
@@ -278,8 +280,8 @@ class Tracker:
         self._retry_at = 0.0
         self._events.put(("", lambda: None))
         self._thread.join(timeout_s)
-        if self._has_ended and store_kind(self._uri) == "sqlite":
-            sqlite.analyze(sqlite_path(self._uri))
+        if self._has_ended and self._file is not None:
+            sqlite.analyze(self._file)
         reason = self.trouble or "there was no time left"
         missing = dict.fromkeys(tuple(self.expected), reason) | self._refused
         return tuple(Undelivered(*item) for item in sorted(missing.items()))
@@ -335,6 +337,7 @@ class Tracker:
 
     def _deliver(self, *, is_last: bool) -> None:
         try:
+            self._check_file()
             self._reconcile()
             for trial_id in [t for t, outbox in self._outboxes.items() if outbox.is_due]:
                 self._deliver_trial(trial_id)
@@ -349,6 +352,12 @@ class Tracker:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         else:
             self.trouble, self._pause_s = None, FIRST_PAUSE_S
+
+    def _check_file(self) -> None:
+        # SQLite writes on, without an error, to a file that has lost its name.
+        if self._file is not None and sqlite.file_id(self._file) != self._file_id:
+            self.expected.update(self._records)
+            raise sqlite.replaced(self._file)
 
     def _deliver_trial(self, trial_id: str) -> None:
         outbox = self._outboxes.pop(trial_id)
