@@ -242,6 +242,21 @@ def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
     assert "Traceback" not in news
 
 
+def test_folder_that_was_moved_away_ends_the_journal_in_a_sentence(
+    study: StudyFile, tmp_path: Path
+) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    journal = OptunaJournal(study, folder, {})
+    while not (folder / "optuna.log").exists():
+        time.sleep(0.01)
+    folder.rename(tmp_path / "moved")
+    run_trial(journal, {}, record_of(0))
+    journal.close()
+    (news,) = journal.news()
+    assert str(folder / "optuna.log") in news and "Traceback" not in news
+
+
 def test_link_in_the_place_of_the_journal_is_replaced_and_not_followed(
     study: StudyFile, tmp_path: Path
 ) -> None:

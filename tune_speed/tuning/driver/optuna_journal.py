@@ -104,7 +104,8 @@ class OptunaJournal:
             while (entry := self._entries.get()) is not None:
                 entry()
         except Exception as error:
-            of_disk = unwritable(self._path, error) if isinstance(error, OSError) else None
+            cause = _os_error(error)
+            of_disk = unwritable(self._path, cause) if cause else None
             self._news = [
                 f"no further trial is written to {self._path}, which --resume writes again from"
                 f" the ledger:\n{of_disk or traceback.format_exc()}"
@@ -225,6 +226,13 @@ class OptunaJournal:
         if running is not None and self._storage is not None:
             self._storage.set_trial_user_attr(running, "stop_reason", reason)
             self._storage.set_trial_state_values(running, TrialState.FAIL)
+
+
+def _os_error(error: BaseException | None) -> OSError | None:
+    # Optuna's lock reports a folder that was moved away as a RuntimeError.
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _local(moment: str) -> datetime:
