@@ -225,6 +225,13 @@ def test_analyze_leaves_a_busy_store_alone(
         assert not sqlite.analyze(path)
 
 
+def test_analyze_leaves_a_damaged_store_alone(tmp_path: Path, empty_store: Path) -> None:
+    pages = bytearray(empty_store.read_bytes())
+    pages[8192:-8192] = b"noise" * (len(pages[8192:-8192]) // 5 + 1)
+    (tmp_path / "mlflow.db").write_bytes(pages)
+    assert not sqlite.analyze(tmp_path / "mlflow.db")
+
+
 def rows_known(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as connection:
         known = connection.execute("SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs'")
