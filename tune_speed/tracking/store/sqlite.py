@@ -93,7 +93,7 @@ def check(path: Path, *, writing: bool) -> None:
                 if path.stat().st_size <= MAX_CHECKED_BYTES:
                     (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                     if result != "ok":
-                        raise damaged(path, result)
+                        raise damaged(path, " ".join(result.split()))
     except sqlite3.OperationalError as error:
         raise storage_error(path, error) from error
     except sqlite3.DatabaseError as error:
