@@ -40,8 +40,8 @@ from soak_scenes import Place  # noqa: E402
 from soak_world import Process  # noqa: E402
 from stored import locked  # noqa: E402
 
-LOCKED_S, MOST_S = 8.0, 3.0
-"""The second: of the whole search, a trial."""
+LOCKED_S, LEAST_S, MOST_S = 8.0, 600.0, 3.0
+"""The others: of the whole search, and a trial more of it."""
 COMMANDS = (
     "leaderboard --study tiny",
     "report tiny",
@@ -62,7 +62,7 @@ def watch(place: Place, search: Process, options: argparse.Namespace) -> list[Sa
     """Returns what was seen of a search until its end."""
     seen, happened, rng = list[Sample](), Counter[str](), random.Random(options.seed)
     began_s = fault_s = time.monotonic()
-    while search.poll() is None and time.monotonic() - began_s < options.trials * MOST_S:
+    while search.poll() is None and time.monotonic() - began_s < LEAST_S + options.trials * MOST_S:
         if options.every and time.monotonic() > fault_s + options.every:
             fault_s = time.monotonic()
             happened[fault(place, rng)] += 1

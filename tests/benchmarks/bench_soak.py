@@ -153,9 +153,9 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Claims:
         scenes = [Scenes(arguments, folder, seed=seed) for seed in seeds]
         while (now_s := time.monotonic()) < end_s or any(each.is_alive() for each in scenes):
             soak.look_after()
-            if end_s > now_s >= next_s and (kind := next(faults, None)) is not None:
-                soak.happen(kind)
-            if now_s >= next_s:
+            if now_s >= next_s and soak.is_up:
+                if now_s < end_s and (kind := next(faults, None)) is not None:
+                    soak.happen(kind)
                 next_s = now_s + arguments.every
                 write_figures(folder, soak, played_in(scenes), minutes=(now_s - began_s) / 60)
             time.sleep(0.2)

@@ -36,6 +36,8 @@ JUMPS_S = (-3600, -30, 30, 3600, 86400)
 SAMPLE_EVERY_S, SETTLE_S = 5.0, 10.0
 STALL_S = 180.0
 """Two minutes, and what a driver may be frozen for."""
+PATIENCE_S = 60.0
+"""A session that has no news yet is spared so long."""
 NUM_WORKERS = 2
 
 
@@ -148,6 +150,11 @@ class Soak:
             self._sampled_s = now_s
             self._sample()
             self.commands.look()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether this session has news, or had time for some: else it would only be started."""
+        return max(self._moved_s, time.monotonic() - PATIENCE_S) > self._session_s
 
     def _look_for_stall(self, now_s: float) -> None:
         size = (self.folder / STUDIES / "tiny" / "ledger.jsonl").stat().st_size
