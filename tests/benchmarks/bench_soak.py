@@ -65,7 +65,7 @@ recipe:
   model: {{faulty: {{slow_s: {{low: {slow_s}, high: {slowest_s}}}}}}}
   optimizer: {{sgd: {{lr: {{low: 0.02, high: 0.4, log: true}}}}}}
   lr_schedule: one_cycle
-  epochs: {{low: 4, high: 12}}
+  epochs: {{low: {fewest}, high: {most}}}
   batch_size: 50
 search:
   trials: 100000
@@ -113,7 +113,8 @@ def main() -> int:
 
 def study_of(seed: int, **changes: Any) -> str:
     """Returns the study's file."""
-    own = {"slow_s": 0.06, "slowest_s": 0.1, "concurrent": 2, "policy": "random", **changes}
+    own = {"slow_s": 0.06, "slowest_s": 0.1, "fewest": 4, "most": 12, "policy": "random"}
+    own |= {"concurrent": 2, **changes}
     return STUDY.format(seed=seed, **own)
 
 
