@@ -139,8 +139,8 @@ def main() -> int:
         claims |= check_records(place.folder, place.database)
         place.look_for_left()
         claims["nothing is broken or left"] = not place.broken
-        for text in [*place.broken, *(text for text, holds in claims.items() if not holds)]:
-            print(f"BROKEN  {text}")
+        for text, holds in [*claims.items(), *((text, False) for text in place.broken)]:
+            print(f"{'holds ' if holds else 'BROKEN'}  {text}")
         return 0 if all(claims.values()) else 1
     finally:
         place.close(options.keep)
