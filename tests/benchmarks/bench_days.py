@@ -1,212 +1,149 @@
-"""A search of days in an hour: thousands of trials of a second, with faults at random.
+"""A search of days in an hour: thousands of trials in one go, and what they take.
 
-    python tests/benchmarks/bench_days.py [--trials 20000] [--minutes 60] [--every 30] [--seed 0]
+    python tests/benchmarks/bench_days.py --trials 3000 [--every 0] [--seed 0] [--keep FOLDER]
 
-The trials and nodes are those of `bench_scale`: a trial sleeps for a second and is evaluated 20
-times, 8 at a time. Proposals are ours (`time_to_target`), MLflow's store is an SQLite file. Every
-`--every` seconds a trial's process is killed, or the store is locked for 8 s. The driver is one
-process all the time, as its memory is what is looked at; then the search is taken over in a new
-process, as `--resume` does, and the page and the leaderboard are made by commands.
+`tune-speed search` trains a tiny network on digits for 6 to 30 steps a trial, two at a time;
+proposals are ours (`time_to_target`), MLflow's store is an SQLite file. With `--every 30`, every 30
+seconds a trial's process is killed, or the store is locked for 8 s. Then the page, the leaderboard
+and `--resume` are made by commands.
 
 | figure       | what it is                                                         | bar  |
 |--------------|--------------------------------------------------------------------|------|
-| kB a trial   | growth of the driver's resident memory from the 500th trial on     | 10   |
-| ask          | wall time of a proposal, median of the last 200 [ms]               | 50   |
-| behind       | trials that MLflow lacked: at most, and when the last trial ended  |      |
-| delivered/s  | trials that the store took, while trials ran and after it          |      |
-| resume       | until the next proposal [s]                                        | 30   |
+| kB a trial   | growth of the driver's resident memory from a sixth of the trials on | 10 |
+| behind       | trials that MLflow lacked: at most                                 |      |
+| beside       | wall time beyond training and evaluation, a trial [ms]             |      |
 
-Exit code 1 if a trial is lost or there twice, in the ledger or in MLflow. What is measured beside
-other work is that machine's at that moment.
+Exit code 1 if a trial is lost or there twice, in the ledger or in MLflow, or if a command printed a
+traceback or left something. What is measured beside other work is that machine's at that moment.
 """
 
 import argparse
-import json
 import os
 import random
 import sqlite3
-import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "helpers"), str(TESTS / "benchmarks")]
+sys.path[:0] = [str(TESTS / "helpers"), str(TESTS / "faults"), str(TESTS / "cluster")]
 
-from bench_scale import (  # noqa: E402
-    PATIENT,
-    Anywhere,
-    Meter,
-    Trivial,
-    Witness,
-    controller_of,
-    nodes,
-    scale_study,
-    take_over,
-)
-from processes import command_of  # noqa: E402
+from bench_soak import study_of  # noqa: E402
+from command import finished  # noqa: E402
+from soak_claims import check_records  # noqa: E402
+from soak_scenes import Place  # noqa: E402
+from soak_world import Process  # noqa: E402
 from stored import locked  # noqa: E402
 
-from tune_speed.tracking.store.store import open_store  # noqa: E402
-from tune_speed.tracking.writer.tracker import Tracker  # noqa: E402
-from tune_speed.tuning.driver.ledger import Ledger  # noqa: E402
-from tune_speed.tuning.ray import tuner  # noqa: E402
-from tune_speed.tuning.ray.cluster import quiet_ray  # noqa: E402
-
-LOCKED_S, DRAIN_S = 8.0, 600.0
-WARM_TRIALS, LAST_ASKS = 500, 200
-
-
-class Faults(threading.Thread):
-    """Lets something happen every so many seconds, until it is told to stop."""
-
-    def __init__(self, database: Path, *, every_s: float, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.happened: Counter[str] = Counter()
-        self.over = threading.Event()
-        self._database, self._every_s, self._rng = database, every_s, random.Random(seed)
-
-    def run(self) -> None:
-        while not self.over.wait(self._every_s):
-            kill, lock = self._kill, self._lock
-            self.happened[self._rng.choice([kill, kill, lock])()] += 1
-
-    def _kill(self) -> str:
-        found = [p for p in psutil.process_iter() if "ray::Trivial" in command_of(p)]
-        with suppress(psutil.Error, IndexError):
-            self._rng.choice(found).kill()
-            return "kill -9 a trial's process"
-        return "nobody to kill"
-
-    def _lock(self) -> str:
-        with locked(self._database):
-            time.sleep(LOCKED_S)
-        return "lock the store"
+LOCKED_S, LEAST_S, MOST_S = 8.0, 600.0, 3.0
+"""The others: of the whole search, and a trial more of it."""
+COMMANDS = (
+    "leaderboard --study tiny",
+    "report tiny",
+    "search tiny.yaml --resume --trials {trials}",
+)
 
 
-def search(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs the search and returns its figures."""
-    study = scale_study(folder, options, f"search.time_budget={60 * options.minutes:g}s")
-    tracker = Tracker(open_store(f"sqlite:///{folder}/mlflow.db"), study="scale", study_tags={})
-    meter, asks_s, behind = Meter(), list[float](), list[int]()
-    faults = Faults(folder / "mlflow.db", every_s=options.every, seed=options.seed)
-    with Ledger(folder / "study") as ledger:
-        tracker.reconcile(ledger.records)
-        controller = controller_of(study, ledger, Witness(meter), tracker)
-        propose = controller.propose
+class Sample(NamedTuple):
+    """What was seen at a moment."""
 
-        def timed() -> Any:
-            began_s = time.perf_counter()
-            spec = propose()
-            if spec is not None:
-                asks_s.append(time.perf_counter() - began_s)
-            behind.append(len(tracker.expected))
-            return spec
-
-        controller.propose = timed  # type: ignore[method-assign]
-        began_s = time.monotonic()
-        faults.start()
-        tuner.run_search(controller, Anywhere(), on_tick=lambda: None, process=Trivial)
-        faults.over.set()
-        faults.join()
-        took_s, num_trials = time.monotonic() - began_s, len(ledger.records)
-        late = len(tracker.expected)
-        closed_s = time.monotonic()
-        left = len(tracker.close(timeout_s=DRAIN_S))
-        drained_s = time.monotonic() - closed_s
-    (first, _, first_mib), (last, _, last_mib) = _from(meter.rss_mib), meter.rss_mib[-1]
-    return {
-        "trials": num_trials,
-        "minutes": took_s / 60,
-        "trials_per_s": num_trials / took_s,
-        "faults": dict(faults.happened),
-        "kb_a_trial": 1024 * (last_mib - first_mib) / max(1, last - first),
-        "rss_mib": [first_mib, last_mib],
-        "ask_ms": 1000 * statistics.median(asks_s[-LAST_ASKS:]),
-        "behind_at_most": max(behind),
-        "behind_at_the_end": late,
-        "delivered_per_s": (num_trials - late) / took_s,
-        "delivered_per_s_after": (late - left) / drained_s,
-        "undelivered": left,
-    }
+    at_s: float
+    trials: int
+    behind: int
+    memory_mib: float
 
 
-def _from(rss_mib: list[tuple[int, float, float]]) -> tuple[int, float, float]:
-    return next((each for each in rss_mib if each[0] >= WARM_TRIALS), rss_mib[0])
+def watch(place: Place, search: Process, options: argparse.Namespace) -> list[Sample]:
+    """Returns what was seen of a search until its end."""
+    seen, happened, rng = list[Sample](), Counter[str](), random.Random(options.seed)
+    began_s = fault_s = time.monotonic()
+    while search.poll() is None and time.monotonic() - began_s < LEAST_S + options.trials * MOST_S:
+        if options.every and time.monotonic() > fault_s + options.every:
+            fault_s = time.monotonic()
+            happened[fault(place, rng)] += 1
+        with suppress(psutil.Error, sqlite3.Error, FileNotFoundError):
+            number, memory = len(finished(place.folder)), psutil.Process(search.pid).memory_info()
+            there = num_delivered(place.database)
+            at_s, mib = time.monotonic() - began_s, memory.rss / 2**20
+            seen.append(Sample(at_s, number, number - there, mib))
+            if len(seen) % 10 == 1:
+                print(f"{at_s:7.0f} s {number:6} trials {mib:6.0f} MiB", flush=True)
+        time.sleep(max(2.0, options.trials / 500))
+    place.end(search, {0, 1})
+    print(f"{time.monotonic() - began_s:7.0f} s in all; faults: {dict(happened)}")
+    return seen
 
 
-def mistakes(folder: Path, *, undelivered: int) -> list[str]:
-    """Returns what was lost or is there twice, in words."""
-    events = [json.loads(line) for line in (folder / "study" / "ledger.jsonl").open()]
-    proposed = {event["trial_id"] for event in events if event["event"] == "proposed"}
-    finished = Counter(e["record"]["trial_id"] for e in events if e["event"] == "finished")
+def fault(place: Place, rng: random.Random) -> str:
+    processes = place.processes("TrialProcess")
+    if processes and rng.random() < 2 / 3:
+        with suppress(psutil.Error):
+            rng.choice(processes).kill()
+        return "kill -9 a trial's process"
+    with locked(place.database):
+        time.sleep(LOCKED_S)
+    return "lock the store"
+
+
+def num_delivered(database: Path) -> int:
     query = (
-        "SELECT r.name FROM runs r JOIN tags t ON r.run_uuid = t.run_uuid WHERE t.key ="
-        " 'mlflow.parentRunId' AND r.lifecycle_stage = 'active' AND r.status IN"
-        " ('FINISHED', 'FAILED')"
+        "SELECT count(*) FROM runs r JOIN tags t ON r.run_uuid = t.run_uuid WHERE r.status IN"
+        " ('FINISHED', 'FAILED') AND t.key = 'mlflow.parentRunId'"
     )
-    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
-        tracked = Counter(name for (name,) in connection.execute(query))
-    found = {
-        "finished more than once": [name for name, n in finished.items() if n > 1],
-        "finished and never proposed": list(finished.keys() - proposed),
-        "more than once in MLflow": [name for name, n in tracked.items() if n > 1],
-        "in MLflow and not in the ledger": list(tracked.keys() - finished.keys()),
-        "not in MLflow": list(finished.keys() - tracked.keys()),
-    }
-    if len(found["not in MLflow"]) == undelivered:
-        found["not in MLflow"] = []
-    return [f"{what}: {names[:5]}" for what, names in found.items() if names]
+    with closing(sqlite3.connect(database)) as connection:
+        return int(connection.execute(query).fetchone()[0])
 
 
-def command_s(folder: Path, *arguments: str) -> str:
-    """Runs a command of ours in `folder`, and returns what it took, in words."""
-    variables = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    began_s = time.monotonic()
-    command = [str(Path(sys.executable).with_name("tune-speed")), *arguments]
-    subprocess.run(command, cwd=folder, env=variables, check=True, capture_output=True)
-    return f"{' '.join(arguments)}: {time.monotonic() - began_s:.1f} s"
+def show(place: Place, seen: list[Sample]) -> None:
+    """Prints the search's figures."""
+    runs = [record["runs"][-1] for record in finished(place.folder)]
+    trained_s = sum(run["clocks"]["train_s"] + run["clocks"]["eval_s"] for run in runs) / 2
+    first = next((each for each in seen if each.trials >= len(runs) / 6), seen[0])
+    last = seen[-1]
+    grown_kb = 1024 * (last.memory_mib - first.memory_mib) / max(1, last.trials - first.trials)
+    print(f"{len(runs)} trials, {len(runs) / last.at_s:.2f} a second")
+    print(f"beside training: {1000 * (last.at_s - trained_s) / len(runs):.0f} ms a trial")
+    memory = f"{first.memory_mib:.0f} to {last.memory_mib:.0f} MiB"
+    print(f"the driver: {memory}, {grown_kb:.1f} kB a trial")
+    print(f"behind at most: {max(each.behind for each in seen)}")
+    for path in (place.studies / "tiny" / "ledger.jsonl", place.database):
+        print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=20_000)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between two faults")
+    parser.add_argument("--trials", type=int, default=3000)
+    parser.add_argument("--every", type=float, default=0.0, help="seconds between two faults")
+    parser.add_argument("--policy", default="time_to_target")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="a folder for ledger and store")
-    parser.add_argument("--take-over", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--keep", type=Path, help="a folder for what was broken")
     options = parser.parse_args()
-    scale = argparse.Namespace(**vars(options), concurrent=8, policy="time_to_target")
-    scale.sampler = "gain"
-    if options.take_over:
-        take_over(options.keep, scale)
-        return 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = options.keep or Path(name)
-        gate = folder / "8"
-        gate.mkdir(parents=True)
-        os.environ.update(PATIENT, BENCH_GATE=str(gate), OMP_NUM_THREADS="1")
-        quiet_ray()
-        with nodes(1, 8):
-            figures = search(folder, scale)
-        print(json.dumps(figures, indent=2), flush=True)
-        own = ["--keep", str(folder), "--trials", str(figures["trials"]), "--take-over"]
-        subprocess.run([sys.executable, __file__, *own], check=True)
-        for arguments in (("leaderboard", "--study", "scale"), ("report", "scale")):
-            print(command_s(folder, *arguments), flush=True)
-        size_mb = (folder / "report.html").stat().st_size / 1e6
-        found = mistakes(folder, undelivered=figures["undelivered"])
-        print(f"the page has {size_mb:.1f} MB; {found or 'nothing is lost, and nothing twice'}")
-    return 1 if found else 0
+    short = {"slow_s": 0.0, "slowest_s": 0.001, "fewest": 1, "most": 5}
+    study = study_of(options.seed, policy=options.policy, **short)
+    place = Place(study, rng=random.Random(options.seed))
+    os.environ.setdefault("TUNE_SPEED_CACHE", str(place.folder / "cache"))
+    try:
+        seen = watch(place, place.search("--trials", str(options.trials)), options)
+        show(place, seen)
+        for command in COMMANDS:
+            began_s = time.monotonic()
+            place.run(*command.format(trials=options.trials).split(), codes={0, 1})
+            print(f"{command.split()[0]}: {time.monotonic() - began_s:.1f} s", flush=True)
+        print(f"the page: {(place.folder / 'report.html').stat().st_size / 1e6:.1f} MB")
+        claims = {f"{options.trials} have finished": len(finished(place.folder)) == options.trials}
+        claims |= check_records(place.folder, place.database)
+        place.look_for_left()
+        claims["nothing is broken or left"] = not place.broken
+        for text, holds in [*claims.items(), *((text, False) for text in place.broken)]:
+            print(f"{'holds ' if holds else 'BROKEN'}  {text}")
+        return 0 if all(claims.values()) else 1
+    finally:
+        place.close(options.keep)
 
 
 if __name__ == "__main__":

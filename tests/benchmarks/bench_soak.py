@@ -1,18 +1,19 @@
 """A search under random faults: nothing is lost, nothing is there twice, nothing leaks.
 
-    python tests/benchmarks/bench_soak.py [--minutes 30] [--every 20] [--seed 0] [--keep FOLDER]
+    python tests/benchmarks/bench_soak.py --minutes 60 [--every 20] [--seed 0] [--keep FOLDER]
 
-One study of short trainings (a tiny network on digits, some seconds each, saved every second) runs
-on a Ray cluster of three nodes, each a tree of processes of its own on this machine, with an MLflow
-server on SQLite, while something is killed, stopped or locked every `--every` seconds: a trial's
-process (any, one that starts, one that measures), a whole node (back after a while), the driver (by
-each signal; followed by `--resume`), the MLflow server (back after a while), the server's database
-(locked for seconds), the disk of the study (frozen for seconds), the driver's time of day (jumps),
-and a report, an export, a certification that were begun beside. Kinds come in turn, in an order
-drawn anew for each turn. At the end the driver is stopped, all is brought back, `--resume` finishes
-what is left, and the other commands finish what they were killed in.
+Two worlds at the same time. One study of short trainings (a tiny network on digits, some seconds
+each, saved every second) runs on a Ray cluster of three nodes, each a tree of processes of its own
+on this machine, with an MLflow server on SQLite, while something is killed, stopped, frozen or
+locked every `--every` seconds (`soak_faults.KINDS`): what is gone is brought back, the driver by
+`--resume`. At the end the driver is stopped, `--resume` finishes what is left, and other commands
+finish what they were killed in. Meanwhile searches on this machine alone, with MLflow's store in a
+file, have one fault each (`soak_scenes.SCENES`), one after another in folders of their own. Kinds
+come in turn, in an order drawn for each turn.
 
-A disk of its own needs root, a clock that jumps a C compiler: else there is "no victim there".
+A disk of its own and a limit of processes need root, a clock that jumps a C compiler: else there is
+"no victim there". Figures so far are in FOLDER/soak.json at any moment, with what was broken, and
+the folders of scenes in which something was.
 
 Claims, checked at the end against the ledger's lines and MLflow's tables themselves:
 
@@ -21,31 +22,37 @@ Claims, checked at the end against the ledger's lines and MLflow's tables themse
 - its curve in MLflow is the one in the ledger, each point once;
 - the driver's memory, open files and threads do not grow with the trials of a session;
 - when the search is over, cluster and server have the processes and open files of the beginning;
-- nobody holds the study, and no process of the search is left;
-- a driver that was asked to end does so soon;
+- nobody holds the study, no process of the search is left, and nothing in TMPDIR and /dev/shm;
+- a driver that was asked to end does so within two minutes, one that runs has news as often;
+- no command prints a traceback, and each ends with an exit code that the README has;
 - report, export and certification succeed after they were killed, and leave whole files or none.
 
 Exit code 1 if one of them does not hold. Tables are printed either way. `--minutes 3` is a try;
-`--kinds driver` has only faults with that in their name.
+`--kinds driver` has only faults with that in their name, in both worlds.
 """
 
 import argparse
-import itertools
+import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "helpers"), str(TESTS / "faults"), str(TESTS / "cluster")]
 
-from soak_claims import Claims, check_leaks, check_records  # noqa: E402
+from soak_claims import Claims, check_leaks, check_records, print_trials  # noqa: E402
 from soak_faults import KINDS, Soak  # noqa: E402
+from soak_scenes import OPEN, SCENES, play  # noqa: E402
 
 STUDY = """
 study: tiny
@@ -55,15 +62,15 @@ workload:
   max_train_s: 600
   split: {{validation_frac: 0.2, train_samples: 300, validation_samples: 100}}
 recipe:
-  model: {{faulty: {{slow_s: {{low: 0.06, high: 0.1}}}}}}
+  model: {{faulty: {{slow_s: {{low: {slow_s}, high: {slowest_s}}}}}}}
   optimizer: {{sgd: {{lr: {{low: 0.02, high: 0.4, log: true}}}}}}
   lr_schedule: one_cycle
-  epochs: {{low: 4, high: 12}}
+  epochs: {{low: {fewest}, high: {most}}}
   batch_size: 50
 search:
   trials: 100000
-  concurrent: 3
-  policy: random
+  concurrent: {concurrent}
+  policy: {policy}
   seed: {seed}
   hang_after: 15s
   attempts: 5
@@ -77,7 +84,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default="", help="only faults with this in their name")
-    parser.add_argument("--keep", type=Path, help="a folder for ledger, logs and databases")
+    parser.add_argument("--keep", type=Path, help="a folder for ledger, logs, databases, figures")
+    parser.add_argument("--scenes", type=int, default=1, help="so many at the same time")
     return parser.parse_args()
 
 
@@ -86,52 +94,132 @@ def main() -> int:
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="tune_speed-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TUNE_SPEED_CACHE", str(folder / "cache"))
-    (folder / "tiny.yaml").write_text(STUDY.format(seed=arguments.seed))
+    before = shared_memory()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         claims = soak(folder, arguments)
     finally:
+        for place in [*OPEN]:
+            place.close(None)
         if arguments.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+    left = unheld(shared_memory() - before)
+    claims[f"nothing is left in /dev/shm {left or ''}"] = not left
     print()
     for text, holds in claims.items():
         print(f"{'holds ' if holds else 'BROKEN'}  {text}")
     return 0 if all(claims.values()) else 1
 
 
+def study_of(seed: int, **changes: Any) -> str:
+    """Returns the study's file."""
+    own = {"slow_s": 0.06, "slowest_s": 0.1, "fewest": 4, "most": 12, "policy": "random"}
+    own |= {"concurrent": 2, **changes}
+    return STUDY.format(seed=seed, **own)
+
+
+class Scenes(threading.Thread):
+    """Plays scene after scene until the time is over."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path, *, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.played: list[dict[str, Any]] = []
+        self._rng, self._kept, self._study = random.Random(seed), folder, study_of(seed)
+        self._names = deck(SCENES, random.Random(seed), arguments.kinds)
+        self._end_s = time.monotonic() + 60 * arguments.minutes
+        self.start()
+
+    def run(self) -> None:
+        for name in self._names:
+            if time.monotonic() > self._end_s:
+                return
+            figures = play(name, self._study, rng=self._rng, kept=self._kept)
+            self.played.append({"kind": name, **figures})
+            wrong = "".join(f"\n        BROKEN {each}" for each in figures["broken"])
+            print(
+                f"{figures['took_s']:6.0f} s  scene: {name} {figures['codes']}{wrong}", flush=True
+            )
+
+
 def soak(folder: Path, arguments: argparse.Namespace) -> Claims:
     """Runs the search through its faults; prints tables; returns what holds."""
+    rng = random.Random(arguments.seed)
+    (folder / "tiny.yaml").write_text(study_of(arguments.seed, concurrent=3))
     with Soak(folder, rng=random.Random(arguments.seed)) as soak:
         began_s = time.monotonic()
-        faults = deck(random.Random(arguments.seed), arguments.kinds)
+        faults = deck(KINDS, rng, arguments.kinds)
         next_s = time.monotonic() + arguments.every
         end_s = time.monotonic() + 60 * arguments.minutes
-        while time.monotonic() < end_s:
+        seeds = range(100 * arguments.seed, 100 * arguments.seed + arguments.scenes)
+        scenes = [Scenes(arguments, folder, seed=seed) for seed in seeds]
+        while (now_s := time.monotonic()) < end_s or any(each.is_alive() for each in scenes):
             soak.look_after()
-            if time.monotonic() >= next_s:
-                soak.happen(next(faults))
-                next_s = time.monotonic() + arguments.every
+            if now_s >= next_s and soak.is_up:
+                if now_s < end_s and (kind := next(faults, None)) is not None:
+                    soak.happen(kind)
+                next_s = now_s + arguments.every
+                write_figures(folder, soak, played_in(scenes), minutes=(now_s - began_s) / 60)
             time.sleep(0.2)
         soak.finish()
-        print_faults(soak, time.monotonic() - began_s)
-        return {**check_records(folder), **check_leaks(soak)}
+        played = played_in(scenes)
+        print_faults(soak, played, time.monotonic() - began_s)
+        print_trials(folder)
+        claims = {**check_records(folder, folder / "server" / "mlflow.db"), **check_leaks(soak)}
+        broken = any(each["broken"] for each in played)
+        claims[f"nothing is broken in {len(played)} scenes"] = not broken
+        minutes = (time.monotonic() - began_s) / 60
+        write_figures(folder, soak, played, minutes=minutes, claims=claims)
+        return claims
 
 
-def deck(rng: random.Random, part: str) -> Iterator[str]:
+def played_in(scenes: list[Scenes]) -> list[dict[str, Any]]:
+    return [each for one in scenes for each in one.played]
+
+
+def deck(table: Iterable[str], rng: random.Random, part: str) -> Iterator[str]:
     """Yields kinds of faults with this in their name: all of them, in a new order each time."""
-    kinds = [kind for kind in KINDS if part in kind]
-    for _ in itertools.count():
+    kinds = [kind for kind in table if part in kind]
+    while kinds:
         yield from rng.sample(kinds, k=len(kinds))
 
 
-def print_faults(soak: Soak, took_s: float) -> None:
+def write_figures(folder: Path, soak: Soak, played: list[dict[str, Any]], **more: Any) -> None:
+    """Writes what happened so far."""
+    figures = {"happened": soak.happened, "sessions": soak.num_sessions, "asked": soak.asked}
+    figures |= {"ended_itself": soak.ended_itself, "longest_without_news_s": soak.stalled_s}
+    figures |= {"broken": soak.commands.broken, "scenes": played, **more}
+    (folder / "soak.json").write_text(json.dumps(figures, indent=1))
+
+
+def shared_memory() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
+def unheld(paths: set[Path]) -> list[str]:
+    """Returns which of these files no process has mapped."""
+    held = ""
+    for maps in Path("/proc").glob("[0-9]*/maps") if paths else ():
+        with suppress(OSError):
+            held += maps.read_text()
+    return [str(path) for path in paths if path.exists() and str(path) not in held]
+
+
+def print_faults(soak: Soak, played: list[dict[str, Any]], took_s: float) -> None:
     happened = Counter(kind for _, kind, was_done in soak.happened if was_done)
     skipped = Counter(kind for _, kind, was_done in soak.happened if not was_done)
-    print(f"\n{'fault':28} {'times':>6} {'no victim there':>16}")
-    for kind in KINDS:
-        print(f"{kind:28} {happened[kind]:6} {skipped[kind]:16}")
-    print(f"{'together':28} {happened.total():6} {skipped.total():16}   in {took_s / 60:.1f} min")
+    scenes = Counter(each["kind"] for each in played)
+    print(f"\n{'fault':40} {'times':>6} {'no victim there':>16}")
+    for kind in (*KINDS, *SCENES):
+        print(f"{kind:40} {happened[kind] + scenes[kind]:6} {skipped[kind]:16}")
+    total = happened.total() + scenes.total()
+    print(f"{'together':40} {total:6} {skipped.total():16}   in {took_s / 60:.1f} min")
+    codes = sum((Counter(each["codes"]) for each in played), Counter[str]())
+    print(f"exit codes in scenes: {dict(codes)}")
+    slowest_s, what = max((each["slowest"] for each in played), default=(0.0, ""))
+    print(f"the longest end after being asked in scenes: {slowest_s:.0f} s {what}")
     print(f"exit codes of drivers asked to end: {dict(Counter(code for code, _ in soak.asked))}")
     print(f"sessions of the driver: {soak.num_sessions}, ended by itself: {soak.ended_itself}")
+    print(f"the longest time without a line in the ledger: {soak.stalled_s:.0f} s")
 
 
 if __name__ == "__main__":

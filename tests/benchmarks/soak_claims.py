@@ -22,17 +22,16 @@ dead ones too. Tries of 5 and 7 faults ended with 112 and 117 more than they beg
 hour of 83 faults with 111 more; what grows with each fault would pass this."""
 
 
-def check_records(folder: Path) -> Claims:
-    """Compares proposals, the ledger's records and MLflow's runs; prints a table of the trials."""
-    events = ledger(folder)
+def check_records(folder: Path, database: Path, study: str = "tiny") -> Claims:
+    """Compares proposals, the ledger's records and MLflow's runs."""
+    events = ledger(folder, study)
     proposed = {event["trial_id"] for event in events if event["event"] == "proposed"}
     records = [event["record"] for event in events if event["event"] == "finished"]
     finished = Counter(record["trial_id"] for record in records)
-    runs = _mlflow_runs(folder)
-    _print_trials(events, records)
+    runs = _mlflow_runs(database, study)
     statuses = {status for _, _, status in runs}
     bare = [r for r in records if r["status"] == "failed" and not r["runs"][-1]["stop_reason"]]
-    wrong = _wrong_curves(folder, records, {name: run_id for run_id, name, _ in runs})
+    wrong = _wrong_curves(database, records, {name: run_id for run_id, name, _ in runs})
     for line in wrong[:10]:
         print(line)
     return {
@@ -60,7 +59,7 @@ def check_leaks(soak: Soak) -> Claims:
     for name in sorted(before.files | after.files):
         print(f"  files of {name:17} {before.files[name]:9} {after.files[name]:9}")
     slowest_s = max((took_s for _, took_s in soak.asked), default=0.0)
-    for text in [*soak.tracebacks[:3], *soak.commands.broken[:5]]:
+    for text in soak.commands.broken[:5]:
         print(text)
     return {
         **claims,
@@ -71,12 +70,12 @@ def check_leaks(soak: Soak) -> Claims:
             after.num_files <= before.num_files + MOST_MORE_FILES
         ),
         f"no process of the search is left {soak.left or ''}": not soak.left,
-        "no driver ended with a traceback": not soak.tracebacks,
         f"each driver ended within {END_S:g} s of being asked ({slowest_s:.0f} s)": (
             slowest_s <= END_S
         ),
-        "report, export and certification work after kills": soak.are_commands_well,
-        "no half-written report.html or best.yaml, no traceback": not soak.commands.broken,
+        "no command hung, printed a traceback, left half a file, or ended in an unknown way": (
+            not soak.commands.broken
+        ),
     }
 
 
@@ -101,7 +100,10 @@ def _driver_claims(samples: list[Sample]) -> Claims:
     }
 
 
-def _print_trials(events: list[dict[str, Any]], records: list[dict[str, Any]]) -> None:
+def print_trials(folder: Path) -> None:
+    """Prints how trials ended, and why they were interrupted."""
+    events = ledger(folder)
+    records = [event["record"] for event in events if event["event"] == "finished"]
     statuses = Counter(record["status"] for record in records)
     begun = Counter(event["event"] for event in events)["proposed"]
     why = Counter(_short(e["reason"]) for e in events if e["event"] == "interrupted")
@@ -123,29 +125,31 @@ def _short(reason: str) -> str:
 def _is_unlocked(folder: Path) -> bool:
     try:
         assert_unlocked(folder)
-    except BlockingIOError:
+    except AssertionError as held:
+        print(held)
         return False
     return True
 
 
-def _mlflow_runs(folder: Path) -> list[tuple[str, str, str]]:
+def _mlflow_runs(database: Path, study: str) -> list[tuple[str, str, str]]:
     """Returns id, name and status of every trial's run, but for those of a certification."""
     query = (
         "select r.run_uuid, r.name, r.status from runs r join tags t on r.run_uuid = t.run_uuid"
-        " where t.key = 'mlflow.parentRunId' and r.lifecycle_stage = 'active' and r.run_uuid not in"
+        " join experiments e on e.experiment_id = r.experiment_id where e.name = ? and"
+        " t.key = 'mlflow.parentRunId' and r.lifecycle_stage = 'active' and r.run_uuid not in"
         " (select run_uuid from tags where key = 'tune_speed.kind' and value = 'certified')"
     )
-    with closing(sqlite3.connect(folder / "server" / "mlflow.db")) as connection:
-        return list(connection.execute(query))
+    with closing(sqlite3.connect(database)) as connection:
+        return list(connection.execute(query, (study,)))
 
 
 def _wrong_curves(
-    folder: Path, records: list[dict[str, Any]], run_ids: dict[str, str]
+    database: Path, records: list[dict[str, Any]], run_ids: dict[str, str]
 ) -> list[str]:
     """Returns a line for each trial whose accuracies in MLflow are not those of its record."""
     query = "select step, value from metrics where run_uuid = ? and key = 'accuracy' order by step"
     wrong = []
-    with closing(sqlite3.connect(folder / "server" / "mlflow.db")) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         for record in records:
             points = [(e["step"], e["accuracy"]) for e in record["runs"][-1]["evaluations"]]
             run_id = run_ids.get(record["trial_id"], "")

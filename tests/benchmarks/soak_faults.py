@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -14,16 +15,29 @@ from typing import NamedTuple, Self
 
 import psutil
 from command import finished, ledger
-from faulty_runs import Search
 from ray_nodes import Cluster, RayNode
 from servers import mlflow_server
-from soak_world import COMMANDS, Commands, Disk, ShiftedClock
+from soak_world import (
+    COMMANDS,
+    DOCUMENTED,
+    FREEZE_S,
+    LONGEST_S,
+    Commands,
+    Disk,
+    Process,
+    ShiftedClock,
+    frozen,
+)
 from stored import locked
 
 NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S, FROZEN_S = 15.0, 10.0, 8.0, 8.0
 SEEN_WITHIN_S = 60.0
 JUMPS_S = (-3600, -30, 30, 3600, 86400)
 SAMPLE_EVERY_S, SETTLE_S = 5.0, 10.0
+STALL_S = 180.0
+"""Two minutes, and what a driver may be frozen for."""
+PATIENCE_S = 60.0
+"""A session that has no news yet is spared so long."""
 NUM_WORKERS = 2
 
 
@@ -61,16 +75,19 @@ class Soak:
         """Exit codes of sessions that nobody ended."""
         self.asked: list[tuple[int, float]] = []
         """Exit codes of sessions that were asked to end, and how long that took [s]."""
-        self.tracebacks: list[str] = []
+        self.stalled_s = 0.0
+        """The longest time without a line in the ledger."""
         self.left: list[str] = []
         self.commands, self._clock = Commands(folder), ShiftedClock(folder)
+        (folder / "faults").mkdir(exist_ok=True)
         self._stack = ExitStack()
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._busy: list[threading.Thread] = []
         self._is_server_up = True
-        self._search: Search | None = None
+        self._search: Process
         self._asked_s: float | None = None
-        self._session_s = self._sampled_s = self._began_s = time.monotonic()
+        self._session_s = self._sampled_s = self._began_s = self._moved_s = time.monotonic()
+        self._size = 0
 
     def __enter__(self) -> Self:
         try:
@@ -84,7 +101,6 @@ class Soak:
             self._warm_up()
             self.before = self._held()
             self._start()
-            self._search_is_up()
         except BaseException:
             self._end()
             raise
@@ -95,16 +111,20 @@ class Soak:
         self._end()
 
     def happen(self, kind: str) -> None:
-        """Lets a fault happen; beside all else, if it takes a while."""
-        if kind not in SLOW:
-            return self._happen(kind)
-        thread = threading.Thread(target=self._happen, args=(kind,), daemon=True)
+        """Lets a fault happen beside all else: it may wait for its victim, or take a while."""
+        self._beside(lambda: self._happen(kind))
+
+    def _beside(self, what: Callable[[], None]) -> None:
+        thread = threading.Thread(target=what, daemon=True)
         thread.start()
         self._busy.append(thread)
-        return None
 
     def _happen(self, kind: str) -> None:
-        was_done = KINDS[kind](self)
+        try:
+            was_done = KINDS[kind](self)
+        except Exception:  # Of ours: the hour goes on.
+            traceback.print_exc()
+            was_done = False
         at_s = time.monotonic() - self._began_s
         self.happened.append((at_s, kind, was_done))
         number = len(finished(self.folder))
@@ -117,16 +137,35 @@ class Soak:
         due = [each for each in self._due if each[0] <= now_s]
         self._due = [each for each in self._due if each[0] > now_s]
         for _, bring_back in due:
-            thread = threading.Thread(target=bring_back, daemon=True)
-            thread.start()
-            self._busy.append(thread)
+            self._beside(bring_back)
+        for worker in [each for each in self._workers if each.has_ended]:
+            self._workers.remove(worker)
+            worker.kill()
+            self._later(NODE_AWAY_S, self._add_worker)
         if self._driver() is None and self._is_server_up:
             self._session_over()
             self._start()
+        self._look_for_stall(now_s)
         if now_s - self._sampled_s > SAMPLE_EVERY_S:
             self._sampled_s = now_s
             self._sample()
             self.commands.look()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether this session has news, or had time for some: else it would only be started."""
+        return max(self._moved_s, time.monotonic() - PATIENCE_S) > self._session_s
+
+    def _look_for_stall(self, now_s: float) -> None:
+        size = (self.folder / STUDIES / "tiny" / "ledger.jsonl").stat().st_size
+        if size != self._size or not self._is_server_up:
+            self._size, self._moved_s = size, now_s
+        stalled_s = now_s - max(self._moved_s, self._session_s)
+        self.stalled_s = max(self.stalled_s, stalled_s)
+        if stalled_s > STALL_S:
+            self._moved_s = now_s
+            self.commands.broken.append(f"hangs: no line in {STALL_S:g} s {self._said[-3000:]}")
+            self.kill_driver()
 
     def finish(self) -> None:
         """Stops the search, brings everything back, and lets it finish what was proposed."""
@@ -135,31 +174,21 @@ class Soak:
         self._due = []
         for thread in self._busy:
             thread.join(200)
-        assert self._search is not None
         if (driver := self._driver()) is not None:
             driver.send_signal(signal.SIGINT)
-        code = self._search.wait(within_s=120)
+        code = self.commands.end(self._search, DOCUMENTED)
         print(f"stopped, exit code {code}", flush=True)
-        self._session_over(is_expected=True)
         proposed = {e["trial_id"] for e in ledger(self.folder) if e["event"] == "proposed"}
         for _ in range(3):
             self._start("--trials", str(len(proposed)))
-            code = self._search.wait(within_s=600)
+            code = self.commands.end(self._search, DOCUMENTED, within_s=LONGEST_S)
             print(f"finished what was left, exit code {code}", flush=True)
-            self._session_over(is_expected=True)
             if code in (0, 1):
                 break
-            print(self._search.err[-3000:])
-        self.are_commands_well = self._try_commands()
-        self.left = [*self._search.left_after(30), *self.commands.left()]
+        self._try_commands()
+        self.left = self.commands.left()
         time.sleep(SETTLE_S)
         self.after = self._held()
-
-    def kill_trial(self) -> bool:
-        return self._to_a_trial(lambda process: process.kill())
-
-    def stop_trial(self) -> bool:
-        return self._to_a_trial(lambda process: process.suspend())
 
     def kill_node(self) -> bool:
         if len(self._workers) < NUM_WORKERS:
@@ -185,46 +214,48 @@ class Soak:
         return True
 
     def lock_database(self) -> bool:
-        database = self.folder / "server" / "mlflow.db"
-        self._later(0.0, lambda: _hold(database, LOCKED_S))
+        with locked(self.folder / "server" / "mlflow.db"):
+            time.sleep(LOCKED_S)
         return True
 
     def kill_starting(self) -> bool:
-        old = set(self._trial_processes())
+        old = set(self.trial_processes())
         return self._once_seen(lambda: self._newcomer(old), lambda process: process.kill())
 
     def kill_measuring(self) -> bool:
         return self._once_seen(self._measuring, lambda process: process.kill())
 
-    def kill_report(self) -> bool:
-        return self._kill_command("report", self._rng.uniform(1, 20))
+    def freeze(self, processes: list[psutil.Process]) -> bool:
+        """Takes the processor away from these for a while."""
+        frozen(processes, self._rng.uniform(*FREEZE_S) if processes else 0.0)
+        return bool(processes)
 
-    def kill_export(self) -> bool:
-        return self._kill_command("export", self._rng.uniform(1, 12))
+    def raylet(self) -> list[psutil.Process]:
+        """Returns that of a node: the node is lost if it is frozen for long."""
+        if len(self._workers) < NUM_WORKERS:
+            return []
+        return [p for p in self._rng.choice(self._workers).processes if p.name() == "raylet"]
 
-    def kill_certification(self) -> bool:
-        return self._kill_command("certification", self._rng.uniform(5, 40), "--again")
+    def drivers(self) -> list[psutil.Process]:
+        return list(filter(None, [self._driver()]))
+
+    def server_processes(self) -> list[psutil.Process]:
+        return self._server.processes if self._is_server_up else []
 
     def freeze_disk(self) -> bool:
         if self._disk.is_mounted:
-            self._later(0.0, lambda: self._disk.freeze(FROZEN_S))
+            self._disk.freeze(FROZEN_S)
         return self._disk.is_mounted
 
     def shift_clock(self) -> bool:
         self._clock.shift(self._rng.choice(JUMPS_S))
         return self._clock.is_there
 
-    def terminate_driver(self) -> bool:
-        return self._ask_driver(signal.SIGTERM)
-
-    def hang_up(self) -> bool:
-        return self._ask_driver(signal.SIGHUP)
-
     def interrupt_twice(self) -> bool:
-        if not self._ask_driver(signal.SIGINT):
+        if not self.ask_driver(signal.SIGINT):
             return False
         time.sleep(1)
-        self._ask_driver(signal.SIGINT)
+        self.ask_driver(signal.SIGINT)
         return True
 
     @property
@@ -245,13 +276,9 @@ class Soak:
 
     def _start(self, *arguments: str) -> None:
         resume = ["--resume"] if self.num_sessions else []
-        (self.folder / "faults").mkdir(exist_ok=True)
-        self._search = Search(
-            self.folder,
-            *("tiny.yaml", "--address", self._cluster.address, *resume, *arguments),
-            **self._cluster.variables,
-            **self._server.variables,
-            **self._clock.variables,
+        options = ("--address", self._cluster.address, *resume, *arguments)
+        self._search = self.commands.start(
+            "search", "tiny.yaml", *options, **self._own, **self._clock.variables
         )
         self._asked_s = None
         self.num_sessions += 1
@@ -260,47 +287,34 @@ class Soak:
     def _warm_up(self) -> None:
         """Runs a few trials in peace: Ray and the server open most files when first asked."""
         self._start("--trials", "3")
-        assert self._search is not None
-        assert self._search.wait(within_s=300) in (0, 1), self._search.err
-        for file in (self.folder / "faults").iterdir():
-            file.unlink()
+        code = self.commands.end(self._search, {0, 1}, within_s=LONGEST_S)
+        assert code in (0, 1), self.commands.broken
         time.sleep(SETTLE_S)
 
-    def _search_is_up(self) -> None:
-        assert self._search is not None
-        self._search.wait_until(lambda: any((self.folder / "faults").glob("training-*")))
-
-    def _session_over(self, *, is_expected: bool = False) -> None:
-        assert self._search is not None
-        code = self._search.wait(within_s=10)
-        self._keep_session(code)
+    def _session_over(self) -> None:
+        code = self._search.wait(10)
+        asked = {-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM} if self._asked_s else set()
+        self.commands.check(self._search, DOCUMENTED | {-9} | asked)
         if self._asked_s is not None:
             self.asked.append((code, time.monotonic() - self._asked_s))
             print(f"        asked to end, it did in {self.asked[-1][1]:.1f} s, exit code {code}")
-        elif code != -9 and not is_expected:
+        elif code != -9:
             self.ended_itself.append(code)
-            print(f"        the driver ended itself, exit code {code}: {self._search.err[-600:]}")
-        if "Traceback" in self._search.err:
-            self.tracebacks.append(self._search.err[-3000:])
+            print(f"        the driver ended itself, exit code {code}: {self._said[-600:]}")
 
-    def _keep_session(self, code: int) -> None:
-        """Keeps what the driver said, which the next one replaces."""
-        assert self._search is not None
-        with (self.folder / "sessions.log").open("a") as log:
-            at_s = time.monotonic() - self._began_s
-            log.write(f"== session {self.num_sessions} at {at_s:.0f} s, exit code {code}\n")
-            log.write(self._search.err)
+    @property
+    def _said(self) -> str:
+        return self.commands.said(self._search)
 
     def _driver(self) -> psutil.Process | None:
         """Returns the driver, if it runs."""
-        assert self._search is not None
-        if self._search.process.poll() is not None:
+        if self._search.poll() is not None:
             return None
         with suppress(psutil.Error):
-            return psutil.Process(self._search.process.pid)  # `env` became it.
+            return psutil.Process(self._search.pid)  # `env` became it.
         return None
 
-    def _trial_processes(self) -> list[psutil.Process]:
+    def trial_processes(self) -> list[psutil.Process]:
         found = []
         for process in chain.from_iterable(node.processes for node in self._nodes):
             with suppress(psutil.Error):
@@ -309,8 +323,8 @@ class Soak:
                 found += [process] if "TrialProcess" in name and not is_stopped else []
         return found
 
-    def _to_a_trial(self, what: Callable[[psutil.Process], None]) -> bool:
-        processes = self._trial_processes()
+    def to_a_trial(self, what: Callable[[psutil.Process], None]) -> bool:
+        processes = self.trial_processes()
         if not processes:
             return False
         with suppress(psutil.Error):
@@ -336,7 +350,7 @@ class Soak:
     def _newcomer(self, old: set[psutil.Process]) -> psutil.Process | None:
         """Returns the process of a trial that began after these."""
         time.sleep(0.3)  # A look at all processes costs time that the search needs.
-        return next((p for p in self._trial_processes() if p not in old), None)
+        return next((p for p in self.trial_processes() if p not in old), None)
 
     def _measuring(self) -> psutil.Process | None:
         """Returns the process that has the others wait, while it times its steps."""
@@ -347,7 +361,7 @@ class Soak:
                 return psutil.Process(int(pid))
         return None
 
-    def _ask_driver(self, number: signal.Signals) -> bool:
+    def ask_driver(self, number: signal.Signals) -> bool:
         """Sends a signal that ends the driver, to its group as a terminal would."""
         driver = self._driver()
         if driver is None:
@@ -357,18 +371,20 @@ class Soak:
             os.killpg(driver.pid, number)
         return True
 
-    def _kill_command(self, name: str, after_s: float, *options: str) -> bool:
-        return self.commands.kill(name, *self._where(name, *options), after_s=after_s, **self._own)
+    def kill_command(self, name: str, longest_s: float, *options: str) -> bool:
+        after_s = self._rng.uniform(1, longest_s)
+        return self.commands.kill(*self._command(name), *options, after_s=after_s, **self._own)
 
-    def _try_commands(self) -> bool:
-        """Returns whether all commands work, a certification that was killed twice, too."""
+    def _try_commands(self) -> None:
+        """Runs all commands to their ends, a certification that was killed twice, too."""
         for after_s in (30, 40):
-            self._kill_command("certification", after_s)
-        return all([self.commands.succeeds(n, *self._where(n), **self._own) for n in COMMANDS])
+            self.kill_command("certification", after_s)
+        for name in COMMANDS:
+            self.commands.run(*self._command(name), **self._own)
 
-    def _where(self, name: str, *options: str) -> list[str]:
-        place = ["--address", self._cluster.address] if name == "certification" else []
-        return [*place, *options]
+    def _command(self, name: str) -> tuple[str, ...]:
+        place = ("--address", self._cluster.address) if name == "certification" else ()
+        return (*COMMANDS[name], *place)
 
     @property
     def _own(self) -> dict[str, str]:
@@ -379,7 +395,11 @@ class Soak:
         self._due.append((time.monotonic() + after_s, what))
 
     def _add_worker(self) -> None:
-        self._workers.append(self._cluster.add(cpus=1, **self._node_variables))
+        try:
+            self._workers.append(self._cluster.add(cpus=1, **self._node_variables))
+        except AssertionError as error:  # The machine is too busy for it now.
+            print(f"        a node did not start: {str(error)[-300:]}", flush=True)
+            self._later(NODE_AWAY_S, self._add_worker)
 
     def _restart_server(self) -> None:
         self._server.restart()
@@ -417,8 +437,7 @@ class Soak:
     def _end(self) -> None:
         for thread in self._busy:
             thread.join(200)
-        if self._search is not None:
-            self._search.end()
+        self.commands.kill_all()
         self._stack.close()
 
 
@@ -426,33 +445,24 @@ STUDIES = "tune_speed_studies"
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty"
 
 KINDS: dict[str, Callable[[Soak], bool]] = {
-    "kill -9 a trial's process": Soak.kill_trial,
-    "SIGSTOP a trial's process": Soak.stop_trial,
+    "kill -9 a trial's process": lambda soak: soak.to_a_trial(lambda process: process.kill()),
+    "SIGSTOP a trial's process": lambda soak: soak.to_a_trial(lambda process: process.suspend()),
     "kill -9 a node": Soak.kill_node,
     "kill -9 the driver": Soak.kill_driver,
     "kill -9 the MLflow server": Soak.kill_server,
     "lock the server's database": Soak.lock_database,
     "kill -9 a trial as it starts": Soak.kill_starting,
     "kill -9 who measures": Soak.kill_measuring,
-    "kill -9 a report": Soak.kill_report,
-    "kill -9 an export": Soak.kill_export,
-    "kill -9 a certification": Soak.kill_certification,
+    "kill -9 a report": lambda soak: soak.kill_command("report", 20),
+    "kill -9 an export": lambda soak: soak.kill_command("export", 12),
+    "kill -9 a certification": lambda soak: soak.kill_command("certification", 40, "--again"),
     "freeze the disk": Soak.freeze_disk,
     "the clock jumps": Soak.shift_clock,
-    "SIGTERM the driver": Soak.terminate_driver,
-    "SIGHUP the driver": Soak.hang_up,
+    "SIGTERM the driver": lambda soak: soak.ask_driver(signal.SIGTERM),
+    "SIGHUP the driver": lambda soak: soak.ask_driver(signal.SIGHUP),
     "Ctrl-C the driver twice": Soak.interrupt_twice,
+    "freeze the driver": lambda soak: soak.freeze(soak.drivers()),
+    "freeze all trials": lambda soak: soak.freeze(soak.trial_processes()),
+    "freeze a node's raylet": lambda soak: soak.freeze(soak.raylet()),
+    "freeze the MLflow server": lambda soak: soak.freeze(soak.server_processes()),
 }
-SLOW = {
-    "kill -9 a trial as it starts",
-    "kill -9 who measures",
-    "kill -9 a report",
-    "kill -9 an export",
-    "kill -9 a certification",
-}
-"""They wait for their victim, or give it some time."""
-
-
-def _hold(database: Path, for_s: float) -> None:
-    with locked(database):
-        time.sleep(for_s)

@@ -6,17 +6,24 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import yaml
 from command import TUNE_SPEED, environment
 from faulty_runs import MARK
-from processes import marked
+from processes import command_of, marked
 
 DISK_MIB = 256
-LONGEST_S = 600.0
+LONGEST_S, LIMIT_S = 600.0, 120.0
+"""Of a whole command, and of one that was asked to end."""
+FREEZE_S = (5.0, 40.0)
+DOCUMENTED = frozenset({0, 1, 2, 3, 4, 5, 130})
+"""Exit codes."""
+TRACES = ("Traceback (most recent", "Exception ignored", "BrokenPipeError")
 COMMANDS = {
     "report": ("report", "tiny"),
     "export": ("best", "--study", "tiny", "--export", "best.yaml"),
@@ -24,6 +31,9 @@ COMMANDS = {
         *("certify", "tiny", "--top", "2", "--seeds", "2", "--final", "1", "--final-seeds", "2"),
     ),
 }
+
+
+Process = subprocess.Popen[bytes]
 
 
 class Disk:
@@ -82,76 +92,109 @@ class ShiftedClock:
 
 
 class Commands:
-    """Other commands of the study, beside its search."""
+    """Commands of ours in a folder, and what was wrong with them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder, self.id = folder, uuid.uuid4().hex
         self.broken: list[str] = []
-        """What went wrong with them."""
-        self._folder, self._id = folder, uuid.uuid4().hex
+        self.codes: Counter[tuple[str, int]] = Counter()
+        """How often a command ended with an exit code."""
+        self.slowest: tuple[float, str] = (0.0, "")
+        """The longest time from being asked to end until the end [s]."""
+        self._variables, self._logs = variables, dict[int, Path]()
+        (folder / "logs").mkdir(exist_ok=True)
 
-    def kill(self, name: str, *options: str, after_s: float, **variables: str) -> bool:
-        """Runs one and kills it after so long; returns whether it was still at work."""
-        process = self._start(name, *options, **variables)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(after_s)
-        was_at_work = process.poll() is None
-        process.kill()
-        process.wait(60)
-        self._check(name, process.returncode)
-        return was_at_work
-
-    def succeeds(self, name: str, *options: str, **variables: str) -> bool:
-        """Returns whether it ends well."""
-        process = self._start(name, *options, **variables)
-        began_s = time.monotonic()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(LONGEST_S)
-        process.kill()
-        code = process.wait(60)
-        print(f"{name}: exit code {code} after {time.monotonic() - began_s:.0f} s", flush=True)
-        self._check(name, code)
-        if code != 0:
-            print(self._said(name)[-3000:])
-        return code == 0
-
-    def left(self) -> list[str]:
-        """Returns what of them still runs."""
-        deadline = time.monotonic() + 30
-        while (left := marked(MARK, self._id)) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return [str(process) for process in left]
-
-    def look(self) -> None:
-        """Sees whether their files are there as a whole or not at all."""
-        report, recipe = self._folder / "report.html", self._folder / "best.yaml"
-        if report.exists() and not report.read_text().rstrip().endswith("</html>"):
-            self.broken.append("half a report.html")
-        if recipe.exists() and not isinstance(_parsed(recipe), dict):
-            self.broken.append("half a best.yaml")
-
-    def _start(self, name: str, *options: str, **variables: str) -> "subprocess.Popen[bytes]":
-        mine: Mapping[str, str] = {**environment(self._folder), **variables, MARK: self._id}
-        with (self._folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
-                ["env", "--default-signal=INT", TUNE_SPEED, *COMMANDS[name], *options],
-                cwd=self._folder,
+    def start(self, *arguments: str, prefix: Sequence[str] = (), **variables: str) -> Process:
+        """Starts one in a session of its own; what it prints goes to `logs`."""
+        mine = {**environment(self.folder), **self._variables, **variables, MARK: self.id}
+        path = self.folder / "logs" / f"{len(self._logs):03}-{arguments[0]}"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                ["env", "--default-signal=INT,HUP,PIPE", *prefix, TUNE_SPEED, *arguments],
+                cwd=self.folder,
                 env=mine,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+        self._logs[process.pid] = path
+        return process
 
-    def _check(self, name: str, code: int) -> None:
+    def end(self, process: Process, codes: Set[int], *, within_s: float = LIMIT_S) -> int:
+        """Waits for its end; what takes longer, or ends otherwise than so, is broken."""
+        name, began_s = self._logs[process.pid].name, time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(within_s)
+        if process.poll() is None:
+            self.broken.append(f"{name} hangs: not over after {within_s:g} s {self.said(process)}")
+            process.kill()
+            process.wait(60)
+        elif within_s <= LIMIT_S:
+            self.slowest = max(self.slowest, (time.monotonic() - began_s, name))
+        self.check(process, codes)
+        return process.returncode
+
+    def run(self, *arguments: str, codes: Set[int] = frozenset({0}), **variables: str) -> int:
+        """Runs one to its end."""
+        return self.end(self.start(*arguments, **variables), codes, within_s=LONGEST_S)
+
+    def kill(self, *arguments: str, after_s: float, **variables: str) -> bool:
+        """Runs one and kills it after so long; returns whether it was still at work."""
+        process = self.start(*arguments, **variables)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(after_s)
+        was_at_work = process.poll() is None
+        process.kill()
+        process.wait(60)
+        self.check(process, DOCUMENTED | {-9})
+        return was_at_work
+
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        """Returns what runs of them with this in its command line."""
+        return [process for process in marked(MARK, self.id) if name in command_of(process)]
+
+    def left(self) -> list[str]:
+        """Returns what of them still runs."""
+        deadline = time.monotonic() + 30
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return [f"{process.pid} {command_of(process)[:120]}" for process in left]
+
+    def look(self) -> None:
+        """Sees whether their files are there as a whole or not at all."""
+        report, recipe = self.folder / "report.html", self.folder / "best.yaml"
+        if report.exists() and not report.read_text().rstrip().endswith("</html>"):
+            self.broken.append("half a report.html")
+        if recipe.exists() and not isinstance(_parsed(recipe), dict):
+            self.broken.append("half a best.yaml")
+
+    def kill_all(self) -> None:
+        """Ends all of them, however they were left."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
+
+    def check(self, process: Process, codes: Set[int]) -> None:
+        """Notes what is wrong with how it ended."""
         self.look()
-        said = self._said(name)
-        if "Traceback" in said:
-            self.broken.append(f"{name}, exit code {code}: {said[-3000:]}")
-        elif code not in (0, -9):
-            print(f"        {name} ended itself, exit code {code}: {said[-400:]}", flush=True)
+        name, said = self._logs[process.pid].name, self.said(process)
+        self.codes[name.partition("-")[2], process.returncode] += 1
+        if process.returncode not in codes or any(trace in said for trace in TRACES):
+            self.broken.append(f"{name}, exit code {process.returncode}: {said[-3000:]}")
 
-    def _said(self, name: str) -> str:
-        return (self._folder / f"{name}.log").read_text(errors="replace")
+    def said(self, process: Process) -> str:
+        """Returns what it printed so far."""
+        return self._logs[process.pid].read_text(errors="replace")
+
+
+def frozen(processes: Sequence[psutil.Process], for_s: float) -> None:
+    """Takes the processor away from these for so long."""
+    for act in (psutil.Process.suspend, psutil.Process.resume):
+        for process in processes:
+            with suppress(psutil.Error):
+                act(process)
+        time.sleep(for_s if act is psutil.Process.suspend else 0)
 
 
 def _parsed(path: Path) -> object:

@@ -68,6 +68,11 @@ class RayNode:
         return True
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it ended by itself."""
+        return self._process.poll() is not None
+
+    @property
     def processes(self) -> list[psutil.Process]:
         """All that runs of it, its workers included."""
         return marked(MARK, self.id)

@@ -127,6 +127,16 @@ def test_a_truncated_store_is_refused(tmp_path: Path, empty_store: Path) -> None
         open_store(f"sqlite:///{path}")
 
 
+def test_a_store_with_a_damaged_page_is_refused_in_one_line(
+    tmp_path: Path, empty_store: Path
+) -> None:
+    path = tmp_path / "mlflow.db"
+    path.write_bytes(empty_store.read_bytes()[:-4096] + b"noise" * 819 + b"\0")
+    with pytest.raises(StorageError, match="whole SQLite database") as refused:
+        open_store(f"sqlite:///{path}")
+    assert "\n" not in str(refused.value)
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"File exists.*MLFLOW_TRACKING_URI"):
@@ -223,6 +233,13 @@ def test_analyze_leaves_a_busy_store_alone(
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         assert not sqlite.analyze(path)
+
+
+def test_analyze_leaves_a_damaged_store_alone(tmp_path: Path, empty_store: Path) -> None:
+    pages = bytearray(empty_store.read_bytes())
+    pages[8192:-8192] = b"noise" * (len(pages[8192:-8192]) // 5 + 1)
+    (tmp_path / "mlflow.db").write_bytes(pages)
+    assert not sqlite.analyze(tmp_path / "mlflow.db")
 
 
 def rows_known(path: Path) -> list[str]:

@@ -94,7 +94,7 @@ def check(path: Path, *, writing: bool) -> None:
                 if path.stat().st_size <= MAX_CHECKED_BYTES:
                     (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                     if result != "ok":
-                        raise damaged(path, result)
+                        raise damaged(path, " ".join(result.split()))
     except sqlite3.OperationalError as error:
         raise storage_error(path, error) from error
     except sqlite3.DatabaseError as error:
@@ -115,13 +115,13 @@ def check_space(folder: Path) -> None:
 def analyze(path: Path) -> bool:
     """Gives the query planner its statistics; returns whether it could."""
     # Without them, MLflow's searches over 10,000 runs take seconds, with them milliseconds. A store
-    # that is busy, read-only or full is left as it is: queries are slower then, and still right.
+    # that is busy, read-only, full or damaged is left as it is, to those who read what it says.
     try:
         with closing(sqlite3.connect(path, timeout=ANALYZE_BUSY_S)) as connection:
             connection.execute(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
             connection.execute("ANALYZE")
             connection.commit()
-    except sqlite3.OperationalError:
+    except sqlite3.DatabaseError:
         return False
     return True
 
