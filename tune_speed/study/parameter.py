@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.yaml import TreePath, core_scalar
@@ -257,7 +257,7 @@ def _step_mistakes(low: float, high: float, step: float, path: TreePath) -> Iter
         yield Mistake((*path, "high"), must, given, f"Try high: {reached} or {reached + width}.")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether `value` is a finite number; true and false are none."""
     # In Python bool is a subclass of int, and an int may be larger than any float.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
