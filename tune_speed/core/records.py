@@ -114,7 +114,8 @@ class Record(Config):
     model_config = ConfigDict(strict=False, extra="ignore")
 
 
-Amount, Positive = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
+Amount = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 
 

@@ -47,13 +47,12 @@ class Parameter:
 
         Raises: ValueError if it is not one of them.
         """
-        position, is_bool = self._positions.get(_form(value)), isinstance(value, bool)
-        if position is None:  # 64 is 64.0, but true is not 1.
-            alike = (isinstance(c, bool) == is_bool and c == value for c in self.choices)
-            position = next((i for i, is_alike in enumerate(alike) if is_alike), None)
-        if position is None:
-            raise ValueError(f"must be {self.text()}, but got {shown(value)}")
-        return position
+        if (position := self._positions.get(_form(value))) is not None:
+            return position
+        for position, choice in enumerate(self.choices):  # 64 is 64.0, but true is not 1.
+            if isinstance(choice, bool) == isinstance(value, bool) and choice == value:
+                return position
+        raise ValueError(f"must be {self.text()}, but got {shown(value)}")
 
     def values(self) -> "range | tuple[Scalar, ...] | None":
         """Returns all values in order; None for a float without `step`, which has too many."""
@@ -121,8 +120,7 @@ def _form(choice: Any) -> str:
 
 def same(one: Any, other: Any) -> bool:
     """Returns whether two values are the same choice."""
-    texts = isinstance(one, str) and isinstance(other, str)
-    return bool(one == other) if texts else _form(one) == _form(other)
+    return one is other or _form(one) == _form(other)
 
 
 RANGE_KEYS = ("low", "high", "log", "step")

@@ -24,6 +24,7 @@ import numpy as np
 import optuna
 import pyarrow as pa
 import pyarrow.parquet as pq
+from optuna.exceptions import OptunaError
 from optuna.trial import TrialState
 from pydantic import ValidationError
 
@@ -48,9 +49,8 @@ MOST_LINES = 3
 MOST_ROWS, MOST_BYTES = 100_000, 1 << 26
 """Of a table, as it is in memory: a few bytes can encode any number of equal rows."""
 # What libraries raise of files and addresses that are not what they should be.
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-DAMAGE += (MemoryError, RecursionError, ImportError, NotImplementedError, AssertionError)
-DAMAGE += (csv.Error, optuna.exceptions.OptunaError)
+PYTHONS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+DAMAGE = (*PYTHONS, RuntimeError, MemoryError, AssertionError, csv.Error, OptunaError)
 UNKNOWN_S = 1.0
 """What a run took whose time nobody says [s]: only shares of it count."""
 
@@ -171,8 +171,8 @@ def read_table(path: Path) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     with pq.ParquetFile(path) as file:
         about, size = file.metadata, 0
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
         _bound(about.num_rows, "rows", MOST_ROWS)
+        groups = map(about.row_group, range(about.num_row_groups))
         _bound(sum(group.total_byte_size for group in groups), "bytes", MOST_BYTES)
         for batch in file.iter_batches(batch_size=8):
             size += batch.nbytes

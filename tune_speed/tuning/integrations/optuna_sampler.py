@@ -4,11 +4,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
@@ -126,7 +126,12 @@ class TimeToTargetSampler(BaseSampler):
         Not choices such as tuples: storages return lists, which Optuna takes for others.
         """
         self._raise_error_if_multi_objective(study)
-        return {n: each for n, each in _asked_before(study, trial).items() if not _is_changed(each)}
+        changed = (list, tuple, dict)
+        return {
+            name: each
+            for name, each in _asked_before(study, trial).items()
+            if not any(isinstance(choice, changed) for choice in getattr(each, "choices", ()))
+        }
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -151,10 +156,9 @@ class TimeToTargetSampler(BaseSampler):
     ) -> Any:
         """Returns a random value: of the first trial, and of what none asked for before."""
         self._raise_error_if_multi_objective(study)
-        planned = self._planned.get((study.study_name, trial.number), {})
-        if param_name in planned and isinstance(param_distribution, CategoricalDistribution):
-            choices = parameter_of(param_name, param_distribution, {})
-            return param_distribution.choices[choices.position(planned[param_name])]
+        with suppress(KeyError, ValueError):
+            value = self._planned[study.study_name, trial.number][param_name]
+            return parameter_of(param_name, param_distribution, {}).read(value)
         # The trial's own seed, so that processes that share a study draw different ones.
         seed = crc32(f"{self._goal.seed} {trial.number} {param_name}".encode())
         return RandomSampler(seed=seed).sample_independent(
@@ -218,11 +222,6 @@ def _asked_for(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
 
 def _asked_before(study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
     return _asked_for(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
-
-
-def _is_changed(each: BaseDistribution) -> bool:
-    choices = each.choices if isinstance(each, CategoricalDistribution) else ()
-    return any(isinstance(choice, list | tuple | dict) for choice in choices)
 
 
 class TimeToTargetPruner(BasePruner):

@@ -188,12 +188,10 @@ class OptunaStudy:
         return {"gap": self._gap(outcome, y), "memory": memory}
 
 
-def open_storage(storage: str | None) -> BaseStorage | str | None:
+def open_storage(storage: str | None) -> BaseStorage | None:
     """Returns a storage for Optuna. Raises: ConfigError if it is neither journal nor database."""
-    if storage is None:
-        return storage
-    if "://" in storage:
-        return _database(storage)
+    if storage is None or "://" in storage:
+        return _database(storage) if storage else None
     # Optuna appends to any file, and a study file may name any.
     path = Path(storage)
     try:
