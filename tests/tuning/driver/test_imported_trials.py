@@ -127,7 +127,7 @@ def test_a_line_that_cannot_be_read_is_named(study: StudyFile, tmp_path: Path, t
 HUGE = pa.DictionaryArray.from_arrays(pa.array([0] * 1000), ["x" * 1_000_000])
 TOO_MUCH = {
     "rows": pa.table({"accuracy": pa.array([0.5] * 100_001)}),
-    "bytes": pa.table({"optimizer": HUGE}),
+    "bytes": pa.table({"optimizer": HUGE, "accuracy": [0.5] * 1000}),
     "year": pa.table({"accuracy": [0.5], "at": pa.array([10**15], pa.timestamp("s"))}),
 }
 
