@@ -456,7 +456,8 @@ class TimeToTarget:
             if known and history.knows_length and model is not None:
                 history.favourites = self._by_the_model(model, known)
             elif known and not history.target.best:
-                history.favourites = _by_their_runs(known)
+                favourites = _by_their_runs(known)
+                history.favourites = favourites[:1] if history.knows_length else favourites
 
     def _by_the_model(self, model: Model, known: Sequence[Known]) -> tuple[Recommended, ...]:
         runs = list(self._history.configurations().values())
