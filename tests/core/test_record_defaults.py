@@ -12,8 +12,8 @@ NEEDED = {
     "workload_name": "w",
     "workload_hash": "h",
     "space_hash": "p",
-    "status": "missed",
-    "runs": [{"status": "missed", "seed": 3, "stop_reason": "over"}],
+    "status": "failed",
+    "runs": [{"status": "failed", "seed": 3, "stop_reason": "over"}],
 }
 
 
@@ -39,7 +39,7 @@ def test_record_of_the_barest_version_is_an_estimate_on_one_unshared_thread() ->
 
 
 def test_run_that_says_little_has_spent_nothing_and_shared_its_device() -> None:
-    run = RunResult(status=Status.MISSED, seed=0, stop_reason="over")
+    run = RunResult(status=Status.FAILED, seed=0, stop_reason="over")
     told = run.model_dump(mode="json", exclude={"status", "seed", "stop_reason", "clocks"})
     numbers = {"steps": 0, "samples": 0, "init_s": 0.0}
     words = {"timing": "shared", "device": "cpu", "note": ""}

@@ -61,6 +61,12 @@ def test_what_is_no_record_gives_none(text: str) -> None:
     assert schema.unpack_record({schema.RECORD: text}) is None
 
 
+def test_a_record_that_cannot_be_is_none_in_a_store_either() -> None:
+    fields = make_record().model_dump(mode="json")
+    for damage in ({"runs": []}, {"runs": [{**fields["runs"][0], "time_to_target_s": 0.0}]}):
+        assert schema.unpack_record({schema.RECORD: json.dumps(fields | damage)}) is None
+
+
 @given(st.text(max_size=400))
 def test_any_name_becomes_a_key_that_mlflow_takes(name: str) -> None:
     key = schema.safe_key(name)

@@ -73,7 +73,7 @@ def _judged_by(record: TrialRecord, lower: LowerTarget) -> TrialRecord:
             "workload_hash": lower.workload_hash,
             "lower_targets": (),
             "runs": tuple(runs),
-            "status": runs[-1].status if runs else record.status,
+            "status": runs[-1].status,
         }
     )
 
@@ -183,7 +183,7 @@ def final_metric(record: TrialRecord) -> float | None:
     target = target_of(record.workload)
     if target.seeks_best and (ends := ends_in_time(record.runs, target)):
         return statistics.fmean(ends)
-    final = record.runs[-1].final if record.runs else None
+    final = record.runs[-1].final
     return None if final is None else final.value(target.metric)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from tune_speed.core.errors import ConfigError
 
@@ -49,7 +49,7 @@ def _read(file: Path, changed_at: int) -> Mapping[str, float]:
     try:
         found = yaml.safe_load(file.read_text())
         return TypeAdapter(Prices).validate_python(found or {}, strict=True)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(
             f"{file} must have a price above 0 for each type of device, such as `NVIDIA H200: 3.5`,"
             f" but {' '.join(str(error).split())}"

@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -118,16 +118,21 @@ class Record(Config):
     model_config = ConfigDict(strict=False, extra="ignore")
 
 
+Amount = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
 class Evaluation(Record):
     """One evaluation on the split that the search sees, with the training clock at that moment."""
 
-    step: int
+    step: Count
     """Optimizer steps done."""
-    samples: int
+    samples: Count
     """Training samples seen."""
-    epoch: float
+    epoch: Amount
     """Passes over the training set done."""
-    train_s: float
+    train_s: Amount
     """Training clock [s]."""
     accuracy: float | None = None
     """Share of correct predictions, in [0, 1]; None where a loop of one's own measures it not."""
@@ -156,19 +161,19 @@ MEASURED = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
 class Clocks(Record):
     """The clocks, in seconds. `train_s` is the one that counts."""
 
-    setup_s: float = 0.0
+    setup_s: Amount = 0.0
     """Data to the device, model and optimizer built."""
-    compile_s: float = 0.0
+    compile_s: Amount = 0.0
     """Warm-up on dummy data, compilation included."""
-    train_s: float = 0.0
+    train_s: Amount = 0.0
     """Training: loading, augmentation, forward, backward, optimizer."""
-    eval_s: float = 0.0
+    eval_s: Amount = 0.0
     """Scheduled evaluations."""
-    wall_s: float = 0.0
+    wall_s: Amount = 0.0
     """From the first line of the run to its last."""
-    waiting_s: float = 0.0
+    waiting_s: Amount = 0.0
     """Standing still while somebody else measured."""
-    measuring_s: float = 0.0
+    measuring_s: Amount = 0.0
     """Measuring the isolated step time, waiting for the turn included."""
 
 
@@ -177,13 +182,13 @@ class StepTime(Record):
 
     key: str
     """Throughput key: hash over all that changes a step's speed, device and versions included."""
-    step_s: float
+    step_s: Positive
     """Mean over blocks of steps [s]; a step is `effective_batch_size` samples."""
-    low_s: float
+    low_s: Amount
     """Lower end of the 95 % interval of the mean."""
-    high_s: float
+    high_s: Amount
     """Upper end of it."""
-    num_steps: int
+    num_steps: Count
     """Steps that were timed."""
     measured_in: str
     """`study/trial` that measured it."""
@@ -191,13 +196,13 @@ class StepTime(Record):
     """When: UTC, ISO 8601."""
     place: str = ""
     """Hash of device, host, settings and versions: all kinds of step of one place drift alike."""
-    reference_s: float | None = None
+    reference_s: Positive | None = None
     """Seconds of the reference step beside it: how fast the machine was. None: not measured."""
     disturbed: str = ""
     """What else was at work meanwhile, in words; empty: nothing that could be seen."""
-    num_windows: int = 1
+    num_windows: Count = 1
     """Windows that it is the mean of, at the machine's speed that `reference_s` says."""
-    power_w: float | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
     """Mean power of the device meanwhile [W]; None: it counts no energy, or strangers took some."""
 
 
@@ -216,19 +221,21 @@ class RunResult(Record):
     seed: int
     stop_reason: str
     """Why the run ended, in words."""
-    time_to_target_s: float | None = None
+    time_to_target_s: Positive | None = None
     """Training clock at which the target held [s]; None for anything but `reached`."""
-    crossings: tuple[tuple[float, float], ...] = Field(default=(), exclude_if=lambda met: not met)
+    crossings: tuple[tuple[float, Positive], ...] = Field(
+        default=(), exclude_if=lambda met: not met
+    )
     """Lower targets' values that it met, and the training clock at which each held [s]."""
     evaluations: tuple[Evaluation, ...] = ()
     clocks: Clocks = Field(default_factory=Clocks)
-    steps: int = 0
-    samples: int = 0
-    images_per_s: float | None = None
+    steps: Count = 0
+    samples: Count = 0
+    images_per_s: Amount | None = None
     """Training samples per second of the training clock."""
-    flop: float | None = None
+    flop: Amount | None = None
     """Floating-point operations of all forwards and backwards; None: not counted."""
-    step_time_ms: float | None = None
+    step_time_ms: Amount | None = None
     """Training clock per optimizer step, without `init_s`."""
     timing: Timing = Timing.SHARED
     """What the training clock is made of."""
@@ -236,43 +243,53 @@ class RunResult(Record):
     """Isolated step times that the training clock is made of, one a shape of step."""
     windows: tuple[StepTime, ...] = ()
     """Those that this run measured, as they were."""
-    shape_steps: tuple[tuple[int, int], ...] = ()
+    shape_steps: tuple[tuple[Count, Count], ...] = ()
     """The run as stretches of steps of one shape: its number among `step_times`, and the steps."""
-    init_s: float = 0.0
+    init_s: Amount = 0.0
     """Part of the training clock that went into the weights that the first step starts from:
     pretraining, statistics of the data [s]. Without it, the time is amortised over later runs."""
-    shared_train_s: float | None = None
+    shared_train_s: Amount | None = None
     """Seconds that passed in training, slowed by whoever shared the device."""
-    slowdown: float | None = None
+    slowdown: Amount | None = None
     """`shared_train_s` over `train_s`; None where the clock is not isolated."""
     cotenants: tuple[str, ...] = ()
     """Who else was on the device meanwhile: `study/trial`."""
-    cpu_wait_s: float | None = None
+    cpu_wait_s: Amount | None = None
     """Seconds that the run's threads waited for a core: other work was on the machine."""
     note: str = ""
     """What limits the trust in these figures, in words; empty if nothing does."""
-    fed_ratio: float | None = None
+    fed_ratio: Amount | None = None
     """Share of the training time in which the loop did not wait for its next batch."""
-    gpu_utilisation: float | None = None
+    gpu_utilisation: Amount | None = None
     """Share of time in which some kernel ran on the GPU, the mean of samples at the evaluations."""
-    peak_memory_gib: float | None = None
+    peak_memory_gib: Amount | None = None
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU)."""
-    device_memory_gib: float | None = None
+    device_memory_gib: Amount | None = None
     """Most memory in use on the GPU at an evaluation, with contexts, caches and co-tenants."""
-    memory_limit_gib: float | None = None
+    memory_limit_gib: Amount | None = None
     """What the run was allowed to use."""
-    gpu_memory_gib: float | None = None
+    gpu_memory_gib: Amount | None = None
     """Of the whole GPU, whatever the run's share of it."""
     batch_size: int | None = None
     """Micro-batch that ran in the end; smaller than the recipe's after an out-of-memory retry."""
     accumulation_steps: int | None = None
     device: str = "cpu"
     """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
-    power_w: float | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
     """Mean power of its devices in training, with nobody else on them [W]; None: not known."""
-    idle_power_w: float | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    idle_power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
     """Their power while nothing trained, measured before [W]; None: not known."""
     traceback: str | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.status in (Status.REACHED, Status.MISSED) and not self.evaluations:
+            raise ValueError(f"a run that {self.status.value} the target must have evaluations")
+        if (self.status is Status.REACHED) == (self.time_to_target_s is None):
+            raise ValueError("time_to_target_s must be that of a run that reached the target")
+        if any(number >= len(self.step_times) for number, _ in self.shape_steps):
+            raise ValueError("shape_steps must be numbers of step_times")
+        return self
 
     @property
     def energy_j(self) -> float | None:
@@ -327,12 +344,12 @@ class TrialRecord(Record):
     evaluated_on: str = "validation"
     """Part on which the target had to hold: `validation` in a search, `test` once certified."""
     status: Status
-    runs: tuple[RunResult, ...]
+    runs: Annotated[tuple[RunResult, ...], Field(min_length=1)]
     kind: str = "estimate"
     """`estimate` (from a search) or `certified`."""
     device: str = "cpu"
     cpu_threads: int = 1
-    max_cotenants: int = 0
+    max_cotenants: Count = 0
     """Other trials that could run on the same device at the same time."""
     protocol_version: int = PROTOCOL_VERSION
     environment: dict[str, str] = Field(default_factory=dict)
@@ -422,12 +439,12 @@ class TrialRecord(Record):
     @property
     def time_to_target_s(self) -> float | None:
         """Time to target of the only run; None if it was missed."""
-        return self.runs[-1].time_to_target_s if self.runs else None
+        return self.runs[-1].time_to_target_s
 
     @property
     def stop_reason(self) -> str:
         """Why the last run ended."""
-        return self.runs[-1].stop_reason if self.runs else ""
+        return self.runs[-1].stop_reason
 
 
 def named_settings(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -450,9 +467,9 @@ class Recommended(Record):
     """That of its fastest run."""
     run_id: str = ""
     """MLflow's run of that trial; empty where that is not known."""
-    runs: int
+    runs: Count
     """Runs to their ends, each with a seed of its own."""
-    hits: int
+    hits: Count
     """Those that met the target."""
     chance: float | None = None
     """Probability that another run meets the target; None: there is no model."""
@@ -460,7 +477,7 @@ class Recommended(Record):
     """Lower end of its 95 % interval."""
     chance_high: float | None = None
     """Upper end of it."""
-    expected_s: float
+    expected_s: Amount
     """Expected time to target where each miss is run again [s]."""
     expected_cost: float | None = Field(default=None, exclude_if=lambda cost: cost is None)
     """What that costs, of a search for the least cost: the lower, the better; else None."""

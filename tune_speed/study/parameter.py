@@ -1,10 +1,12 @@
 """One searched value: its range or choices, and when it plays a part."""
 
-import math
+import functools
+import json
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.yaml import TreePath, core_scalar
@@ -34,7 +36,23 @@ class Parameter:
 
     def is_active(self, params: Mapping[str, Any]) -> bool:
         """Returns whether the parameter is active among `params`."""
-        return all(name in params and params[name] == v for name, v in self.condition.items())
+        return all(name in params and same(params[name], v) for name, v in self.condition.items())
+
+    @functools.cached_property
+    def _positions(self) -> dict[str, int]:
+        return {_form(self.choices[i]): i for i in reversed(range(len(self.choices)))}
+
+    def position(self, value: Any) -> int:
+        """Returns the position of a choice, as it comes back from JSON, among the choices.
+
+        Raises: ValueError if it is not one of them.
+        """
+        if (position := self._positions.get(_form(value))) is not None:
+            return position
+        for position, choice in enumerate(self.choices):  # 64 is 64.0, but true is not 1.
+            if isinstance(choice, bool) == isinstance(value, bool) and choice == value:
+                return position
+        raise ValueError(f"must be {self.text()}, but got {shown(value)}")
 
     def values(self) -> "range | tuple[Scalar, ...] | None":
         """Returns all values in order; None for a float without `step`, which has too many."""
@@ -49,6 +67,11 @@ class Parameter:
         low, high, step = (Decimal(str(v)) for v in (self.low, self.high, self.step))
         return tuple(float(low + step * k) for k in range(int((high - low) / step) + 1))
 
+    @property
+    def as_text(self) -> "Parameter":
+        """The same with its choices as texts: equal for choices that a storage returned."""
+        return replace(self, choices=tuple(map(_form, self.choices)))
+
     def ends(self) -> tuple[Scalar, ...]:
         """Returns the outermost values: both ends of a range, or every choice."""
         if self.kind == "categorical":
@@ -61,11 +84,7 @@ class Parameter:
         Raises: ValueError if it is none of this parameter's values.
         """
         if self.kind == "categorical":
-            is_bool = isinstance(value, bool)  # True == 1, but they are different choices.
-            for choice in self.choices:
-                if choice == value and isinstance(choice, bool) == is_bool:
-                    return choice
-            raise ValueError(f"must be {self.text()}, but got {shown(value)}")
+            return self.choices[self.position(value)]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, but got {shown(value)}")
         if not self._holds(value):
@@ -89,6 +108,19 @@ class Parameter:
             return "one of " + ", ".join(map(shown, self.choices))
         step = f" in steps of {self.step}" if self.step is not None else ""
         return f"from {self.low} to {self.high}{step}{' (log)' if self.log else ''}"
+
+
+def _form(choice: Any) -> str:
+    """Returns what tells choices apart: as in JSON, a tuple is a list, and 1, 1.0, true differ."""
+    try:
+        return json.dumps(choice, sort_keys=True, default=repr)
+    except (TypeError, ValueError):  # A mapping whose keys are not text, or that holds itself.
+        return repr(choice)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Returns whether two values are the same choice."""
+    return one is other or _form(one) == _form(other)
 
 
 RANGE_KEYS = ("low", "high", "log", "step")
@@ -225,10 +257,11 @@ def _step_mistakes(low: float, high: float, step: float, path: TreePath) -> Iter
         yield Mistake((*path, "high"), must, given, f"Try high: {reached} or {reached + width}.")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether `value` is a finite number; true and false are none."""
-    # In Python bool is a subclass of int.
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # In Python bool is a subclass of int, and an int may be larger than any float.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
 
 
 def is_scalar(value: Any) -> bool:

@@ -62,7 +62,7 @@ class Column:
         """Returns the value, None where the record has none."""
         if self.of is not None:
             return self.of(record)
-        return self.of_run(record.runs[-1]) if self.of_run and record.runs else None
+        return self.of_run(record.runs[-1]) if self.of_run else None
 
     def text(self, value: Value) -> str:
         """Returns a value for people, `–` for None."""

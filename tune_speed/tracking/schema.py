@@ -417,7 +417,7 @@ def time_ms(text: str) -> int | None:
     """Returns a record's ISO 8601 time in ms since 1970, or None if it is none."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -68,4 +68,3 @@ def test_share_of_the_memory_needs_a_limit() -> None:
     share = COLUMNS["peak_memory_frac"]
     assert share.value(record(peak_memory_gib=3.0, memory_limit_gib=4.0)) == 0.75
     assert share.value(record(memory_limit_gib=None)) is None
-    assert share.value(make_record(runs=())) is None

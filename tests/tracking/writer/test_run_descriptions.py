@@ -177,7 +177,8 @@ def test_a_trial_says_its_metric_and_target_and_why_it_was_tried() -> None:
     text = html.unescape(descriptions.trial_note(record, run_id="a"))
     assert "**missed**; final accuracy 0.9500 (target: accuracy ≥ 0.9)." in text
     assert "Why it was tried: a guess." in text
-    nothing = descriptions.trial_note(make_record(runs=()), run_id="a")
+    bare = make_run().model_copy(update={"evaluations": ()})
+    nothing = descriptions.trial_note(make_record(runs=(bare,)), run_id="a")
     assert "**reached**; no evaluation" in nothing
     assert "Why" not in nothing
 

@@ -20,6 +20,7 @@ from tune_speed.study.settings import PriorFile
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.imported_trials import import_trials
 from tune_speed.tuning.driver.prior_trials import CarriedOver
+from tune_speed.tuning.policy.optuna_study import open_storage
 
 STUDY = """
 study: warm
@@ -100,6 +101,56 @@ def test_a_short_name_is_that_of_the_branch_that_was_chosen(
     file = tmp_path / "runs.csv"
     file.write_text("optimizer,lr,batch_size,accuracy\nsgd,0.1,64,0.98\nadamw,0.01,32,0.95\n")
     assert [trial.params for trial in imported(study, file).trials] == [SGD, ADAMW]
+
+
+WHOLE = {**SGD, "accuracy": 0.98, "note": "a\u2028b\x85c"}
+ROW = json.dumps(WHOLE, ensure_ascii=False)
+
+
+def test_lines_of_json_may_hold_any_text_and_any_number(study: StudyFile, tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(f"\ufeff{ROW}\r\n{ROW.replace('0.98', '9' * 400)}\n", encoding="utf-8")
+    found = imported(study, file)
+    assert [trial.params for trial in found.trials] == [SGD]
+    assert found.left_out == {"no accuracy (line 2)": 1}
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 100_000, '{"accuracy": ', "[]"])
+def test_a_line_that_cannot_be_read_is_named(study: StudyFile, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(f"{ROW}\n{text}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"runs\.jsonl.*line 2") as refused:
+        imported(study, file)
+    assert "\n" not in str(refused.value)
+
+
+HUGE = pa.DictionaryArray.from_arrays(pa.array([0] * 1000), ["x" * 1_000_000])
+TOO_MUCH = {
+    "rows": pa.table({"accuracy": pa.array([0.5] * 100_001)}),
+    "bytes": pa.table({"optimizer": HUGE, "accuracy": [0.5] * 1000}),
+    "year": pa.table({"accuracy": [0.5], "at": pa.array([10**15], pa.timestamp("s"))}),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_table_that_is_too_much_is_refused(study: StudyFile, tmp_path: Path, what: str) -> None:
+    file = tmp_path / "runs.parquet"
+    pq.write_table(TOO_MUCH[what], file)
+    assert file.stat().st_size < 100_000
+    with pytest.raises(ConfigError, match=r"runs\.parquet") as refused:
+        imported(study, file)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["nosuch://x", "mysql://me:secret@localhost/x", "sqlite:////"])
+def test_an_address_that_cannot_be_opened_is_refused_without_its_password(
+    study: StudyFile, address: str
+) -> None:
+    with pytest.raises(ConfigError, match=address.partition("://")[0]) as refused:
+        imported(study, address)
+    assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(ConfigError):  # As `search.storage`, too.
+        open_storage(address)
 
 
 def test_columns_of_other_names_are_said(study: StudyFile, tmp_path: Path) -> None:

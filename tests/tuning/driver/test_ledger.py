@@ -1,8 +1,11 @@
 """The ledger, on a real disk that is killed, damaged and full."""
 
 import errno
+import functools
 import json
+import math
 import multiprocessing
+import operator
 import os
 import resource
 import signal
@@ -45,6 +48,49 @@ def test_ledger_of_a_version_without_reasons_is_read(tmp_path: Path) -> None:
     with Ledger(tmp_path) as ledger:
         assert ledger.unfinished == (Proposal("t0000", {"epochs": 2}),)
         assert ledger.costs == {"t0000": None}
+
+
+STEP_TIME = {"key": "k", "step_s": 0.1, "low_s": 0.1, "high_s": 0.2, "num_steps": 9}
+STEP_TIME |= {"measured_in": "study/t0000", "reference_s": 0.1}
+CURVE = {"train_s": [1.0], "metric": [0.5]}
+PRIOR = {"params": {}, "status": "missed", "train_s": 1.0, "curve": CURVE, "same_times": True}
+PRIOR |= {"memory_ratio": None, "planned_s": None}
+DAMAGE: dict[str, tuple[str, Any]] = {
+    "no runs": ("runs", []),
+    "no evaluations": ("runs.0.evaluations", []),
+    "a time below 0": ("runs.0.evaluations.0.train_s", -1.0),
+    "a clock below 0": ("runs.0.clocks.train_s", -1.0),
+    "no time": ("runs.0.time_to_target_s", None),
+    "0 s": ("runs.0.time_to_target_s", 0.0),
+    "no number": ("runs.0.time_to_target_s", math.nan),
+    "without end": ("runs.0.clocks.wall_s", math.inf),
+    "a step time that is not there": ("runs.0.shape_steps", [[0, 10]]),
+    "a step of 0 s": ("step_times.0.step_s", 0.0),
+    "a reference of 0 s": ("windows.0.reference_s", 0.0),
+    "less than no steps": ("windows.0.num_steps", -1),
+    "an earlier time below 0": ("trials.0.train_s", -1.0),
+    "an earlier curve that is too short": ("trials.0.curve.metric", []),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_record_that_cannot_be_is_refused_with_file_and_line(damage: str, tmp_path: Path) -> None:
+    path, value = DAMAGE[damage]
+    record = make_record().model_dump(mode="json")
+    event = {"event": "finished", "record": record}
+    if not path.startswith("runs"):
+        timed = {"windows": [dict(STEP_TIME)], "step_times": [dict(STEP_TIME)]}
+        record = timed | {"study": "other", "trials": [{**PRIOR, "curve": dict(CURVE)}]}
+        event = record | {"event": "warm_start" if path.startswith("trials") else "timed"}
+    file = tmp_path / "ledger.jsonl"
+    file.write_text(f'{{"event": "study"}}\n{json.dumps(event)}\n')
+    with Ledger(tmp_path):
+        pass
+    *way, last = (int(name) if name.isdigit() else name for name in path.split("."))
+    functools.reduce(operator.getitem, way, record)[last] = value  # type: ignore[index]
+    file.write_text(f'{{"event": "study"}}\n{json.dumps(event)}\n')
+    with pytest.raises(StorageError, match=r"ledger\.jsonl:2"):
+        Ledger(tmp_path)
 
 
 def test_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:

@@ -98,6 +98,49 @@ def test_a_study_that_is_loaded_again_goes_on_as_it_would_have(tmp_path: Path) -
     assert copy.recommended(parted) == sampler.recommended(parted)
 
 
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ([64], [64, 64], [128, 64]),
+        ((64,), (64, 64)),
+        ({"a": 1}, {"a": (2,)}),
+        (math.nan, 1.0, 2.0),
+        (True, 1, "1"),
+    ],
+    ids=str,
+)
+def test_choices_are_known_by_position_also_as_a_journal_returns_them(
+    choices: Any, is_stored: bool, tmp_path: Path
+) -> None:
+    def run(trial: optuna.Trial) -> float:
+        chosen.append(repr(trial.suggest_categorical("k", choices)))
+        if chosen[-1] == repr(choices[0]):
+            trial.suggest_float("x", 0.0, 1.0)
+        trial.set_user_attr("train_s", 1.0)
+        trial.report(0.95, 1)
+        trial.should_prune()
+        return 0.95
+
+    chosen: list[str] = []
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal"))) if is_stored else None
+    sampler = TimeToTargetSampler(TARGET, num_trials=12, seed=0)
+    study = study_with(sampler, pruner=TimeToTargetPruner(), storage=journal)
+    study.optimize(run, n_trials=12)
+    assert set(chosen) == set(map(repr, choices))
+    found = sampler.recommended(study)
+    assert found is not None and found.runs > 1
+
+
+def test_a_study_that_searches_nothing_recommends_what_it_ran() -> None:
+    sampler = TimeToTargetSampler(TARGET, seed=0)
+    study = study_with(sampler)
+    study.optimize(lambda trial: 0.95 + 0.0 * trial.suggest_categorical("k", [1]), n_trials=4)
+    found = sampler.recommended(study)
+    assert found is not None and (found.runs, found.hits, found.params) == (4, 4, {"k": 1})
+
+
 def test_processes_over_one_storage_propose_different_trials_and_learn_of_each_other(
     tmp_path: Path,
 ) -> None:

@@ -139,6 +139,42 @@ def test_a_trial_that_failed_teaches_nothing() -> None:
     assert search.suggest("r1") is not None
 
 
+def runs_of(space: dict[str, Any], *, num_trials: int, mode: Any) -> list[dict[str, Any]]:
+    search = TimeToTargetSearch(TARGET, seed=0, num_trials=num_trials, mode=mode)
+    search.set_search_properties("accuracy", "max", space)
+    configs = []
+    while len(configs) < num_trials and isinstance(
+        config := search.suggest(f"r{len(configs)}"), dict
+    ):
+        for epoch in (1, 2, 3):
+            seconds = {"train_s": 0.1 * epoch, "time_total_s": 1.0}
+            result = {"accuracy": 0.32 * epoch, "training_iteration": epoch, **seconds}
+            search.on_trial_result(f"r{len(configs)}", result)
+        search.on_trial_complete(f"r{len(configs)}", result)
+        configs.append(config)
+    best = search.recommended()
+    assert best is not None and best.runs == configs.count(search.config_of(best.trial_id))
+    return configs
+
+
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+def test_a_tiny_space_is_run_until_the_recommended_one_has_four_runs(size: int, mode: Any) -> None:
+    space = {"lr": tune.choice([0.1 * k for k in range(size)])} if size else {"fixed": 1}
+    configs = runs_of(space, num_trials=20, mode=mode)
+    assert max(map(configs.count, configs)) == 4
+    assert 4 <= len(configs) <= max(4 * size, 4)
+    assert len(runs_of(space, num_trials=2, mode=mode)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
+def test_choices_may_be_lists_tuples_mappings_and_no_number() -> None:
+    choices = [[64], (64, 64), {"a": [1]}, float("nan"), True, 1, "1"]
+    found = runs_of({"n": {"k": tune.choice(choices)}}, num_trials=16, mode="fixed_length")
+    seen = {repr(each["n"]["k"]) for each in found}
+    assert len(found) == 7 + 3 and seen == set(map(repr, choices))
+
+
 def test_a_space_of_one_point_ends_when_it_was_tried() -> None:
     search = TimeToTargetSearch(TARGET, repeats=False)
     search.set_search_properties("accuracy", "max", {"lr": tune.choice([0.1])})

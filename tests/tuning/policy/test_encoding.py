@@ -13,6 +13,7 @@ from optuna.samplers import RandomSampler
 from spaces import TREE, TREES
 
 from tune_speed.study.file import load_study, shipped_files
+from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.samplers import quiet_study, suggest
@@ -34,6 +35,31 @@ def space_of(name: str) -> SearchSpace:
 
 def encoder_of(**tree: Any) -> Encoder:
     return Encoder(SearchSpace.from_tree(tree))
+
+
+MIXED = ([64], [64, 64], {"a": 1, "b": (2,)}, math.nan, None, True, 1, 1.0, "1", "true")
+
+
+def test_choices_of_any_kind_are_known_by_their_positions() -> None:
+    parameter = Parameter(name="x", kind="categorical", choices=MIXED)  # type: ignore[arg-type]
+    encoder = Encoder(SearchSpace(tree={}, parameters=(parameter,)))
+    every = encoder.params(midpoints(len(MIXED)))
+    assert [each["x"] for each in every] == list(MIXED)
+    # As a storage returns them: tuples as lists, another NaN, keys in another order.
+    again = [(64,), (64, 64), {"b": [2], "a": 1}, float("nan"), *MIXED[4:]]
+    units = [encoder.units({"x": value}) for value in again]
+    assert np.array(units) == pytest.approx(midpoints(len(MIXED)))
+    assert [encoder.key({"x": value}) for value in again] == list(map(encoder.key, every))
+    assert len(set(map(encoder.key, every))) == len(MIXED)
+    with pytest.raises(ValueError, match="one of"):
+        encoder.units({"x": [65]})
+
+
+@pytest.mark.parametrize("choices", [(math.nan, 1.0, 2.0), (1, 1.0, 1), (10**400, 1, 2)])
+def test_numbers_that_have_no_line_have_finite_coordinates(choices: Any) -> None:
+    parameter = Parameter(name="x", kind="categorical", choices=choices)
+    points = Encoder(SearchSpace(tree={}, parameters=(parameter,))).points(midpoints(3))
+    assert np.isfinite(points).all()
 
 
 def column(values: list[Any], name: str = "x") -> list[dict[str, Any]]:

@@ -54,6 +54,19 @@ def restored(**settings: Any) -> SeveralTargets:
     return policy
 
 
+def test_of_a_tiny_space_the_favourite_of_each_target_has_four_runs() -> None:
+    space = SearchSpace.from_tree({"epochs": {"choices": [6, 12]}})
+    options = {"space": space, "cost_of": cost_of, "seed": 0, "parts": Parts(audit_share=0.0)}
+    target = SearchTarget(0.9, "fixed_length", 100.0, (0.8,), (0.5, 0.5))
+    policy: Any = make_policy("time_to_target", target=target, **options)
+    ran = []
+    while (proposal := policy.ask()) is not None:
+        ran.append(proposal.params["epochs"])
+        policy.finish(proposal.trial_id, ended(len(ran), ran[-1])[1])
+    assert ran.count(6) >= 4 and ran.count(12) >= 4 and len(ran) <= 10
+    assert policy.favourites[0].runs >= 4 and policy.lower_favourites[0][0].runs >= 4
+
+
 def test_one_target_is_searched_as_ever() -> None:
     target = SearchTarget(0.9, "anytime", 100.0)
     alone = make_policy("time_to_target", space=SPACE, target=target, cost_of=cost_of, seed=0)

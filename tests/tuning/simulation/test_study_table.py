@@ -74,7 +74,7 @@ def test_no_run_is_planned_past_the_time_limit() -> None:
 
 
 def test_diverged_and_oom_trials_are_kept_as_such() -> None:
-    oom = make_record("t0006", Status.OOM, params={"lr": 0.2}, runs=())
+    oom = make_record("t0006", Status.OOM, params={"lr": 0.2})
     oom = oom.model_copy(update={"workload": FIVE[0].workload})
     made = table([*FIVE, trial(5, Status.DIVERGED), oom])
     assert [row["status"] for row in made.rows[5:]] == ["diverged", "oom"]

@@ -15,7 +15,6 @@ compared with ours, and fields that are not searched are taken to be the same.
 
 import csv
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,12 +22,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
+import pyarrow as pa
 import pyarrow.parquet as pq
+from optuna.exceptions import OptunaError
 from optuna.trial import TrialState
 from pydantic import ValidationError
 
 from tune_speed.core.errors import ConfigError, one_line
 from tune_speed.core.records import Status
+from tune_speed.core.redact import redact
+from tune_speed.study.parameter import is_number
 from tune_speed.study.settings import PriorFile
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.yaml import core_scalar
@@ -43,6 +46,11 @@ WHOLE = ("", "reached", "missed", "finished", "complete", "completed", "terminat
 """What tools call a run that went to its end."""
 MOST_LINES = 3
 """Rows that a reason names."""
+MOST_ROWS, MOST_BYTES = 100_000, 1 << 26
+"""Of a table, as it is in memory: a few bytes can encode any number of equal rows."""
+# What libraries raise of files and addresses that are not what they should be.
+PYTHONS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+DAMAGE = (*PYTHONS, RuntimeError, MemoryError, AssertionError, csv.Error, OptunaError)
 UNKNOWN_S = 1.0
 """What a run took whose time nobody says [s]: only shares of it count."""
 
@@ -92,15 +100,28 @@ def read_rows(given: PriorFile) -> Iterator[Row]:
     """
     path = Path(given.file)
     try:
+        if "://" not in given.file and not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
         if "://" in given.file or path.suffix not in TABLES:
-            yield from _optuna_rows(given)
+            rows = _optuna_rows(given)
         else:
-            yield from TABLES[path.suffix](path)
-    except (OSError, ValueError, KeyError, csv.Error, optuna.exceptions.OptunaError) as error:
+            _bound(path.stat().st_size, "bytes", MOST_BYTES)
+            rows = TABLES[path.suffix](path)
+        for number, row in enumerate(rows, start=1):
+            _bound(number, "rows", MOST_ROWS)
+            yield row
+    except DAMAGE as error:
+        why = one_line(str(error)).rstrip(".") or type(error).__name__
         raise ConfigError(
-            f"search.warm_start: {given.file} must be a readable {', '.join(TABLES)} file, or a"
-            f" journal or URL of an Optuna storage, but {one_line(str(error)) or type(error)}"
+            f"search.warm_start: {redact(given.file)} must be a readable {', '.join(TABLES)} file,"
+            f" or a journal or URL of an Optuna storage, but {why}. Correct it, export it again, or"
+            " leave it out."
         ) from error
+
+
+def _bound(count: int, what: str, most: int) -> None:
+    if count > most:
+        raise ValueError(f"it has more than {most:,} {what}")
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
@@ -118,10 +139,14 @@ def _typed(text: Any) -> Any:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        values = json.loads(line) if line.strip() else {}
+    # Not `splitlines`: JSON's texts may hold what it takes for the end of a line, such as U+2028.
+    for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), start=1):
+        try:
+            values = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number} cannot be read: {error}") from error
         if not isinstance(values, dict):
-            raise ValueError(f"line {number} is no object")
+            raise ValueError(f"line {number} is not an object")
         if values:
             yield Row(f"line {number}", {**values, **_flat(values)})
 
@@ -137,16 +162,29 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    for number, values in enumerate(pq.read_table(path).to_pylist(), start=1):
+    for number, values in enumerate(read_table(path).to_pylist(), start=1):
         yield Row(f"row {number}", values)
+
+
+def read_table(path: Path) -> pa.Table:
+    """Returns a Parquet file's table. Raises: ValueError if it is too large; Arrow's errors."""
+    batches: list[pa.RecordBatch] = []
+    with pq.ParquetFile(path) as file:
+        about, size = file.metadata, 0
+        _bound(about.num_rows, "rows", MOST_ROWS)
+        groups = map(about.row_group, range(about.num_row_groups))
+        _bound(sum(group.total_byte_size for group in groups), "bytes", MOST_BYTES)
+        for batch in file.iter_batches(batch_size=8):
+            size += batch.nbytes
+            _bound(size, "bytes", MOST_BYTES)
+            batches.append(batch)
+        return pa.Table.from_batches(batches, file.schema_arrow)
 
 
 TABLES = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
 
 
 def _optuna_rows(given: PriorFile) -> Iterator[Row]:
-    if "://" not in given.file and not Path(given.file).is_file():
-        raise FileNotFoundError(f"there is no file {given.file}")
     storage = open_storage(given.file)
     assert storage is not None
     study = optuna.load_study(study_name=given.study, storage=storage)
@@ -177,7 +215,7 @@ class _Reader:
         """Returns the trial, or why there is none."""
         ended = str(self._value(row, "status", ("status", "state", "State")) or "").lower()
         if ended not in WHOLE:
-            return f"a run that is {ended}"
+            return one_line(f"a run that is {ended}")
         metric = self.metric(row)
         if metric is None:
             return f"no {self._workload.target.metric}"
@@ -224,5 +262,4 @@ class _Reader:
 
 
 def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    return float(value) if is_number(value) else None

@@ -247,4 +247,7 @@ def prior_from_json(fields: Mapping[str, Any]) -> PriorTrial:
         fields["memory_ratio"],
         fields["planned_s"],
     )
+    clock_s = np.array([outcome.train_s, *outcome.curve.train_s])
+    if len(metric) + 1 != len(clock_s) or not ((clock_s >= 0) & (clock_s < math.inf)).all():
+        raise ValueError("a trial must have a time of 0 or more for each metric")
     return PriorTrial(dict(fields["params"]), outcome, bool(fields["same_times"]))

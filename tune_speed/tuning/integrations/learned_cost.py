@@ -66,7 +66,8 @@ class LearnedCost:
         for parameter in self._parameters:
             value = params.get(parameter.name)
             if parameter.kind == "categorical":
-                row += [float(parameter.name in params and value == c) for c in parameter.choices]
+                chosen = parameter.position(value) if parameter.name in params else None
+                row += [float(position == chosen) for position in range(len(parameter.choices))]
             else:
                 row.append(0.0 if value is None else _place(parameter, float(value)))
         return np.array(row)

@@ -19,7 +19,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from tune_speed.core.records import Recommended, Status
-from tune_speed.study.parameter import Parameter
+from tune_speed.study.parameter import Parameter, same
 from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy
 from tune_speed.tuning.policy.base import Outcome, Proposal
 from tune_speed.tuning.policy.curve import Curve, FloatArray
@@ -92,7 +92,7 @@ class ObservedStudy:
                     params[parameter.name] = parameter.read(trial.params[parameter.name])
                 except ValueError:
                     return None
-        return params or None
+        return params if params or not self.parameters else None
 
     def _outcome(self, trial: FrozenTrial) -> Outcome:
         if trial.state == TrialState.FAIL:
@@ -135,7 +135,7 @@ def space_of(
         chosen[name] = _condition(name, earlier, ended) if counts[name] < len(ended) else {}
         for other in list(chosen[name]):
             chosen[name] = {**chosen[other], **chosen[name]}
-    return tuple(_parameter(name, distributions[name], chosen[name]) for name in names)
+    return tuple(parameter_of(name, distributions[name], chosen[name]) for name in names)
 
 
 def _condition(
@@ -146,23 +146,20 @@ def _condition(
         if other not in having[0].params:
             continue
         value = having[0].params[other]
-        if all((name in t.params) == _has(t, other, value) for t in trials):
+        chosen = (other in t.params and same(t.params[other], value) for t in trials)
+        if all((name in t.params) == has for t, has in zip(trials, chosen, strict=True)):
             return {other: value}
     return {}
-
-
-def _has(trial: FrozenTrial, name: str, value: Any) -> bool:
-    given = trial.params.get(name)
-    return name in trial.params and given == value and type(given) is type(value)
 
 
 def _is_choice(distribution: BaseDistribution) -> bool:
     return isinstance(distribution, CategoricalDistribution)
 
 
-def _parameter(
+def parameter_of(
     name: str, distribution: BaseDistribution, condition: Mapping[str, Any]
 ) -> Parameter:
+    """Returns the parameter of a distribution."""
     if isinstance(distribution, CategoricalDistribution):
         choices = tuple(distribution.choices)
         return Parameter(name=name, kind="categorical", choices=choices, condition=condition)

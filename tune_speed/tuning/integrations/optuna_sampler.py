@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,7 +16,12 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tuning.integrations.learning_policy import Goal, PredictedCost
-from tune_speed.tuning.integrations.observed_study import TRAIN_S, ObservedStudy, space_of
+from tune_speed.tuning.integrations.observed_study import (
+    TRAIN_S,
+    ObservedStudy,
+    parameter_of,
+    space_of,
+)
 from tune_speed.tuning.policy.base import trial_number
 from tune_speed.tuning.policy.curve import Mode
 
@@ -98,35 +103,49 @@ class TimeToTargetSampler(BaseSampler):
             repeats=repeats,
             seed=seed,
         )
-        self._observed: dict[str, ObservedStudy] = {}
-        self._lock = threading.RLock()
+        self._begin()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_goal": self._goal}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._goal, self._observed, self._lock = state["_goal"], {}, threading.RLock()
+        self._goal = state["_goal"]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._observed: dict[str, ObservedStudy] = {}
+        self._planned: dict[tuple[str, int], dict[str, Any]] = {}
+        """What the policy proposed for a trial, of choices that storages may return changed."""
+        self._lock = threading.RLock()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Returns all that trials of the study asked for, with the latest ranges."""
+        """Returns all that trials of the study asked for, with the latest ranges.
+
+        Not choices such as tuples: storages return lists, which Optuna takes for others.
+        """
         self._raise_error_if_multi_objective(study)
-        return _asked_for(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
+        changed = (list, tuple, dict)
+        return {
+            name: each
+            for name, each in _asked_before(study, trial).items()
+            if not any(isinstance(choice, changed) for choice in getattr(each, "choices", ()))
+        }
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Returns the policy's proposal, or random values where it has none left to try."""
         self._raise_error_if_multi_objective(study)
-        if not search_space:
+        space = _asked_before(study, trial)
+        if not space:
             return {}
         with self._lock:
-            params = self._updated(study, trial, search_space).ask(trial.number)
-        return params or {
-            name: self.sample_independent(study, trial, name, each)
-            for name, each in search_space.items()
-        }
+            params = self._updated(study, trial, space).ask(trial.number)
+        if set(params) - set(search_space):
+            self._planned[study.study_name, trial.number] = params
+        return {name: value for name, value in params.items() if name in search_space}
 
     def sample_independent(
         self,
@@ -137,11 +156,18 @@ class TimeToTargetSampler(BaseSampler):
     ) -> Any:
         """Returns a random value: of the first trial, and of what none asked for before."""
         self._raise_error_if_multi_objective(study)
+        with suppress(KeyError, ValueError):
+            value = self._planned[study.study_name, trial.number][param_name]
+            return parameter_of(param_name, param_distribution, {}).read(value)
         # The trial's own seed, so that processes that share a study draw different ones.
         seed = crc32(f"{self._goal.seed} {trial.number} {param_name}".encode())
         return RandomSampler(seed=seed).sample_independent(
             study, trial, param_name, param_distribution
         )
+
+    def after_trial(self, study: Study, trial: FrozenTrial, *_: Any) -> None:
+        """Forgets what was proposed for the trial."""
+        self._planned.pop((study.study_name, trial.number), None)
 
     def stop_reason(self, study: Study, trial: FrozenTrial) -> str | None:
         """Returns why a running trial cannot win, or None; what `TimeToTargetPruner` asks."""
@@ -180,7 +206,9 @@ class TimeToTargetSampler(BaseSampler):
         self, study: Study, space: Mapping[str, BaseDistribution], trials: list[FrozenTrial]
     ) -> ObservedStudy:
         parameters, known = space_of(space, trials), self._observed.get(study.study_name)
-        if known is None or known.parameters != parameters:
+        if known is None or [p.as_text for p in known.parameters] != [
+            p.as_text for p in parameters
+        ]:
             known = self._observed[study.study_name] = ObservedStudy(self._goal, parameters)
         known.update(trials)
         return known
@@ -190,6 +218,10 @@ def _asked_for(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
     """Returns all that trials asked for, with the latest ranges; not what has one value only."""
     found = {name: each for trial in trials for name, each in trial.distributions.items()}
     return {name: each for name, each in found.items() if not each.single()}
+
+
+def _asked_before(study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    return _asked_for(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
 
 
 class TimeToTargetPruner(BasePruner):

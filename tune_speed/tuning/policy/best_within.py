@@ -18,7 +18,6 @@ import numpy as np
 
 from tune_speed.core.records import Recommended
 from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective
-from tune_speed.tuning.policy.base import params_key
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import metric_at
 from tune_speed.tuning.policy.history import Known, Trial
@@ -73,7 +72,7 @@ class BestWithin(TimeToTarget):
         return f"gain: {candidate.chance:.0%} likely to end better than any so far{at}"
 
     def _reason_again(self, params: Mapping[str, Any]) -> str:
-        runs = self._history.configurations()[params_key(params)]
+        runs = self._history.runs_of(params)
         return f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration"
 
 

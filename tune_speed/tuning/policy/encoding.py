@@ -15,14 +15,14 @@ An inactive parameter lies in the middle of its range.
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import compress, count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tune_speed.study.parameter import Parameter, Scalar
+from tune_speed.study.parameter import Parameter, Scalar, is_number
 from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.base import ParamsKey
 from tune_speed.tuning.policy.curve import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -58,6 +58,11 @@ class Encoder:
             if parameter.name in params:
                 units[i] = axis.unit(params[parameter.name])
         return units
+
+    def key(self, params: Mapping[str, Any]) -> ParamsKey:
+        """Returns a configuration as a key of a dict; choices are known by their positions."""
+        axes = zip(self.parameters, self._axes, strict=True)
+        return tuple((p.name, axis.key(params[p.name])) for p, axis in axes if p.name in params)
 
     def params(self, units: FloatArray) -> list[dict[str, Any]]:
         """Returns the configurations at units (N, P)."""
@@ -124,6 +129,9 @@ class _Range:
     def index(self, value: Scalar) -> float:
         raise AssertionError("conditions depend on choices only")
 
+    def key(self, value: Any) -> Any:
+        return value
+
     def unit(self, value: Any) -> float:
         if self._to == self._from:
             return UNUSED
@@ -150,16 +158,16 @@ class _Choices:
     """A categorical; snapped values are positions among its choices."""
 
     def __init__(self, parameter: Parameter) -> None:
-        self._choices = parameter.choices
+        self._choices, self._parameter = parameter.choices, parameter
         numbers = _spaced(parameter.choices)
         one_hot = np.eye(len(parameter.choices)) / math.sqrt(2)
         self._coordinates = one_hot if numbers is None else numbers[:, None]
         self.width = self._coordinates.shape[1]
 
     def index(self, value: Scalar) -> float:
-        is_bool = isinstance(value, bool)  # True == 1, but they are different choices.
-        same = (c == value and isinstance(c, bool) == is_bool for c in self._choices)
-        return float(next(compress(count(), same)))
+        return float(self._parameter.position(value))
+
+    key = index
 
     def unit(self, value: Any) -> float:
         return (self.index(value) + 0.5) / len(self._choices)
@@ -179,11 +187,11 @@ class _Choices:
 def _spaced(choices: Sequence[Scalar]) -> FloatArray | None:
     """Returns where at least three numbers lie on a line, in [0, 1]; None for other choices."""
     # Between two choices there is nothing to interpolate.
-    numbers = [float(c) for c in choices if isinstance(c, int | float) and not isinstance(c, bool)]
+    numbers = [float(c) for c in choices if is_number(c)]
     if len(numbers) != len(choices) or len(numbers) < 3:
         return None
     values = np.array(numbers)
     if values.min() > 0 and values.max() / values.min() >= LOG_FACTOR:
         values = np.log(values)
-    spaced: FloatArray = (values - values.min()) / (values.max() - values.min())
+    spaced: FloatArray = (values - values.min()) / (values.max() - values.min() or 1.0)
     return spaced

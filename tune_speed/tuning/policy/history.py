@@ -184,23 +184,23 @@ class History:
     def count(self, proposal: Proposal) -> None:
         """Counts a proposal, so that neither its number nor its configuration is proposed again."""
         number = base.trial_number(proposal.trial_id)
-        self._tried.setdefault(base.params_key(proposal.params), set()).add(number)
+        self._tried.setdefault(self.encoder.key(proposal.params), set()).add(number)
         self.num_proposed = max(self.num_proposed, number + 1)
 
     def was_tried(self, params: Mapping[str, Any]) -> bool:
         """Returns whether a configuration was proposed before."""
-        return base.params_key(params) in self._tried
+        return self.encoder.key(params) in self._tried
 
     def times_tried(self, params: Mapping[str, Any]) -> int:
         """Returns how many trials of a configuration were proposed."""
-        return len(self._tried.get(base.params_key(params), ()))
+        return len(self._tried.get(self.encoder.key(params), ()))
 
     def begin(self, proposal: Proposal) -> None:
         """Adds a trial that starts."""
         self.count(proposal)
         number = base.trial_number(proposal.trial_id)
         trial = self._trial(number, proposal)
-        trial.again = min(self._tried[base.params_key(proposal.params)]) < number
+        trial.again = min(self._tried[self.encoder.key(proposal.params)]) < number
         self.running[proposal.trial_id] = trial
 
     def finish(self, trial_id: str, outcome: Outcome) -> Trial:
@@ -256,9 +256,9 @@ class History:
 
         Half of what stays is the best, a quarter the newest, and a quarter of every quality.
         """
-        own = _by_params(self.finished)
+        own = self._by_params(self.finished)
         best = sorted(own.values(), key=self._promise, reverse=True)
-        newest = [own[base.params_key(trial.proposal.params)] for trial in self.finished[::-1]]
+        newest = [own[self.encoder.key(trial.proposal.params)] for trial in self.finished[::-1]]
         quarter = max(self._most_trials // 4, 1)
         evenly = best[:: max(len(best) // quarter, 1)]
         for limit, runs in ((2 * quarter, best), (3 * quarter, newest), (4 * quarter, evenly)):
@@ -332,8 +332,18 @@ class History:
         Where the length is free, one that was run again and stopped counts: it took too long.
         """
         if self._configurations is None:
-            self._configurations = _by_params(filter(self._is_run, self.finished))
+            self._configurations = self._by_params(filter(self._is_run, self.finished))
         return self._configurations
+
+    def runs_of(self, params: Mapping[str, Any]) -> list[Trial]:
+        """Returns those of one configuration."""
+        return self.configurations()[self.encoder.key(params)]
+
+    def _by_params(self, trials: Iterable[Trial]) -> dict[base.ParamsKey, list[Trial]]:
+        found: dict[base.ParamsKey, list[Trial]] = {}
+        for trial in trials:
+            found.setdefault(self.encoder.key(trial.proposal.params), []).append(trial)
+        return found
 
     def _is_run(self, trial: Trial) -> bool:
         status = trial.outcome and trial.outcome.status
@@ -403,13 +413,6 @@ class History:
             ranks=np.array(list(map(self._rank, outcomes, distances.max(axis=1)))),
             fits=np.array([o.status != Status.OOM or not memory for o in outcomes], dtype=bool),
         )
-
-
-def _by_params(trials: Iterable[Trial]) -> dict[base.ParamsKey, list[Trial]]:
-    found: dict[base.ParamsKey, list[Trial]] = {}
-    for trial in trials:
-        found.setdefault(base.params_key(trial.proposal.params), []).append(trial)
-    return found
 
 
 def _spent_s(trial: Trial) -> float:

@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages import BaseStorage, JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
 
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, first_line
 from tune_speed.core.records import Status
+from tune_speed.core.redact import redact
 from tune_speed.study.settings import JOURNALS
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import samplers
@@ -186,10 +188,10 @@ class OptunaStudy:
         return {"gap": self._gap(outcome, y), "memory": memory}
 
 
-def open_storage(storage: str | None) -> BaseStorage | str | None:
-    """Returns a storage for Optuna. Raises: ConfigError if the file is no journal."""
+def open_storage(storage: str | None) -> BaseStorage | None:
+    """Returns a storage for Optuna. Raises: ConfigError if it is neither journal nor database."""
     if storage is None or "://" in storage:
-        return storage
+        return _database(storage) if storage else None
     # Optuna appends to any file, and a study file may name any.
     path = Path(storage)
     try:
@@ -207,6 +209,19 @@ def open_storage(storage: str | None) -> BaseStorage | str | None:
             " Name another file, such as searches.journal."
         )
     return JournalStorage(JournalFileBackend(storage))
+
+
+def _database(url: str) -> BaseStorage:
+    try:
+        return get_storage(url)
+    except ImportError as error:
+        why = f"its driver is not installed ({first_line(error.__context__ or error)})"
+    except (ValueError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        why = first_line(error)
+    raise ConfigError(
+        f"{redact(url)} must be a database that Optuna can open, but {redact(why)}. Install the"
+        " driver, correct the address, or take a journal file, such as searches.journal."
+    )
 
 
 def _as_json(outcome: Outcome) -> str:

@@ -146,6 +146,11 @@ class SeveralTargets(TimeToTarget):
                 return choice
         return None
 
+    def _choose(self, rng: np.random.Generator) -> Choice | None:
+        """See `TimeToTarget`; with nothing new left, a lower target's favourite is run again."""
+        again = (each._favourite_again() for each in self._lower if self._parts.repeats)
+        return super()._choose(rng) or next(filter(None, again), None)
+
     def _other_aims(self, *, only_again: bool) -> Sequence[Aim]:
         weighed = zip(self._lower, self._target.weights[1:], strict=True)
         found = (each._aim(only_again=only_again, weight=weight) for each, weight in weighed)

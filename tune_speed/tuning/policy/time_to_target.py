@@ -303,11 +303,18 @@ class TimeToTarget:
         return Proposal(trial_id, *choice)
 
     def _choose(self, rng: np.random.Generator) -> Choice | None:
-        number, parts, history = self._history.num_proposed, self._parts, self._history
         if self._points:
             point = self._filled(self._points.pop(0))
-            if not history.was_tried(point):
+            if not self._history.was_tried(point):
                 return point, POINT
+        choice = self._something_new(rng)
+        if choice is None and self._parts.repeats:
+            # A favourite that nothing can beat may have been run once.
+            choice = self._by_acquisition(rng, only_again=True) or self._favourite_again()
+        return choice
+
+    def _something_new(self, rng: np.random.Generator) -> Choice | None:
+        number, parts, history = self._history.num_proposed, self._parts, self._history
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
         is_costly = history.spent_s >= parts.start_runs * history.longest_s()
@@ -317,11 +324,7 @@ class TimeToTarget:
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, "exploration: spread evenly")
         choice = self._by_acquisition(rng)
-        choice = choice or self._evenly(rng, "spread evenly: the model sees no chance")
-        if choice is None and parts.repeats:
-            # A favourite that nothing can beat may have been run once.
-            choice = self._by_acquisition(rng, only_again=True) or self._favourite_again()
-        return choice
+        return choice or self._evenly(rng, "spread evenly: the model sees no chance")
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
@@ -450,10 +453,11 @@ class TimeToTarget:
                 )
             self._known = number, model
             history.favourites, self._tried, known = (), [], history.known()
-            if known and not history.knows_length:
-                history.favourites = _by_their_runs(known)
-            elif known and model is not None:
+            if known and history.knows_length and model is not None:
                 history.favourites = self._by_the_model(model, known)
+            elif known and not history.target.best:
+                favourites = _by_their_runs(known)
+                history.favourites = favourites[:1] if history.knows_length else favourites
 
     def _by_the_model(self, model: Model, known: Sequence[Known]) -> tuple[Recommended, ...]:
         runs = list(self._history.configurations().values())
@@ -496,7 +500,7 @@ class TimeToTarget:
         return expected, mean[:, 0], sd, costs
 
     def _reason_again(self, params: Mapping[str, Any]) -> str:
-        runs = self._history.configurations()[base.params_key(params)]
+        runs = self._history.runs_of(params)
         hits = sum(trial.met for trial in runs)
         return (
             f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration, which met"

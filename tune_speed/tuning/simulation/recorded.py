@@ -31,6 +31,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
+from tune_speed.tuning.driver.imported_trials import read_table
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
 from tune_speed.tuning.policy.encoding import LOG_FACTOR, UNUSED
 from tune_speed.tuning.simulation.noisy import truth_of
@@ -223,7 +224,7 @@ def _read(path: Path) -> tuple[Any, Description, SearchSpace]:
     if not path.is_file():
         raise ConfigError(f"{path} must be a recorded benchmark, but there is no such file.")
     try:
-        table = pq.read_table(path)
+        table = read_table(path)
         text = (table.schema.metadata or {})[METADATA]
         description = Description.model_validate_json(text)
         space = SearchSpace.from_tree(description.space)
@@ -234,7 +235,7 @@ def _read(path: Path) -> tuple[Any, Description, SearchSpace]:
         raise _unusable(path, f"its metadata: {wrong}") from error
     except ConfigError as error:
         raise _unusable(path, f"its search space: {error}") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _unusable(path, f"it cannot be read as Parquet: {error}") from error
     missing = [n for n in SCHEMA.names if n not in table.column_names and n not in OPTIONAL]
     if missing:
@@ -274,7 +275,11 @@ def _curve(row: Mapping[str, Any], *, diverged: bool) -> Curve:
     metric = np.array(row["metric"], dtype=float)
     if not len(train_s) or len(train_s) != len(metric):
         raise ValueError(f"{len(train_s)} of `train_s` and {len(metric)} of `metric`")
-    if train_s[0] < 0 or not (np.diff(train_s) > 0).all() or not np.isfinite(train_s).all():
+    if (
+        not 0 <= train_s[0] <= train_s[-1] > 0
+        or not (np.diff(train_s) > 0).all()
+        or not np.isfinite(train_s).all()
+    ):
         raise ValueError("`train_s` must increase")
     if diverged:
         metric[-1] = math.nan

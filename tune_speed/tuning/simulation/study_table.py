@@ -88,8 +88,7 @@ def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
 def _evaluations(record: TrialRecord) -> list[Evaluation]:
     """Returns the evaluations of the last run, that of the untrained model left out."""
     metric = target_of(record.workload).metric
-    seen = record.runs[-1].evaluations if record.runs else ()
-    return [e for e in seen if e.step and e.value(metric) is not None]
+    return [e for e in record.runs[-1].evaluations if e.step and e.value(metric) is not None]
 
 
 def _row(record: TrialRecord) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def _row(record: TrialRecord) -> dict[str, Any]:
         "train_s": [e.train_s for e in evaluations],
         "metric": [target.score(e.value(target.metric) or 0.0) for e in evaluations],
         "status": STATUSES.get(record.status, DONE),
-        "seed": record.runs[-1].seed if record.runs else 0,
+        "seed": record.runs[-1].seed,
         "planned_s": planned_s,
     }
 
