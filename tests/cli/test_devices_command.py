@@ -1,7 +1,6 @@
 """Several devices, as a user runs them: `tune-speed train` and `tune-speed search`."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -158,41 +157,3 @@ def test_ranks_learn_on_the_cluster_what_they_learn_without_it(searched: Any) ->
     for ours, theirs in zip(there.evaluations, here.evaluations, strict=False):
         assert (ours.step, ours.accuracy) == (theirs.step, theirs.accuracy)
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-
-
-def test_least_cost_is_sought_once_a_price_is_known(
-    tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On one machine two devices share what one has: they cost more."""
-    monkeypatch.setenv("TUNE_SPEED_CACHE", str(session_cache))
-    prices = tmp_path / "prices.yaml"
-    changes = (
-        "goal={minimise: cost}",
-        "recipe.devices={choices: [1, 2]}",
-        "recipe.optimizer.sgd.lr={low: 0.1, high: 0.2}",
-        "recipe.epochs=4",
-        "search.points_to_evaluate=[{devices: 2}, {devices: 1}]",
-        "search.policy=time_to_target",
-        "search.trials=3",
-        "search.concurrent=1",
-        "workload.target.value=0.4",
-    )
-    refused = search_on_two_cpus(tmp_path, *changes, TUNE_SPEED_PRICES=str(prices))
-    _, err = refused.communicate(timeout=WAIT_S)
-    assert refused.returncode == 2 and str(prices) in err, err
-    (device,) = re.findall(r"an hour of (cpu .*\)), as", err)
-    prices.write_text(f'"{device}": 3.6\n')
-    process = search_on_two_cpus(tmp_path, *changes, TUNE_SPEED_PRICES=str(prices))
-    out, err = process.communicate(timeout=500)
-    assert process.returncode == 0, err
-    assert "Ranked by expected cost" in out and "expected cost" in out.split("recommended:")[1]
-    records = {record["trial_id"]: record for record in finished(tmp_path)}
-    money = {
-        name: each["runs"][0]["time_to_target_s"] * each["recipe"]["devices"]
-        for name, each in records.items()
-        if each["status"] == "reached"
-    }
-    cheapest = min(money, key=lambda name: money[name])
-    (best,) = re.findall(r"recommended:  (t\d+):", out)
-    devices = [records[name]["recipe"]["devices"] for name in (best, cheapest)]
-    assert devices[0] == devices[1]

@@ -19,7 +19,6 @@ def make_view(
     left_s: Callable[[], float | None] = lambda: None,
     is_terminal: bool = False,
     is_verbose: bool = False,
-    by_cost: bool = False,
     width: int = 200,
 ) -> tuple[LiveView, io.StringIO]:
     out = io.StringIO()
@@ -32,7 +31,6 @@ def make_view(
         time_left_s=left_s,
         target=target,
         is_verbose=is_verbose,
-        by_cost=by_cost,
     )
     return view, out
 
@@ -66,26 +64,6 @@ def test_standing_names_the_best_so_far() -> None:
     assert "best 1.50 s (t0001)" in view.standing()
     marked = [line[:5] for line in out.getvalue().splitlines() if "best so far" in line]
     assert marked == ["t0000", "t0001"]
-
-
-def test_where_the_least_cost_is_sought_the_best_is_the_cheapest() -> None:
-    """At 3.6 an hour for each device these cost 0.003, 0.0036 and 0.0024."""
-    devices = ("2 x H200", "4 x H200", "H200")
-    trials = [
-        make_record(f"t000{number}", time_s=time_s, device=device)
-        for number, (time_s, device) in enumerate(zip([1.5, 0.9, 2.4], devices, strict=True))
-    ]
-    trials = [each.model_copy(update={"prices": {"H200": 3.6}}) for each in trials]
-    for by_cost, best in (
-        (True, "best cost 0.0024, 2.40 s (t0002)"),
-        (False, "best 0.90 s (t0001"),
-    ):
-        view, out = make_view(by_cost=by_cost, finished=trials[:1])
-        for each in trials[1:]:
-            view.trial_finished(record=each)
-        assert best in view.standing()
-        marked = [line[:5] for line in out.getvalue().splitlines() if "best so far" in line]
-        assert marked == [best[-6:-1] if by_cost else "t0001"]
 
 
 def test_trials_of_an_earlier_session_count() -> None:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import RecordedRecipe, with_present_names
-from tune_speed.core.text import counted, significant
+from tune_speed.core.text import counted
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -443,19 +443,12 @@ class Recommended(Record):
     """Upper end of it."""
     expected_s: float
     """Expected time to target where each miss is run again [s]."""
-    expected_cost: float | None = Field(default=None, exclude_if=lambda cost: cost is None)
-    """What that costs, of a search for the least cost: the lower, the better; else None."""
     metric: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Expected metric of another run, where the best is sought within a time; else None."""
     metric_low: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Lower end of its 95 % interval."""
     metric_high: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Upper end of it."""
-
-    @property
-    def expected(self) -> float:
-        """By what the search that says it orders its favourites: expected cost, or time [s]."""
-        return self.expected_s if self.expected_cost is None else self.expected_cost
 
     def of_scores(self, metric_of: Callable[[float], float]) -> "Recommended":
         """Returns it with the metric itself, where a policy told its scores (`Target.score`)."""
@@ -485,5 +478,4 @@ class Recommended(Record):
             )
         chance = f", another does with {self.chance_text}" if self.chance_text else ""
         met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
-        cost = f", expected cost {significant(self.expected_cost)}" if self.expected_cost else ""
-        return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s{cost}"
+        return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

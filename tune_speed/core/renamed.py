@@ -1,7 +1,7 @@
-"""Entries of tables that earlier versions called otherwise, for records that hold the old names."""
+"""Names of earlier versions: what has another name now, and what has left the package."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator
 
@@ -10,6 +10,29 @@ from pydantic import AfterValidator
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "lr_schedule": {"drop_on_stall": "reduce_on_plateau", "step_drops": "multi_step"},
 }
+
+
+class Left(NamedTuple):
+    """A setting of a study file that has left the package."""
+
+    path: str
+    instead: str
+    """What to do in its place."""
+    value: Any = None
+    """Its value that has left; None: any."""
+
+
+LEFT = (
+    Left(
+        "goal",
+        "Search for the least time, and order what was found with `leaderboard --sort cost`.",
+        {"minimise": "cost"},
+    ),
+    Left(
+        "search.resources.device_types",
+        "Search once for each `device_type`, and order the results with `leaderboard --sort cost`.",
+    ),
+)
 
 PRESENT = {old: new for names in RENAMED.values() for old, new in names.items()}
 """Present name of each entry by its former one."""

@@ -34,14 +34,12 @@ class LiveView:
         finished: list[TrialRecord],
         time_left_s: Callable[[], float | None],
         target: Target,
-        by_cost: bool = False,
         is_verbose: bool = False,
     ) -> None:
         """Takes note of trials that have finished already.
 
-        `target` has the metric that running trials show. `by_cost`: the best is the cheapest, not
-        the fastest. `is_verbose`: the lines of a terminal say why trials were proposed and ended
-        too, as they do without one.
+        `target` has the metric that running trials show. `is_verbose`: the lines of a terminal say
+        why trials were proposed and ended too, as they do without one.
         """
         self.console, self.trials = console, trials
         self._time_left_s, self._target = time_left_s, target
@@ -49,8 +47,7 @@ class LiveView:
         self._counts = Counter(map(ended_as, finished))
         self._running: dict[str, tuple[Evaluation | None, str]] = {}
         """The last evaluation of each running trial, and what was chosen for it."""
-        self._by_cost = by_cost
-        self._best = fastest(filter(self._is_aimed, finished), by_cost=by_cost)
+        self._best = fastest(filter(self._is_aimed, finished))
         self._finished, self._outlook = list(finished), Outlook.of(finished, target)
         self._started = time.monotonic()
         self._num_before = len(finished)
@@ -145,7 +142,7 @@ class LiveView:
         self._running.pop(record.trial_id, None)
         self._counts[ended_as(record)] += 1
         candidates = (self._best, *filter(self._is_aimed, [record]))
-        self._best = fastest(filter(None, candidates), by_cost=self._by_cost)
+        self._best = fastest(filter(None, candidates))
         self._finished.append(record)
         self._outlook = Outlook.of(self._finished, self._target)
         is_best = self._best is record
@@ -168,7 +165,7 @@ class LiveView:
 
     def _best_text(self) -> str:
         assert self._best is not None
-        return f"best {result_text(self._best, by_cost=self._by_cost)} ({self._best.trial_id})"
+        return f"best {result_text(self._best)} ({self._best.trial_id})"
 
     def _progress(self, evaluation: Evaluation | None) -> tuple[str, str]:
         """Returns the metric, and how far the trial is."""

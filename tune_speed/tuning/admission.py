@@ -21,6 +21,7 @@ from tune_speed.core.version import __version__
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import StudyFile
+from tune_speed.study.mistake import left_mistakes
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
 from tune_speed.training.workload import Workload
@@ -50,6 +51,7 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
             )
         return
     place, folder = str(ledger.folder), ledger.folder
+    _refuse_left(study.name, folder)
     _refuse_other(ledger.header, study, workload_hash=workload_hash, place=place, folder=folder)
     if not resume and ledger.proposals:
         raise ConfigError(
@@ -88,6 +90,19 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
             (whole / name).replace(folder / name)
         shutil.rmtree(whole)
     return len(found.records)
+
+
+def _refuse_left(name: str, folder: Path) -> None:
+    """Raises a ConfigError if a study was begun with a setting that this version no longer has."""
+    try:
+        begun = read_yaml(folder / "study.yaml")
+    except ConfigError:
+        return
+    for mistake in left_mistakes(begun):
+        raise ConfigError(
+            f"study {name} cannot go on: {mistake.problem(begun)} Its trials may be learned from:"
+            f" begin another with --set study=NAME --set search.warm_start=[{name}]."
+        )
 
 
 def _refuse_other(

@@ -10,7 +10,6 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policy.base import CostOf, Policy, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
-from tune_speed.tuning.policy.cost_clock import CostClock, Rates
 from tune_speed.tuning.policy.several_targets import SeveralTargets
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
@@ -22,19 +21,12 @@ def make_policy(
     target: SearchTarget,
     cost_of: CostOf,
     seed: int,
-    rates: Rates | None = None,
     **ours: Any,
 ) -> Policy:
     """Returns a new policy of that name; `ours` are further arguments of `TimeToTarget`.
 
-    With `rates` the least cost to the target is sought, not the least time.
-
     Raises: ConfigError if there is no policy of that name.
     """
-    if rates is not None:
-        prior = ours.pop("prior_trials", ())
-        make = partial(make_policy, name, space=space, seed=seed, **ours)
-        return CostClock(make, rates=rates, target=target, cost_of=cost_of, prior_trials=prior)
     if name == "time_to_target":
         several = SeveralTargets if target.lower else TimeToTarget
         policy = BestWithin if target.best else several

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tune_speed.core.comparability import ComparisonKey, board_key, by_target, on_boards
-from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
+from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.prices import own_prices, price_of, prices_file
+from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target, Task
 from tune_speed.core.text import counted
 from tune_speed.custom.spec import OwnTask
-from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -50,7 +49,6 @@ from tune_speed.tuning.warm_start import describe, name_of, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import, Optuna half of one.
     from tune_speed.tuning.driver.optuna_journal import OptunaJournal
-    from tune_speed.tuning.policy.cost_clock import Rates
     from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
@@ -149,7 +147,6 @@ def search(
 
             refuse_misfits()
             nodes.settle()
-            rates = _rates(study, nodes)
             study, packing = packed(study, nodes, folder=folder, on_line=on_line)
             carried = {}
             if data is not None:
@@ -184,7 +181,6 @@ def search(
                     observers=observers,
                     step_times=find_step_times(client, uri=uri),
                     identify=identify,
-                    rates=rates,
                 )
                 view = make_view(controller)
                 observers.append(view)
@@ -208,7 +204,7 @@ def search(
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         return SearchResult(
             records=tuple(ledger.records.values()),
-            boards=tuple(ordered(boards, "time" if rates is None else "cost")),
+            boards=boards,
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -237,31 +233,6 @@ def _boards_of(
 
 def _board(record: TrialRecord, number: int) -> ComparisonKey:
     return board_key(list(by_target(record))[number])
-
-
-def _rates(study: StudyFile, nodes: "Nodes") -> "Rates | None":
-    """Returns what training costs, where the least cost is sought.
-
-    Raises: ConfigError if nobody knows the price of a device.
-    """
-    from tune_speed.tuning.policy.cost_clock import Rates
-
-    if not study.seeks_cost:
-        return None
-    resources = study.search.resources
-    types = resources.device_types or [nodes.device_type or nodes.machine().device]
-    found = {each: price_of(each, resources.price_per_hour) for each in types}
-    known = {each: price for each, price in found.items() if price is not None}
-    if missing := [each for each in types if each not in known]:
-        names = " and ".join(missing)
-        raise ConfigError.of(
-            "goal",
-            f"must have the price of an hour of {names}, as it seeks the least cost",
-            given="none",
-            hint=f'Write a line such as `"{missing[0]}": 1.20` into {prices_file()}, or below'
-            " search.resources.price_per_hour.",
-        )
-    return Rates(study.space, known if resources.device_types else known[types[0]])
 
 
 def _identify(data: PreparedWorkload | None, task: Task) -> str:
@@ -476,7 +447,6 @@ def tags_of(
         "workload_hash": workload_hash,
         "target": target.all_words,
         "mode": study.workload.mode,
-        **({"goal": "cost"} if study.seeks_cost else {}),
         "trials": str(search.trials),
         "concurrent": str(search.at_once),
         "ends_at": _ends_at(search.time_budget_s),

@@ -373,32 +373,6 @@ def test_points_to_evaluate_are_tried_first_and_filled_up(begin: Begin) -> None:
     assert second == {"optimizer.sgd.lr": 0.5, "epochs": 2}
 
 
-def test_first_each_type_of_device_has_a_trial_which_a_restart_does_not_repeat(
-    begin: Begin,
-) -> None:
-    both = ("goal={minimise: cost}", "search.resources.device_types=[H100, A10]", "search.trials=9")
-    point = "search.points_to_evaluate=[{epochs: 3}]"
-    controller = begin(overrides=(*TIME_TO_TARGET, *both, point))
-    first = [propose(controller) for _ in range(2)]
-    for spec in first:
-        controller.finished(ended(spec))
-    controller = begin(overrides=(*TIME_TO_TARGET, *both, point))
-    third = propose(controller)
-    types = [spec.params["device_type"] for spec in (*first, third)]
-    assert types[1:] == ["H100", "A10"] and first[0].params["epochs"] == 3
-    assert third.proposal_reason == first[1].proposal_reason == "a point to evaluate"
-    assert "device_type" not in third.recipe.model_dump()
-
-
-def test_a_type_of_device_that_a_point_names_needs_no_other_trial(begin: Begin) -> None:
-    both = ("goal={minimise: cost}", "search.resources.device_types=[H100, A10]")
-    point = "search.points_to_evaluate=[{device_type: A10, epochs: 3}]"
-    controller = begin(overrides=(*TIME_TO_TARGET, *both, point))
-    specs = [propose(controller) for _ in range(3)]
-    assert [spec.params["device_type"] for spec in specs[:2]] == ["A10", "H100"]
-    assert specs[2].proposal_reason != "a point to evaluate"
-
-
 def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> None:
     """At 1 s a step, the shortest run takes 18 s, and the leader took one of them."""
     controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))

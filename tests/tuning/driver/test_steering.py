@@ -19,7 +19,7 @@ from tune_speed.training.trial import Allotment, TrialSpec, make_record, utc_now
 from tune_speed.tuning.driver.control import FILE
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.requests import Answer, checked_in
+from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.driver.steering import Steering, configured_in, standing, steered
 from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.policies import POLICY_NAMES
@@ -185,15 +185,6 @@ def test_trial_is_one_of_the_number_of_trials(begin: Begin) -> None:
     assert answer.refused and "Set trials=3 first" in answer.text
     assert session.propose().params["epochs"] == 7
     assert session.controller.propose() is None
-
-
-def test_a_type_of_device_may_be_asked_for_where_it_is_searched() -> None:
-    types = {"resources": {"device_types": ["H100", "A10"]}}
-    tree = {"recipe": {"epochs": {"low": 1, "high": 9}}, "search": types}
-    asked = {"action": "try", "params": {"device_type": "A10", "epochs": 3}}
-    assert checked_in(tree, asked)["params"] == asked["params"]
-    with pytest.raises(ConfigError, match="must be searched in the recipe"):
-        checked_in({**tree, "search": None}, asked)
 
 
 def test_driver_holds_a_trial_against_the_space_itself(begin: Begin) -> None:

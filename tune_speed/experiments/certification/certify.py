@@ -9,13 +9,12 @@ import shlex
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from tune_speed.core.comparability import (
-    ComparisonKey,
     board_key,
     by_target,
     final_goodness,
@@ -24,7 +23,7 @@ from tune_speed.core.comparability import (
 )
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.event_log import latest_log
-from tune_speed.core.records import PROTOCOL_VERSION, Recommended, Status, Timing, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.stats import RunStatistics
 from tune_speed.core.text import counted
@@ -100,7 +99,7 @@ def certify(
     check_study_name(study)
     uri = tracking_uri()
     favourites = find_leaders(uri, study=study, top=1).favourites
-    estimates = find_estimates(uri, study, device or _device_of_least_cost(favourites), target)
+    estimates = find_estimates(uri, study, device, target)
     folder = folder if target is None else folder / f"target-{target:g}"
     best = favourites.get(board_key(estimates[0].record), [])
     finalists = choose_finalists(estimates, config.top, [each.trial_id for each in best])
@@ -358,16 +357,6 @@ def find_estimates(
             f" on {', '.join(sorted(key.device for key in keys))}. Choose with --device."
         )
     return [each for each in found if board_key(each.record) in keys]
-
-
-def _device_of_least_cost(
-    favourites: Mapping[ComparisonKey, Sequence[Recommended]],
-) -> str | None:
-    """Returns where the cheapest is, of a study that seeks it; None: of another, or targets."""
-    best = {key: each[0] for key, each in favourites.items() if each[0].expected_cost is not None}
-    if len({key.workload_hash for key in best}) != 1:
-        return None
-    return min(best, key=lambda key: best[key].expected).device
 
 
 def met_targets(study: str) -> list[float | None]:

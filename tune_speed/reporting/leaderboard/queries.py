@@ -43,12 +43,11 @@ def find_boards(
     top: int,
     with_misses: bool = False,
     best_of: str | None = None,
-    order: str | None = None,
+    order: str = "time",
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    `order` says by what rows are ranked, see `ordered`; None: by cost where the trials of a single
-    study are wanted, which seeks that, else by time. Of each choice that the parameter `best_of`
+    `order` says by what rows are ranked, see `ordered`. Of each choice that the parameter `best_of`
     had, only the best row is left, with its rank. A search for several targets has a board for
     each, of which all of its trials are read.
 
@@ -56,7 +55,6 @@ def find_boards(
     """
     is_whole = with_misses or choice.where is not None
     leaders = _leaders(choice, top=1 if is_whole else top)
-    order = order or ("cost" if choice.study and leaders.seek_cost else "time")
     if best_of is not None or order != "time":
         every = find_boards(choice, top=sys.maxsize, with_misses=with_misses, order="time")
         return [_best_of_each(board, best_of, top=top) for board in ordered(every, order)]
@@ -126,9 +124,9 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
     """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
     leaders = _leaders(choice, top=1)
     # A miss sets no record, but of a lower target.
-    whole, by_cost = leaders.has_lower, bool(choice.study) and leaders.seek_cost
+    whole = leaders.has_lower
     found = chosen_trials(_of_any_target(choice, whole), only_reached=not whole)
-    boards = boards_of(record_history((t.record for t in found), by_cost=by_cost))
+    boards = boards_of(record_history(t.record for t in found))
     of_workload = [b for b in boards if choice.workload in (None, b[0].workload)]
     chosen = [board for board in of_workload if choice.target in (None, board[0].target)]
     return [held for board in chosen for held in board[-top:]]

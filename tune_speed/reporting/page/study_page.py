@@ -7,7 +7,6 @@ from typing import Any
 from tune_speed.core.comparability import totals_of
 from tune_speed.core.records import counts_of_ends
 from tune_speed.reporting.figures import FIGURES, draw_svg
-from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.page.answer import Answer, answer_of
 from tune_speed.reporting.page.boards import board_table
@@ -53,7 +52,7 @@ def section_of(
     That is its recipe, its figures and its table of trials.
     """
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
-    answer, by_cost = answer_of(part, boards), _by_cost(view, part)
+    answer = answer_of(part, boards)
     winner = answer.winner
     records = [trial.record for trial in (*part.trials, *part.certified)]
     return {
@@ -70,18 +69,12 @@ def section_of(
         "counts": counts_of_ends(trial.record for trial in part.trials),
         "commands": () if winner is None else _commands(view, answer, winner),
         "environment": (records[-1] if winner is None else winner.record).environment,
-        "certified": _table(by_cost or boards, "certified", anchors),
-        "estimates": _table(by_cost or boards, "estimate", anchors),
+        "certified": _table(boards, "certified", anchors),
+        "estimates": _table(boards, "estimate", anchors),
         "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
         f" --top {len(part.trials)} --format csv",
         "endings": [e for e in endings_of(part) if e.status != "reached"],
     }
-
-
-def _by_cost(view: StudyView, part: StudyPart) -> Sequence[Board]:
-    """Returns the boards of all devices, on the first part of a search for the least cost."""
-    alike = [b for b in view.boards if b.key._replace(device=part.key.device, kind="") == part.key]
-    return ordered(alike, "cost") if part.priced and view.seeks_cost else ()
 
 
 def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None:

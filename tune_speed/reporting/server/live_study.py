@@ -229,7 +229,7 @@ class Results:
 
 def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     """Returns what is sent to viewers whenever it changes: numbers, and texts for their places."""
-    leader = next(iter(seen.view.cheapest[-1:]), parts[0].leader if parts else None)
+    leader = parts[0].leader if parts else None
     best_s = None if leader is None else leader.record.time_to_target_s
     best_trial = None if leader is None else leader.record.trial_id
     left_s = None if seen.left_s is None else round(seen.left_s)
@@ -258,7 +258,6 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
         "planned": seen.planned,
         "running": running,
         "best_s": best_s,
-        "by_cost": seen.view.seeks_cost,
         "best_trial": best_trial,
         "elapsed_s": round(seen.elapsed_s),
         "left_s": left_s,

@@ -4,7 +4,6 @@ A study's trials are split into parts whose figures may be compared: a part is o
 protocol and one device. Nothing is ever drawn or ranked across parts.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -123,20 +122,8 @@ class StudyView:
         return any(search.is_running for search in self.searches)
 
     @property
-    def seeks_cost(self) -> bool:
-        """Whether a search of it seeks the least cost."""
-        return any(search.tags.get("goal") == "cost" for search in self.searches)
-
-    @cached_property
-    def cheapest(self) -> tuple[ViewedTrial, ...]:
-        """Estimates that were the cheapest when they ended; empty where that is not sought."""
-        return records_of(self.trials, by_cost=True) if self.seeks_cost else ()
-
-    @property
     def parts(self) -> tuple[StudyPart, ...]:
         """The trials, split into what may be compared; the part with the most trials first.
-
-        Where the least cost is sought, that of the cheapest is first.
 
         Each lower one of several targets has a part of its own, of the same trials.
         """
@@ -153,7 +140,7 @@ class StudyView:
             )
             for key in keys
         ]
-        parts.sort(key=lambda part: (self._least_cost(part.key), -len(part.trials)))
+        parts.sort(key=lambda part: -len(part.trials))
         first = {part.key._replace(device=""): part.key for part in reversed(parts)}
         return tuple(
             replace(part, priced=self._priced(part.key)) if part.key in first.values() else part
@@ -165,12 +152,6 @@ class StudyView:
         rows = [r for b in alike for r in b.rows if b.kind == "estimate" and r.rank is not None]
         known = [(row.expected_cost, n, row) for n, row in enumerate(rows) if row.expected_cost]
         return tuple(row for _, _, row in sorted(known))
-
-    def _least_cost(self, key: ComparisonKey) -> float:
-        """Returns the least expected cost that a search recommends there, where it seeks that."""
-        own = [b.recommended for b in self.boards if b.key._replace(kind="") == key]
-        costs = [each.expected_cost for each in own if each and each.expected_cost is not None]
-        return min(costs, default=math.inf)
 
     def _front(self, key: ComparisonKey) -> tuple[tuple[float, Row], ...]:
         lower = {(e.value, e.workload_hash) for t in self.trials for e in t.record.lower_targets}
@@ -185,11 +166,11 @@ class StudyView:
         return tuple(sorted(found.items())) if len(found) > 1 else ()
 
 
-def records_of(trials: Sequence[ViewedTrial], *, by_cost: bool = False) -> tuple[ViewedTrial, ...]:
-    """Returns those that were the fastest, or the cheapest, when they ended."""
+def records_of(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
+    """Returns those that were the fastest when they ended."""
     best: list[ViewedTrial] = []
     for trial in trials:
-        if fastest((e.record for e in (*best[-1:], trial)), by_cost=by_cost) is trial.record:
+        if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
             best.append(trial)
     return tuple(best)
 

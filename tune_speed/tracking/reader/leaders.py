@@ -43,13 +43,7 @@ class Leaders:
     range_ends: dict[str, tuple[str, ...]]
     """Ranges at whose ends the best of each search lie, in words, by study."""
     has_lower: bool = False
-    """Whether a search had several targets, or seeks cost: other boards have no leaders here."""
-
-    @property
-    def seek_cost(self) -> bool:
-        """Whether the searches seek the least cost."""
-        found = [best[0] for best in self.favourites.values() if best]
-        return bool(found) and all(best.expected_cost is not None for best in found)
+    """Whether a search had several targets: other boards have no leaders here."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import (
@@ -27,7 +27,7 @@ from tune_speed.core.records import (
 from tune_speed.core.targets import Task
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
-from tune_speed.study.space import DEVICE_TYPE, Params, read_point
+from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.attempts import Attempts
 from tune_speed.tuning.driver.checkpoints import Checkpoints
@@ -47,9 +47,6 @@ from tune_speed.tuning.policy.base import (
     Proposal,
     params_key,
 )
-
-if TYPE_CHECKING:  # With the policies it imports SciPy.
-    from tune_speed.tuning.policy.cost_clock import Rates
 
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
@@ -87,19 +84,17 @@ class SearchController:
         step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
         identify: Callable[[Task], str] | None = None,
-        rates: "Rates | None" = None,
     ) -> None:
         """Takes over what the ledger, which is open, holds.
 
         `workload_hash` identifies the workload with its data, each trial gets `allotment`, and
         observers every event. `step_times` are windows that earlier studies measured, `now`
         is a monotonic clock [s]. `identify` gives the hash of the workload with another target, or
-        raises a ConfigError if it is none; None: it stays. `rates` say what training costs,
-        where the least cost is sought.
+        raises a ConfigError if it is none; None: it stays.
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self.now = allotment, observers, now
-        self._identify, self._rates = identify, rates
+        self._identify = identify
         self._lower_targets = self._find_lower_targets()
         self.is_paused = is_paused(ledger.answers.values())
         self.stood_s = 0.0
@@ -163,22 +158,12 @@ class SearchController:
             cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
-            points=self._points(),
+            points=[read_point(space, point) for point in search.points_to_evaluate],
             prior_trials=self._prior_trials(),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back, until=search.until),
-            rates=self._rates,
         )
-
-    def _points(self) -> list[Params]:
-        """Returns what is tried first: the study's points, and one for each other device type."""
-        search, space = self.study.search, self.study.space
-        points = [read_point(space, point) for point in search.points_to_evaluate]
-        named = {point.get(DEVICE_TYPE) for point in points}
-        # What nothing is known of would seem no cheaper than what is usual.
-        types = [each for each in search.resources.device_types if each not in named]
-        return [*points, *({DEVICE_TYPE: each} for each in types)]
 
     def _prior_trials(self) -> list[PriorTrial]:
         """Returns what other studies teach, and this one's trials of other targets.
@@ -464,10 +449,10 @@ class SearchController:
                 continue
             sure = [each.high_s / each.low_s for each in run.step_times if each.low_s > 0]
             overlap = math.sqrt(max(sure, default=1.0))
-            first = next(iter(found.values()))[1] if found else favourite.expected
-            if favourite.expected <= first * overlap**2:
+            first = next(iter(found.values()))[1] if found else favourite.expected_s
+            if favourite.expected_s <= first * overlap**2:
                 keys = tuple(each.key for each in run.step_times)
-                found.setdefault(keys, (record, favourite.expected))
+                found.setdefault(keys, (record, favourite.expected_s))
         rivals = tuple(record for record, _ in found.values())[:MOST_RIVALS]
         return rivals if len(rivals) > 1 else ()
 

@@ -12,7 +12,7 @@ from tune_speed.study.fields import config_mistakes
 from tune_speed.study.mistake import near_miss, shown
 from tune_speed.study.parameter import Scalar
 from tune_speed.study.settings import parse_duration_s
-from tune_speed.study.space import Params, SearchSpace, point_mistakes, read_point, space_of
+from tune_speed.study.space import Params, SearchSpace, point_mistakes, read_point
 from tune_speed.study.validation import section_mistakes
 
 TRIAL_ID = r"^t[0-9]{4,18}$"
@@ -195,7 +195,7 @@ def checked_in(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
     """
     found = dict(fields)
     if found.get("action") == "try" and isinstance(found.get("params"), Mapping):
-        space = space_of(tree)
+        space = SearchSpace.from_tree(tree["recipe"])
         found["params"] = full_names(found["params"], [p.name for p in space.parameters])
         completed(space, found["params"], {})
     target = found.get("target")

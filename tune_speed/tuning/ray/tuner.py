@@ -24,7 +24,6 @@ from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
-from tune_speed.study.space import DEVICE_TYPE
 from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.steering import Steering
@@ -99,9 +98,7 @@ class Adapter:
             "devices": spec.devices,
             "holdings": self._groups.name if self._groups and spec.devices > 1 else "",
             "resources": search.resources.model_dump_json(),
-            **self._nodes.placement(
-                spec.params[DEVICE_TYPE] if search.resources.device_types else None
-            ),
+            **self._nodes.placement(),
             "folder": str(self.controller.ledger.folder),
             "stop_after_s": self.controller.time_left_s(),
             "hang_after_s": search.hang_after_s,
@@ -192,7 +189,7 @@ class Adapter:
         if not self._stall.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
             return
         there, wanted = ray.cluster_resources(), search.resources.bundle()
-        where = f" on {self._nodes.words}" if self._nodes.types else ""
+        where = f" on {self._nodes.device_type}" if self._nodes.device_type else ""
         self.failure = self.failure or ServiceError(
             f"a node must have room for a trial, which asks for {_amounts(wanted)}{where}, but for"
             f" {search.hang_after_s:g} s none had; all nodes together have"

@@ -136,7 +136,7 @@ def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     """Returns the policy of that name for a benchmark's space, target and costs.
 
     A benchmark that has `lower` has several targets, which weigh the same; one that has `within_s`
-    seeks the best end of a run within it; one that has `rates`, the least cost.
+    seeks the best end of a run within it.
 
     Raises: ConfigError if there is no policy of that name.
     """
@@ -154,7 +154,6 @@ def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
         ),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
-        rates=getattr(benchmark, "rates", None),
     )
 
 
