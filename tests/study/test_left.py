@@ -1,11 +1,13 @@
 """Settings that have left the package are refused in a line, with what to do instead."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Done
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.renamed import LEFT
+from tune_speed.core.renamed import LEFT, LEFT_MUST, LEFT_OPTIONS
 from tune_speed.study.file import StudyFile, study_of
 from tune_speed.study.yaml import scan_yaml
 from tune_speed.tuning.admission import admit
@@ -26,13 +28,24 @@ search:
 WRITTEN = {
     "goal": ("goal: {minimise: cost}\n", 12),
     "search.resources.device_types": ("  resources: {device_types: [H100, A10]}\n", 12),
+    "workload.target.values": ("{values: [0.8, 0.9]}", 3),
+    "workload.target.weights": ("{value: 0.9, weights: [1, 2]}", 3),
 }
 SET = {
     "goal.minimise=cost": "goal",
     "goal={minimise: cost}": "goal",
     "search.resources.device_types=[H100, A10]": "search.resources.device_types",
     "search.resources={device_types: [H100, A10]}": "search.resources.device_types",
+    "workload.target.values=[0.8, 0.9]": "workload.target.values",
+    "workload.target={values: [0.8, 0.9]}": "workload.target.values",
+    "workload.target.weights=[1, 2]": "workload.target.weights",
 }
+
+
+def written(path: str) -> tuple[str, int]:
+    """Returns a study that has the setting, and the line."""
+    text, line = WRITTEN[path]
+    return STUDY.replace("{value: 0.9}", text) if line == 3 else STUDY + text, line
 
 
 def load(text: str, *overrides: str) -> StudyFile:
@@ -46,9 +59,9 @@ def test_each_setting_is_tried() -> None:
 @pytest.mark.parametrize("left", LEFT, ids=lambda left: left.path)
 def test_a_file_that_names_it_is_refused_with_its_line(left: object) -> None:
     assert isinstance(left, type(LEFT[0]))
-    text, line = WRITTEN[left.path]
+    text, line = written(left.path)
     with pytest.raises(ConfigError) as caught:
-        load(STUDY + text)
+        load(text)
     (problem,) = caught.value.problems
     found = (problem.path, problem.line, problem.hint)
     assert found == (left.path, line, left.instead)
@@ -66,12 +79,21 @@ def test_an_override_that_names_it_is_refused(override: str) -> None:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_study_that_was_begun_with_it_is_not_resumed(name: str, tmp_path: Path) -> None:
-    text, line = WRITTEN[name]
+    text, line = written(name)
     with Ledger(tmp_path) as ledger:
         ledger.begin({"study": "tiny"})
-        (tmp_path / "study.yaml").write_text(STUDY + text)
+        (tmp_path / "study.yaml").write_text(text)
         with pytest.raises(ConfigError) as caught:
             admit(ledger, load(STUDY), workload_hash="w", resume=True)
     message = str(caught.value)
     assert f"study.yaml:{line}: {name}: " in message and "warm_start=[tiny]" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("command", "option"), LEFT_OPTIONS)
+def test_an_option_that_has_left_is_refused(
+    call: Callable[..., Done], tmp_path: Path, command: str, option: str
+) -> None:
+    done = call(command, "study", option, folder=tmp_path)
+    line = f"error: {command} {option} {LEFT_MUST}. {LEFT_OPTIONS[command, option]}"
+    assert (done.code, done.err.strip()) == (2, line)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from making import make_record
 
-from tune_speed.core.records import Recommended
+from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards, find_history
 from tune_speed.reporting.page.study_page import study_page
@@ -15,6 +15,7 @@ from tune_speed.reporting.study.reader import read_study
 from tune_speed.reporting.watch.screen import standing
 from tune_speed.reporting.watch.status import glance
 from tune_speed.tracking import Tracker, open_store
+from tune_speed.training.workload import Workload
 
 
 class ByCost(Recommended):
@@ -61,3 +62,43 @@ def test_the_page_and_watch_show_a_search_for_the_least_cost(by_cost: str) -> No
     assert "nothing is ranked across them" in page
     assert all(f"t000{number}" in page for number in range(3))
     assert "3 trials" in standing(glance(view))
+
+
+@pytest.fixture
+def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of a search for accuracy 0.94 and 0.9 at once, and one for 0.9 alone."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
+    target = {"metric": "accuracy", "value": 0.94, "values": [0.9, 0.94], "weights": [1, 2]}
+    lower = {"value": 0.9, "workload_name": "digits-accuracy-0.9", "workload_hash": "l" * 16}
+    hit, miss = make_record("t0000", time_s=3.0), make_record("t0001", Status.MISSED)
+    trees = [each.model_dump(mode="json") for each in (hit, miss)]
+    for tree in trees:
+        tree["runs"][0]["crossings"] = [[0.9, 2.0]]
+        tree |= {"workload": {**tree["workload"], "target": target}, "lower_targets": [lower]}
+    alone = make_record("t0000", time_s=4.0, study="alone")
+    names = {"workload_name": lower["workload_name"], "workload_hash": lower["workload_hash"]}
+    for study, records in {
+        "study": list(map(TrialRecord.model_validate, trees)),
+        "alone": [alone.model_copy(update=names)],
+    }.items():
+        tracker = Tracker(open_store(uri), study=study, study_tags={}, search_id=study)
+        for record in records:
+            tracker.trial_finished(record=record)
+        assert tracker.close(timeout_s=60) == ()
+    return uri
+
+
+def test_runs_for_several_targets_are_on_the_board_of_the_hardest(several: str) -> None:
+    boards = find_boards(Choice(uri=several), top=5, with_misses=True)
+    found = {board.target: [(row.study, row.trial_id) for row in board.rows] for board in boards}
+    assert found == {0.94: [("study", "t0000"), ("study", "t0001")], 0.9: [("alone", "t0000")]}
+    (board,) = find_boards(Choice(uri=several, target=0.9), top=5)
+    assert [row.study for row in board.rows] == ["alone"]
+    view = read_study(several, "study")
+    assert [part.target.value for part in view.parts] == [0.94]
+    assert "t0001" in study_page(view, recipe_yaml=lambda _: "")
+
+
+def test_a_run_for_several_targets_may_be_trained_again(several: str) -> None:
+    for each in find_estimates(several, "study", None):
+        assert Workload.model_validate(each.record.workload).target.value == 0.94

@@ -111,10 +111,6 @@ def certify(
     again: Annotated[
         bool, typer.Option("--again", help="Start over, with other seeds, where one was begun.")
     ] = False,
-    front: Annotated[
-        bool,
-        typer.Option("--front", help="Of several targets, the recommended of each, at its own."),
-    ] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Run a study's fastest again with fresh seeds, alone on the device, on the test part.
@@ -135,7 +131,6 @@ def certify(
         device=device,
         address=address,
         again=again,
-        front=front,
         progress=common.on_stderr(),
     )
     if as_json and not found.was_stopped:

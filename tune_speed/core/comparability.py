@@ -2,11 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import LowerTarget, Recommended, RunResult, Status, TrialRecord
+from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
@@ -47,33 +47,6 @@ def board_key(record: TrialRecord) -> ComparisonKey:
         protocol_version=record.protocol_version,
         device=record.device,
         kind=record.kind,
-    )
-
-
-def by_target(record: TrialRecord) -> Iterator[TrialRecord]:
-    """Yields the record, and for each lower target as if its trial had been to reach that one."""
-    yield record
-    for lower in record.lower_targets:
-        yield _judged_by(record, lower)
-
-
-def _judged_by(record: TrialRecord, lower: LowerTarget) -> TrialRecord:
-    target = {k: v for k, v in record.workload["target"].items() if k not in ("values", "weights")}
-    runs = []
-    for run in record.runs:
-        time_s = dict(run.crossings).get(lower.value)
-        changes: dict[str, Any] = {"time_to_target_s": time_s, "crossings": ()}
-        changes |= {} if time_s is None else {"status": Status.REACHED}
-        runs.append(run.model_copy(update=changes))
-    return record.model_copy(
-        update={
-            "workload": {**record.workload, "target": {**target, "value": lower.value}},
-            "workload_name": lower.workload_name,
-            "workload_hash": lower.workload_hash,
-            "lower_targets": (),
-            "runs": tuple(runs),
-            "status": runs[-1].status if runs else record.status,
-        }
     )
 
 
@@ -124,20 +97,6 @@ def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
         longest[each.study] = max(each.expected_s, before)
         order[each.study, each.trial_id] = longest[each.study]
     return order
-
-
-def on_boards(
-    every: Sequence[Sequence[Recommended]], board_of: Callable[[str, int], ComparisonKey]
-) -> dict[ComparisonKey, list[Recommended]]:
-    """Returns the favourites of each of several targets by board, the first one's board first.
-
-    `board_of` says the board of a trial, by its id, at each target. All are on that of the first.
-    """
-    found = dict[ComparisonKey, list[Recommended]]()
-    for number, favourites in enumerate(every):
-        if favourites:
-            found.setdefault(board_of(favourites[0].trial_id, number), []).extend(favourites)
-    return found
 
 
 def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.prices import Prices, price_of
-from tune_speed.core.renamed import RecordedRecipe, with_present_names
+from tune_speed.core.renamed import RecordedRecipe, RecordedWorkload, with_present_names
 from tune_speed.core.text import counted
 
 CLOCK_STATEMENT = (
@@ -197,14 +197,6 @@ class StepTime(Record):
     """Mean power of the device meanwhile [W]; None: it counts no energy, or strangers took some."""
 
 
-class LowerTarget(Record):
-    """A target below the one that a trial was to reach, and what results call its workload."""
-
-    value: float
-    workload_name: str
-    workload_hash: str
-
-
 class RunResult(Record):
     """One training with one seed."""
 
@@ -214,8 +206,6 @@ class RunResult(Record):
     """Why the run ended, in words."""
     time_to_target_s: float | None = None
     """Training clock at which the target held [s]; None for anything but `reached`."""
-    crossings: tuple[tuple[float, float], ...] = Field(default=(), exclude_if=lambda met: not met)
-    """Lower targets' values that it met, and the training clock at which each held [s]."""
     evaluations: tuple[Evaluation, ...] = ()
     clocks: Clocks = Field(default_factory=Clocks)
     steps: int = 0
@@ -314,7 +304,7 @@ class TrialRecord(Record):
     """Why the search chose it, in words; empty where no search did."""
     recipe: RecordedRecipe
     """The whole resolved recipe, as YAML has it."""
-    workload: dict[str, Any]
+    workload: RecordedWorkload
     """The whole workload, as YAML has it."""
     workload_name: str
     workload_hash: str
@@ -340,8 +330,6 @@ class TrialRecord(Record):
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
     certificate: dict[str, Any] | None = None
     """Of a certified result: all that `certificate.Certificate` holds."""
-    lower_targets: tuple[LowerTarget, ...] = Field(default=(), exclude_if=lambda each: not each)
-    """Of a search for several targets: those that a run meets on its way, the hardest first."""
     prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""
 

@@ -22,6 +22,11 @@ class Left(NamedTuple):
     """Its value that has left; None: any."""
 
 
+LEFT_MUST = "must be left out, as this version no longer has it"
+ONE_TARGET = (
+    "Give `value`, and search for each target in a study of its own, whose `search.warm_start`"
+    " names the others."
+)
 LEFT = (
     Left(
         "goal",
@@ -32,7 +37,16 @@ LEFT = (
         "search.resources.device_types",
         "Search once for each `device_type`, and order the results with `leaderboard --sort cost`.",
     ),
+    Left("workload.target.values", ONE_TARGET),
+    Left("workload.target.weights", ONE_TARGET),
 )
+LEFT_OPTIONS: Mapping[tuple[str, str], str] = {
+    (
+        "certify",
+        "--front",
+    ): "Search for each target in a study of its own, and certify each.",
+}
+"""What to do in place of an option of a command that has left."""
 
 PRESENT = {old: new for names in RENAMED.values() for old, new in names.items()}
 """Present name of each entry by its former one."""
@@ -58,5 +72,16 @@ def _entry(path: str, value: Any) -> Any:
     return value
 
 
+def with_one_target(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a workload's tree; of several targets, with the hardest, to which its run trained."""
+    target = workload.get("target")
+    if not isinstance(target, Mapping):
+        return dict(workload)
+    kept = {name: value for name, value in target.items() if name not in ("values", "weights")}
+    return {**workload, "target": kept}
+
+
+RecordedWorkload = Annotated[dict[str, Any], AfterValidator(with_one_target)]
+"""A workload's tree that may have been written by an earlier version."""
 RecordedRecipe = Annotated[dict[str, Any], AfterValidator(with_present_names)]
 """A recipe's tree that may have been written by an earlier version."""

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import Problem
-from tune_speed.core.renamed import LEFT
+from tune_speed.core.renamed import LEFT, LEFT_MUST
 from tune_speed.study.yaml import Source, TreePath, dotted
-
-LEFT_MUST = "must be left out, as this version no longer has it"
 
 
 class Mistake(NamedTuple):

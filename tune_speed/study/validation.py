@@ -100,7 +100,7 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
     if found.get("search") == []:
         yield from policy_mistakes(tree["search"] or {})
     if found.get("workload") == found.get("search", []) == []:
-        yield from _several_mistakes(tree)
+        yield from _goal_mistakes(tree)
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
@@ -274,20 +274,16 @@ def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(("search", name), must, shown(value), hint)
 
 
-def _several_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that are for one target only, where there are several or none."""
+def _goal_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields settings of a search that need a target, where there is a goal."""
     workload, search = tree.get("workload"), tree.get("search") or {}
     target = workload.get("target") if isinstance(workload, Mapping) else None
-    if not isinstance(target, Mapping) or not (target.get("values") or target.get("within_s")):
+    if not isinstance(target, Mapping) or not target.get("within_s"):
         return
-    is_best = not target.get("values")
-    what = "a goal" if is_best else "several targets"
-    own = ("storage", "until") if is_best else ("policy", "sampler", "storage", "until")
-    for name in own:
-        default = SearchConfig.model_fields[name].default
-        if (value := search.get(name, default)) != default:
-            must = f"must be left out with {what}, searched by the default alone"
-            yield Mistake(("search", name), must, shown(value), "Give one value of the target.")
+    for name in ("storage", "until"):
+        if search.get(name) is not None:
+            must = "must be left out with a goal, searched by the default alone"
+            yield Mistake(("search", name), must, shown(search[name]), "Give a target instead.")
 
 
 def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:

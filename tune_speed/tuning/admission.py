@@ -3,7 +3,7 @@
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,6 @@ from tune_speed.tuning.driver.prior_trials import device_of_one
 
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
-
-
-TARGETS = "targets"
 
 
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
@@ -75,9 +72,7 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
                 f" with {counted(len(lost.records), 'finished trial')} (in {folder}). Leave it out."
             )
         found = find_search(uri, study.name)
-        tasks = [record.workload.get("target", {}) for record in found.records][:1]
-        several = _several(tasks[0].get("values", ())) if tasks else {}
-        header = found.header | several | {"study": study.name, "tune_speed": __version__}
+        header = found.header | {"study": study.name, "tune_speed": __version__}
         place = f"run {found.run_id}"
         _refuse_other(header, study, workload_hash=workload_hash, place=place, folder=folder)
         whole = folder / "rebuilt"
@@ -110,10 +105,6 @@ def _refuse_other(
 ) -> None:
     """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
-    # Of earlier trials is known when they met the targets that they had, and no others.
-    several = _several(study.workload.target.values)
-    if TARGETS in header or several:
-        same[TARGETS] = several.get(TARGETS, "")
     for what, ours in {**same, "protocol_version": PROTOCOL_VERSION}.items():
         theirs = header.get(what)
         if theirs == ours:
@@ -126,19 +117,13 @@ def _refuse_other(
                 " times do not compare. Begin another with --set study=NAME, or install that"
                 " version."
             )
-        name = {"space_hash": "search space", "workload_hash": "workload"}.get(what, "targets")
+        name = {"space_hash": "search space", "workload_hash": "workload"}[what]
         section = "recipe" if what == "space_hash" else "workload"
         changes = _changes(study, section, folder) or f"its hash was {theirs} and is {ours}"
         raise ConfigError(
             f"study {study.name} must keep its {name}, but {changes} ({place}). Give this one"
             " another name with --set study=NAME, or put it back as it was."
         )
-
-
-def _several(values: Iterable[float]) -> dict[str, str]:
-    """Returns the values of several targets as a header has them; of one, nothing."""
-    text = ", ".join(f"{each:g}" for each in sorted(values))
-    return {TARGETS: text} if text else {}
 
 
 def _changes(study: StudyFile, section: str, folder: Path) -> str:
@@ -197,7 +182,6 @@ def begin(
         "device_type": device_type,
         "protocol_version": PROTOCOL_VERSION,
         "tune_speed": __version__,
-        **_several(study.workload.target.values),
     }
     _write_header(ledger, study, header)
     return search_id

@@ -10,7 +10,6 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policy.base import CostOf, Policy, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
-from tune_speed.tuning.policy.several_targets import SeveralTargets
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 
@@ -28,8 +27,7 @@ def make_policy(
     Raises: ConfigError if there is no policy of that name.
     """
     if name == "time_to_target":
-        several = SeveralTargets if target.lower else TimeToTarget
-        policy = BestWithin if target.best else several
+        policy = BestWithin if target.best else TimeToTarget
         return policy(space=space, target=target, cost_of=cost_of, seed=seed, **ours)
     if name not in BASELINES:
         known = ", ".join(POLICY_NAMES)

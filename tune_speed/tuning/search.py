@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.core.comparability import ComparisonKey, board_key, by_target, on_boards
+from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.prices import own_prices
@@ -193,9 +193,9 @@ def search(
                 was_stopped = _run(
                     controller, view, notes, nodes, tracker, journal, steerer, driving
                 )
-                favourites, lower = controller.favourites, controller.lower_favourites
-                tracker.recommend(favourites, *lower)
-                boards, range_ends = _boards_of(ledger, study, favourites, *lower)
+                favourites = controller.favourites
+                tracker.recommend(favourites)
+                boards, range_ends = _boards_of(ledger, study, favourites)
                 tracker.ended(range_ends="; ".join(range_ends))
             finally:
                 journal.close()
@@ -216,23 +216,15 @@ def search(
 
 
 def _boards_of(
-    ledger: Ledger, study: StudyFile, *favourites: tuple[Recommended, ...]
+    ledger: Ledger, study: StudyFile, favourites: tuple[Recommended, ...]
 ) -> tuple[tuple[Board, ...], tuple[str, ...]]:
-    """Returns the boards of a search, and the ranges at whose ends the best lie, in words.
-
-    `favourites` are those of each target, the hardest first.
-    """
-    best = on_boards(favourites, lambda i, n: _board(ledger.records[i], n))
-    every = ((None, r) for each in ledger.records.values() for r in by_target(each))
-    boards = make_boards(every, favourites=best)
+    """Returns the boards of a search, and the ranges at whose ends the best lie, in words."""
+    best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}
+    boards = make_boards(((None, each) for each in ledger.records.values()), favourites=best)
     params = [row.params for board in boards for row in board.rows]
     said = tuple(at_ends(study.space.parameters, params))
     more = {"range_ends": {study.name: said} if said else {}}
     return tuple(board.model_copy(update=more) for board in boards), said
-
-
-def _board(record: TrialRecord, number: int) -> ComparisonKey:
-    return board_key(list(by_target(record))[number])
 
 
 def _identify(data: PreparedWorkload | None, task: Task) -> str:
@@ -335,7 +327,7 @@ def _track_steering(tracker: Tracker, controller: SearchController) -> None:
     answers, study = controller.ledger.answers.values(), controller.study
     if answers:
         tags = {
-            "target": study.workload.target.all_words,
+            "target": study.workload.target.words,
             "trials": str(study.search.trials),
             "concurrent": str(study.search.at_once),
             "ends_at": _ends_at(controller.time_left_s()),
@@ -367,7 +359,7 @@ def _run(
     def tick() -> None:
         for line in (*nodes.messages(), *tracker.news(), *journal.news()):
             view.note(line)
-        tracker.recommend(controller.favourites, *controller.lower_favourites)
+        tracker.recommend(controller.favourites)
         view.tick()
 
     def stopping() -> None:
@@ -445,7 +437,7 @@ def tags_of(
     return {
         "workload": study.workload.label,
         "workload_hash": workload_hash,
-        "target": target.all_words,
+        "target": target.words,
         "mode": study.workload.mode,
         "trials": str(search.trials),
         "concurrent": str(search.at_once),

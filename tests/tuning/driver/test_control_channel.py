@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
-from tune_speed.core.targets import Target
 from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver import control
 from tune_speed.tuning.driver.control import FILE, Inbox, driving, is_driven
@@ -206,15 +205,6 @@ def test_short_names_are_written_out_where_they_fit_one(ledger: Ledger, folder: 
     line = json.loads((folder / FILE).read_text())
     assert line["params"] == {"model.resnet18.width": 2, "epochs": 3, "optimizer.sgd.lr": 0.1}
     assert read_request(line).words.startswith("try model.resnet18.width=2 epochs=3")
-
-
-@pytest.mark.parametrize("value", [0.95, 0.8])
-def test_several_targets_stay_and_the_refusal_says_what_to_do_instead(value: float) -> None:
-    before = {"metric": "accuracy", "value": 0.9, "values": [0.9, 0.8]}
-    with pytest.raises(ConfigError, match=r"several targets, 0\.9, 0\.8, to its end") as refused:
-        target_of(before, value)
-    assert "search.warm_start names this one" in str(refused.value)
-    assert target_of(before, 0.9) == Target.model_validate(before)
 
 
 def test_a_study_with_a_goal_has_no_target_to_set() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import board_key, by_target, final_goodness, target_of
+from tune_speed.core.comparability import board_key, final_goodness, target_of
 from tune_speed.core.records import Timing, TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import device_text, moment_of, moment_s, printable
@@ -64,7 +64,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
 
     A record is set by a trial that has a rank and is strictly better than all that finished before
     it, by the expected time, or the mean metric where the best within a time is sought; an equal
-    one sets none. A trial for several targets may set a record of each. Of several that finished at
+    one sets none. Of several that finished at
     the same moment the best alone does. Trials that do not say when they finished are left out, and
     so are certified ones that strangers disturbed.
     """
@@ -78,8 +78,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
             r.trial_id,
             r,
         )
-        for whole in records
-        for r in by_target(whole)
+        for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
         if r.kind != "certified" or Timing.DISTURBED not in {run.timing for run in r.runs}
         if (loss := _loss(r)) is not None

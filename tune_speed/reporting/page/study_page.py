@@ -60,9 +60,8 @@ def section_of(
         "key": part.key,
         "target": part.target.words,
         "did_meet": part.target.did_meet.capitalize(),
-        "is_lower": part.is_lower,
         "answer": answer,
-        "figure_names": figure_names(part),
+        "figure_names": list(FIGURES),
         "range_ends": [line for b in boards for ends in b.range_ends.values() for line in ends],
         "num_trials": len(part.trials),
         "totals": totals_of(records),
@@ -83,15 +82,10 @@ def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None
     return None if winner is None else recipe_yaml(winner)
 
 
-def figure_names(part: StudyPart) -> list[str]:
-    """Returns the names of all figures in the order of a part's page."""
-    # Of several targets the front is the answer, and the first figure.
-    return sorted(FIGURES, key=lambda name: not part.front or name != "front")
-
-
 def _figures(part: StudyPart, *, anchors: Mapping[str, str], number: int) -> dict[str, Any]:
-    names = figure_names(part)
-    drawn = [draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in names]
+    drawn = [
+        draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
+    ]
     figures = [figure for figure in drawn if figure is not None]
     first = [figure.name for figure in figures if not figure.is_wide][:FIRST_FIGURES]
     return {

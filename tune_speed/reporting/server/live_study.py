@@ -12,7 +12,7 @@ from tune_speed.core.comparability import result_text
 from tune_speed.core.text import ABSENT, counted, device_text, duration
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.page.site import render_part
-from tune_speed.reporting.page.study_page import RecipeYaml, figure_names, recipe_of, section_of
+from tune_speed.reporting.page.study_page import RecipeYaml, recipe_of, section_of
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.server.channel import Moment, Part
@@ -133,7 +133,7 @@ class Results:
         self.parts = view.parts
         """Made once: figures know importances again by the part's trials."""
         # What a page without parts says depends on whether there will be some.
-        layout = [(part.key, figure_names(part)) for part in self.parts]
+        layout = [part.key for part in self.parts]
         self.layout = _digest(layout or view.is_running)
         self._recipe_yaml, self._with_curves = recipe_yaml, with_curves
 

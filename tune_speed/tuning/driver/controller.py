@@ -17,7 +17,6 @@ from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import (
     CLOCKED,
     Evaluation,
-    LowerTarget,
     Recommended,
     RunResult,
     Status,
@@ -39,14 +38,7 @@ from tune_speed.tuning.driver.steering import accepted, is_paused, with_settings
 from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
 from tune_speed.tuning.driver.windows import WindowHistory
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import (
-    Cost,
-    Outcome,
-    Policy,
-    PriorTrial,
-    Proposal,
-    params_key,
-)
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy, PriorTrial, Proposal, params_key
 
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
@@ -95,7 +87,6 @@ class SearchController:
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self.now = allotment, observers, now
         self._identify = identify
-        self._lower_targets = self._find_lower_targets()
         self.is_paused = is_paused(ledger.answers.values())
         self.stood_s = 0.0
         """Seconds for which it was paused and no trial ran: they are not of the time budget."""
@@ -119,13 +110,6 @@ class SearchController:
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
         self._why_settled: str | None = None
         self._take_over()
-
-    def _find_lower_targets(self) -> tuple[LowerTarget, ...]:
-        workload, found = self.study.workload, list[LowerTarget]()
-        for task in [workload.at(each.value) for each in workload.target.lower]:
-            names = {"workload_name": task.label, "workload_hash": self.hash_of(task)}
-            found.append(LowerTarget(value=task.target.value, **names))
-        return tuple(found)
 
     def _make_best_weights(self) -> BestWeights | None:
         if self.study.tracking.log_model != "best":
@@ -151,8 +135,6 @@ class SearchController:
                 aim.goal,
                 workload.mode,
                 workload.max_train_s,
-                tuple(aim.score(each.value) for each in aim.lower),
-                tuple(aim.weight(each.value) for each in (aim, *aim.lower)),
                 best=aim.seeks_best,
             ),
             cost_of=self.cost_of,
@@ -320,13 +302,6 @@ class SearchController:
         name, target = self.study.name, self.study.workload.target
         named = (each.model_copy(update={"study": name}) for each in self.policy.favourites)
         return tuple(each.of_scores(target.metric_of) for each in named)
-
-    @property
-    def lower_favourites(self) -> tuple[tuple[Recommended, ...], ...]:
-        """Of several targets, the favourites of each lower one, the hardest first."""
-        own = {"study": self.study.name}
-        found = getattr(self.policy, "lower_favourites", ())
-        return tuple(tuple(each.model_copy(update=own) for each in best) for best in found)
 
     @property
     def why_exhausted(self) -> str | None:
@@ -527,7 +502,6 @@ class SearchController:
             recipe=kind.recipe_of(self.study.space.build(proposal.params)),
             workload=self.study.workload,
             workload_hash=self.workload_hash,
-            lower_targets=self._lower_targets,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,

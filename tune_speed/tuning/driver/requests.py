@@ -204,9 +204,6 @@ def checked_in(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-_OTHER_TARGETS = "Search for others in a study of its own, whose search.warm_start names this one."
-
-
 class _Aimed(Config):
     target: Target
 
@@ -214,15 +211,11 @@ class _Aimed(Config):
 def target_of(before: Mapping[str, Any], value: float) -> Target:
     """Returns a target with another value.
 
-    Raises: ConfigError if its metric has no such, or the study has several targets or a goal.
+    Raises: ConfigError if its metric has no such, or the study has a goal.
     """
     if before.get("within_s") is not None:
         must = "must be left as it is: the study has a goal, which no value of a target changes"
         raise ConfigError.of("target", must, given=f"{value:g}")
-    if (values := before.get("values")) and value != before["value"]:
-        shown_values = ", ".join(f"{each:g}" for each in values)
-        must = f"must be left as it is: the study has several targets, {shown_values}, to its end"
-        raise ConfigError.of("target", must, given=f"{value:g}", hint=_OTHER_TARGETS)
     tree = {**before, "value": value}
     mistakes = list(section_mistakes(_Aimed, "target", tree, fixed="it is not searched"))
     if mistakes:

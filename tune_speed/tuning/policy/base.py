@@ -16,10 +16,6 @@ class SearchTarget(NamedTuple):
     mode: Mode
     max_train_s: float
     """Longest run on the training clock [s]."""
-    lower: tuple[float, ...] = ()
-    """Of several targets, the lower values of the metric, the hardest first."""
-    weights: tuple[float, ...] = (1.0,)
-    """Of `value` and of each of `lower`; they come to 1."""
     best: bool = False
     """Whether the best metric of a run that ends within `max_train_s` is sought, not the time."""
 
