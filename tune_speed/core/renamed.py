@@ -40,6 +40,10 @@ LEFT = (
     Left("workload.target.values", ONE_TARGET),
     Left("workload.target.weights", ONE_TARGET),
 )
+LEFT_TARGET = (
+    "Search for another target in a study of its own, whose `search.warm_start` names this one."
+)
+"""What to do in place of another target while a search runs."""
 LEFT_OPTIONS: Mapping[tuple[str, str], str] = {
     (
         "certify",

@@ -4,6 +4,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
+from tune_speed.core.renamed import LEFT_TARGET
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.core.version import __version__
@@ -27,6 +29,7 @@ from tune_speed.tracking.reader.queries import find_search
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import ADVICE, Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
+from tune_speed.tuning.driver.requests import Set, accepted
 
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
@@ -48,7 +51,7 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
             )
         return
     place, folder = str(ledger.folder), ledger.folder
-    _refuse_left(study.name, folder)
+    _refuse_left(ledger, study.name)
     _refuse_other(ledger.header, study, workload_hash=workload_hash, place=place, folder=folder)
     if not resume and ledger.proposals:
         raise ConfigError(
@@ -87,16 +90,20 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
     return len(found.records)
 
 
-def _refuse_left(name: str, folder: Path) -> None:
-    """Raises a ConfigError if a study was begun with a setting that this version no longer has."""
-    try:
-        begun = read_yaml(folder / "study.yaml")
-    except ConfigError:
-        return
-    for mistake in left_mistakes(begun):
+def _refuse_left(ledger: Ledger, name: str) -> None:
+    """Raises a ConfigError if a study was begun with what this version no longer has."""
+    whys = [
+        f"by hand, it was told to {request.words} ({answer.at}). {LEFT_TARGET}"
+        for request, answer in accepted(ledger.answers.values(), Set)
+        if "target" in request.changes
+    ]
+    with suppress(ConfigError):  # A file that cannot be read hinders no study that is unchanged.
+        begun = read_yaml(ledger.folder / "study.yaml")
+        whys += [str(mistake.problem(begun)) for mistake in left_mistakes(begun)]
+    for why in whys:
         raise ConfigError(
-            f"study {name} cannot go on: {mistake.problem(begun)} Its trials may be learned from:"
-            f" begin another with --set study=NAME --set search.warm_start=[{name}]."
+            f"study {name} cannot go on: {why} Its trials may be learned from: begin another with"
+            f" --set study=NAME --set search.warm_start=[{name}]."
         )
 
 
@@ -218,12 +225,6 @@ class PreparedWorkload(NamedTuple):
     """(H, W, C)."""
     num_classes: int
     num_train: int
-    labels: npt.NDArray[np.int64]
-    """Classes of the part on which the target must hold: (N,)."""
-
-    def refuse_guess(self, target: Target) -> None:
-        """Raises: ConfigError if always guessing the most frequent class meets the target."""
-        _refuse_guess(target, self.labels, num_classes=self.num_classes)
 
 
 def prepare_workload(
@@ -241,9 +242,9 @@ def prepare_workload(
         image_shape=splits.train.pixels.shape[1:],
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
-        labels=splits.validation.labels,
     )
-    prepared.refuse_guess(workload.target)
+    labels = splits.validation.labels
+    _refuse_guess(workload.target, labels, num_classes=splits.num_classes)
     return prepared
 
 

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -21,9 +20,7 @@ from tune_speed.core.folders import studies_folder
 from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
-from tune_speed.core.targets import Target, Task
 from tune_speed.core.text import counted
-from tune_speed.custom.spec import OwnTask
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -72,8 +69,8 @@ class View(Observer, Protocol):
     def note(self, line: str) -> None:
         """Shows a line that stays."""
 
-    def replan(self, *, trials: int, target: Target) -> None:
-        """Takes another number of trials, and another target."""
+    def replan(self, *, trials: int) -> None:
+        """Takes another number of trials."""
 
 
 class SearchResult(NamedTuple):
@@ -130,7 +127,6 @@ def search(
         workload_hash = data.workload_hash
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
-    identify = partial(_identify, data)
     if from_mlflow:
         number = admission.rebuild(folder, study, workload_hash=workload_hash, uri=uri)
         on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
@@ -172,15 +168,13 @@ def search(
             journal = OptunaJournal(study, folder, ledger.records)
             was_stopped, observers = True, list[Observer]([tracker, journal])
             try:
-                is_same = study.workload == begun.workload
                 controller = SearchController(
                     study=study,
-                    workload_hash=workload_hash if is_same else identify(study.workload),
+                    workload_hash=workload_hash,
                     ledger=ledger,
                     allotment=_allotment(study, nodes),
                     observers=observers,
                     step_times=find_step_times(client, uri=uri),
-                    identify=identify,
                 )
                 view = make_view(controller)
                 observers.append(view)
@@ -227,15 +221,6 @@ def _boards_of(
     return tuple(board.model_copy(update=more) for board in boards), said
 
 
-def _identify(data: PreparedWorkload | None, task: Task) -> str:
-    """Returns the hash of what is to be reached, data included; `data` None: a function's own."""
-    if isinstance(task, OwnTask):
-        return task.identity()
-    assert data is not None and isinstance(task, Workload), task
-    data.refuse_guess(task.target)
-    return task.identity(data_hash=data.data_hash)
-
-
 def _notes_of(ledger: Ledger) -> Iterator[str]:
     if ledger.unproposed:
         names = ", ".join(sorted(ledger.unproposed))
@@ -250,8 +235,7 @@ def _steered_by(
 
     def on_answer(answer: Answer) -> None:
         view.note(answer.words)
-        now = controller.study
-        view.replan(trials=now.search.trials, target=now.workload.target)
+        view.replan(trials=controller.study.search.trials)
         _track_steering(tracker, controller)
 
     _track_steering(tracker, controller)
@@ -266,7 +250,7 @@ def _steered_by(
 def _log_model(controller: SearchController, client: Any, *, parent_id: str) -> str:
     if controller.study.tracking.log_model == "none":
         return ""
-    records, folder = controller.records(), controller.ledger.folder
+    records, folder = controller.ledger.records.values(), controller.ledger.folder
     try:
         return log_best_model(client, records=records, folder=folder, parent_id=parent_id)
     except TuneSpeedError as error:  # The search is over and its results are saved.
@@ -327,7 +311,6 @@ def _track_steering(tracker: Tracker, controller: SearchController) -> None:
     answers, study = controller.ledger.answers.values(), controller.study
     if answers:
         tags = {
-            "target": study.workload.target.words,
             "trials": str(study.search.trials),
             "concurrent": str(study.search.at_once),
             "ends_at": _ends_at(controller.time_left_s()),

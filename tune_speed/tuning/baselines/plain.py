@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.samplers import distributions, make_sampler, quiet_study, suggest
 
 # Value of a trial that missed the target. TPE looks at ranks only.
@@ -78,10 +78,6 @@ class Baseline(ABC):
     def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
         """Proposes a configuration next; the sampler fills in what it leaves out."""
         self._wanted.append((point, reason))
-
-    def learn(self, prior: PriorTrial) -> None:
-        """Learns nothing: baselines know their own study's target alone."""
-        del prior
 
     def _enqueue(self, otherwise: str) -> str:
         """Makes the sampler propose what people want, if anything; returns why it proposes."""

@@ -127,9 +127,6 @@ class Policy(Protocol):
     def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
         """Proposes a configuration next, tried before or not; fills in what it leaves out."""
 
-    def learn(self, prior: PriorTrial) -> None:
-        """Learns from a trial that ended and was to reach another target."""
-
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""
 

@@ -187,10 +187,6 @@ class TimeToTarget:
         """Proposes a configuration next, tried before or not; fills in what it leaves out."""
         self._wanted.append((dict(point), reason))
 
-    def learn(self, prior: PriorTrial) -> None:
-        """Learns from a trial that ended and was to reach another target."""
-        self._history.add_prior(prior)
-
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""
         self._learn()
