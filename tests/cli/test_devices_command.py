@@ -65,6 +65,22 @@ def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> l
     raise AssertionError(process.communicate())
 
 
+def has_tenant(folder: Path, pid: int) -> bool:
+    """Returns whether a process trains on a device."""
+    return any(folder.glob(f"turnstile/*.tenants/{pid}-*"))
+
+
+def test_a_trial_on_more_devices_than_a_node_has_is_refused_before_it_begins(
+    tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+    process = search_on_two_cpus(tmp_path, "recipe.devices={choices: [1, 3]}")
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 2 and not (ledger(tmp_path)), err
+    assert "recipe.devices: this machine must have the CPU of all devices of a trial" in err
+    assert "3 × 1 asked for and 2 there" in err
+
+
 def test_train_on_two_devices_says_so(tmp_path: Path, call: Callable[..., Done]) -> None:
     (tmp_path / "a.yaml").write_text(RECIPE)
     done = call("train", "a.yaml", "--set", "recipe.devices=2", "--json", folder=tmp_path)
@@ -106,11 +122,11 @@ def searched(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
         process = search_on_two_cpus(folder, *changes)
-    ranks = ranks_of(process, name="RayTrainWorker")
-    while not any(list(folder.glob(f"turnstile/*.tenants/{rank.pid}-*")) for rank in ranks):
+    ranks = ranks_of(process, name="forkserver", number=3)  # And what they are forked from.
+    while not (training := [r for r in ranks if has_tenant(folder, r.pid)]):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    ranks[0].kill()  # It trains.
+    training[0].kill()
     _, err = process.communicate(timeout=500)
     assert process.returncode in (0, 1), err
     return ledger(folder), finished(folder)
