@@ -7,7 +7,7 @@ import pytest
 from command import Done
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.renamed import LEFT, LEFT_MUST, LEFT_OPTIONS
+from tune_speed.core.renamed import LEFT, LEFT_MUST, LEFT_OPTIONS, Left
 from tune_speed.study.file import StudyFile, study_of
 from tune_speed.study.yaml import scan_yaml
 from tune_speed.tuning.admission import admit
@@ -30,6 +30,7 @@ WRITTEN = {
     "search.resources.device_types": ("  resources: {device_types: [H100, A10]}\n", 12),
     "workload.target.values": ("{values: [0.8, 0.9]}", 3),
     "workload.target.weights": ("{value: 0.9, weights: [1, 2]}", 3),
+    "search.policy": ("  policy: tpe_penalty\n", 12),
 }
 SET = {
     "goal.minimise=cost": "goal",
@@ -39,6 +40,7 @@ SET = {
     "workload.target.values=[0.8, 0.9]": "workload.target.values",
     "workload.target={values: [0.8, 0.9]}": "workload.target.values",
     "workload.target.weights=[1, 2]": "workload.target.weights",
+    "search.policy=tpe_penalty": "search.policy",
 }
 
 
@@ -56,10 +58,10 @@ def test_each_setting_is_tried() -> None:
     assert {each.path for each in LEFT} == set(WRITTEN) == set(SET.values())
 
 
-@pytest.mark.parametrize("left", LEFT, ids=lambda left: left.path)
-def test_a_file_that_names_it_is_refused_with_its_line(left: object) -> None:
-    assert isinstance(left, type(LEFT[0]))
+@pytest.mark.parametrize("left", LEFT, ids=lambda left: f"{left.path}={left.value}")
+def test_a_file_that_names_it_is_refused_with_its_line(left: Left) -> None:
     text, line = written(left.path)
+    text = text.replace("tpe_penalty", str(left.value))
     with pytest.raises(ConfigError) as caught:
         load(text)
     (problem,) = caught.value.problems
@@ -70,7 +72,7 @@ def test_a_file_that_names_it_is_refused_with_its_line(left: object) -> None:
 
 @pytest.mark.parametrize("override", SET)
 def test_an_override_that_names_it_is_refused(override: str) -> None:
-    (left,) = [each for each in LEFT if each.path == SET[override]]
+    left = next(each for each in LEFT if each.path == SET[override])
     with pytest.raises(ConfigError) as caught:
         load(STUDY, override)
     assert len(caught.value.problems) == 1 and left.instead in str(caught.value)

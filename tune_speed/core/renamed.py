@@ -39,6 +39,8 @@ LEFT = (
     ),
     Left("workload.target.values", ONE_TARGET),
     Left("workload.target.weights", ONE_TARGET),
+    Left("search.policy", "Compare with `vanilla` or `random`.", "tpe_penalty"),
+    Left("search.policy", "Compare with `vanilla` or `random`.", "random_cap"),
 )
 LEFT_TARGET = (
     "Search for another target in a study of its own, whose `search.warm_start` names this one."

@@ -30,7 +30,7 @@ def parse_duration_s(duration: str | float) -> float:
     return duration_s
 
 
-PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
+PolicyName = Literal["time_to_target", "vanilla", "random"]
 SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
 DesignName = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 # Endings of journal files, so that a stranger's study cannot append to any file.
@@ -112,8 +112,7 @@ class SearchConfig(Config):
     """Trials to finish."""
     policy: PolicyName = "time_to_target"
     """Decides what to try next and when to stop a trial. The others are there to compare with:
-    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `tpe_penalty` TPE with a flat penalty
-    for a miss, `random` draws at random, `random_cap` also stops a trial at the leader's time."""
+    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `random` draws at random."""
     sampler: SamplerName = "gain"
     """Proposes configurations: `gain` is this project's own, the others are Optuna's. Only with
     `policy: time_to_target`; the other policies bring their own."""

@@ -1,7 +1,6 @@
 """Policies by the names that study files and simulations use."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from tune_speed.core.config import did_you_mean
@@ -45,9 +44,7 @@ def _vanilla(**arguments: Any) -> Policy:
 
 BASELINES: dict[str, Callable[..., Policy]] = {
     "vanilla": _vanilla,
-    "tpe_penalty": partial(Plain, sampler="tpe", is_capped=False),
-    "random": partial(Plain, sampler="random", is_capped=False),
-    "random_cap": partial(Plain, sampler="random", is_capped=True),
+    "random": Plain,
 }
 """Policies to compare with."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from making import make_evaluation, make_run
+from plain_policies import Capped
 
 from tune_speed.core.records import Evaluation, Status, StepTime, Timing, TrialRecord
 from tune_speed.study.file import load_study
@@ -19,7 +20,7 @@ from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import write_trial_file
-from tune_speed.tuning.policy.base import Outcome, PriorTrial
+from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 
 STUDY = """
@@ -30,11 +31,17 @@ recipe:
   optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
   epochs: {low: 1, high: 20}
   batch_size: 64
-search: {trials: 3, policy: random_cap, time_budget: 10m, seed: 7}
+search: {trials: 3, policy: random, time_budget: 10m, seed: 7}
 """
 
 
 TIME_TO_TARGET = ("search.policy=time_to_target",)
+
+
+def capped(controller: SearchController) -> Capped:
+    """Returns a policy that stops what is past the leader's time."""
+    target = SearchTarget(0.97, "anytime", 1e9)
+    return Capped(space=controller.study.space, target=target, seed=0)
 
 
 class Witness:
@@ -279,7 +286,7 @@ def test_policy_knows_what_is_spent_when_it_is_asked(begin: Begin) -> None:
     assert spent == [0.0, 0.25, 0.75]
 
 
-@pytest.mark.parametrize("policy", ["random_cap", "time_to_target"])
+@pytest.mark.parametrize("policy", ["random", "time_to_target"])
 def test_recommended_trial_is_of_the_study_and_met_the_target(begin: Begin, policy: str) -> None:
     controller = begin(overrides=(f"search.policy={policy}", "search.trials=9"))
     controller.finished(ended(propose(controller), Status.MISSED))
@@ -336,6 +343,7 @@ def test_observers_hear_each_evaluation_once(begin: Begin, witness: Witness) -> 
 
 def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Begin) -> None:
     controller = begin(overrides=("workload.mode=anytime",))
+    controller.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     reason = controller.evaluated(ended(slow, Status.CAPPED, time_s=3.0))
@@ -524,6 +532,7 @@ def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
 def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) -> None:
     """The second of three is past the leader, and so is the reason."""
     controller = begin(overrides=("workload.mode=anytime",))
+    controller.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     evaluations = tuple(

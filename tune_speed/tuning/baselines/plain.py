@@ -1,11 +1,4 @@
-"""Baseline policies: an Optuna sampler that knows only times and a penalty, or only ends.
-
-| policy        | sampler | value of a miss            | stops trials                  |
-|---------------|---------|----------------------------|-------------------------------|
-| `tpe_penalty` | TPE     | a time longer than any run | no                            |
-| `random`      | random  |                            | no                            |
-| `random_cap`  | random  |                            | at the best time to target    |
-"""
+"""Baseline policies: an Optuna sampler that knows only times and a penalty, or only ends."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -103,12 +96,12 @@ class Plain(Baseline):
     """An Optuna sampler that minimises the time to target, or `PENALTY_S` for a miss."""
 
     def __init__(
-        self, *, space: SearchSpace, target: SearchTarget, sampler: str, is_capped: bool, seed: int
+        self, *, space: SearchSpace, target: SearchTarget, seed: int, sampler: str = "random"
     ) -> None:
         super().__init__(
             lambda seed: make_sampler(sampler, space=space, seed=seed), target=target, seed=seed
         )
-        self._space, self._is_capped = space, is_capped
+        self._space = space
         self._study = quiet_study(self._sampler(seed))
         self._running: dict[str, optuna.Trial] = {}
 
@@ -136,10 +129,8 @@ class Plain(Baseline):
         return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop, where trials are stopped at the best time to target."""
-        if not self._is_capped or self.leader is None or self._target.best:
-            return None
-        return base.past_leader(self.leader, train_s)
+        """Returns None: every trial runs to its end."""
+        return None
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the sampler."""

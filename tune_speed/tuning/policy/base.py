@@ -182,15 +182,6 @@ def trial_number(trial_id: str) -> int:
     return int(trial_id[1:])
 
 
-def past_leader(leader: Leader, train_s: float) -> str | None:
-    """Returns why a trial whose clock is at `train_s` [s] can no longer lead, or None."""
-    # The clock only grows, so this never stops a trial that would have led.
-    time_s = leader.time_to_target_s
-    if train_s <= time_s:
-        return None
-    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
-
-
 ParamsKey = tuple[tuple[str, Any], ...]
 """A configuration as a key of a dict."""
 
