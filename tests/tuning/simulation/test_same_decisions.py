@@ -37,7 +37,7 @@ from tune_speed.tuning.ray.tuner import (
 from tune_speed.tuning.simulation.simulate import run_policy
 
 NUM_TRAIN = 1150
-ANYWHERE: Any = SimpleNamespace(placement=lambda _: {"node_ids": []})
+ANYWHERE: Any = SimpleNamespace(placement=lambda: {"node_ids": []})
 STUDY = """
 study: decided
 workload: {dataset: {name: digits}, target: {value: 0.9}, mode: MODE, split: {validation_frac: 0.2}}
