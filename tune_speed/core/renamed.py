@@ -46,12 +46,7 @@ LEFT_TARGET = (
     "Search for another target in a study of its own, whose `search.warm_start` names this one."
 )
 """What to do in place of another target while a search runs."""
-LEFT_OPTIONS: Mapping[tuple[str, str], str] = {
-    (
-        "certify",
-        "--front",
-    ): "Search for each target in a study of its own, and certify each.",
-}
+LEFT_OPTIONS = {("certify", "--front"): "Search for each target in a study of its own."}
 """What to do in place of an option of a command that has left."""
 
 PRESENT = {old: new for names in RENAMED.values() for old, new in names.items()}

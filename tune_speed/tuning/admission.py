@@ -93,7 +93,7 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
 def _refuse_left(ledger: Ledger, name: str) -> None:
     """Raises a ConfigError if a study was begun with what this version no longer has."""
     whys = [
-        f"by hand, it was told to {request.words} ({answer.at}). {LEFT_TARGET}"
+        f"its target was changed by hand ({request.words}, {answer.at}). {LEFT_TARGET}"
         for request, answer in accepted(ledger.answers.values(), Set)
         if "target" in request.changes
     ]

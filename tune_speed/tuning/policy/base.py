@@ -118,7 +118,7 @@ class Policy(Protocol):
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids.
 
-        The first `num_taken` numbers belong to trials, of another target some of them.
+        The first `num_taken` numbers belong to trials.
         """
 
     def ask(self) -> Proposal | None:
