@@ -37,8 +37,8 @@ def apply_overrides(
 def _with_override(source: Source, override: str, place: Place, schema: type[Config]) -> Source:
     written, value = read_override(override)
     if left := next((each for each in LEFT if (each.path, each.value) == (written, None)), None):
-        text = str(Problem(path=written, must=LEFT_MUST, given=shown(value), hint=left.instead))
-        raise ConfigError(text)
+        given, hint = shown(value), left.instead
+        raise ConfigError.of(written, LEFT_MUST, given=given, hint=hint, file=place.file)
     names = written.split(".")
     # A section's name wins over a recipe field's: `recipe.` then says which is meant.
     prefix = () if names[0] in schema.model_fields else ("recipe",)
