@@ -19,7 +19,6 @@ LONGEST = (
     "faults/test_failing_trials.py",
     "faults/test_full_disk.py",
     "cluster/test_other_devices.py",
-    "tuning/ray/test_ray_ddp.py",
     "cluster/test_node_loss.py",
     "cli/test_devices_command.py",
     "examples/test_own_loops.py",

@@ -1,5 +1,6 @@
-"""The measures of the package's layout, and that what measures them counts."""
+"""The measures of the package's layout, that their limits only fall, and what is counted."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -9,18 +10,14 @@ from typing import Any
 
 import measures
 import pytest
+import structure
 
-TARGETS = {
-    "lines in the package": "at most 72200",
-    "modules a folder, median": "at most 8",
-    "modules a folder, max": "at most 20",
-    "entries at the top": "at most 18",
-    "private functions used once, % of all": "at most 18",
-    "comment lines per 100": "2 to 3",
-    "README, lines": "at most 250",
-    "function lines, median": "at most 10",
-    "functions over 40 lines, %": "at most 1",
+LIMITS: dict[str, dict[str, float]] = json.loads(measures.LIMITS.read_text())
+PLANNED = {
+    "lines in the package": (72300, 68000, 69200, 70200, 67800, 68400, 68800, 61000, 61200, 60500),
+    "lines in the tests": (92800, 87000, 88500, 89700, 89500, 90300, 84500, 85000, 84000),
 }
+"""What the limits of lines may be: those of the architecture's plan, step by step."""
 
 HELPERS = '''"""A module."""
 
@@ -123,15 +120,41 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_package_meets_its_target(package: dict[str, measures.Measure], name: str) -> None:
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_package_keeps_its_limit(package: dict[str, measures.Measure], name: str) -> None:
     found = package[name]
-    assert found.target == TARGETS[name]
     assert found.passes, f"{name}: {found.value:g}, {found.target} {found.note}"
 
 
-def test_no_other_measure_has_a_target(package: dict[str, measures.Measure]) -> None:
-    assert {m.name for m in package.values() if m.target} == set(TARGETS)
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_limit_of_lines_is_planned(name: str) -> None:
+    assert LIMITS[name]["at_most"] in PLANNED[name]
+
+
+def test_other_limits_only_fall() -> None:
+    now = (measures.LIMITS.read_text(), *limits_of_history(2))
+    for new, old in itertools.pairwise(map(json.loads, now)):
+        others = old.keys() & new.keys() - PLANNED.keys()
+        rose = [name for name in others if rises(new[name], old[name])]
+        assert (rose, old.keys() - new.keys()) == ([], set())
+
+
+def rises(new: dict[str, float], old: dict[str, float]) -> bool:
+    return new["at_most"] > old["at_most"] or new.get("at_least", 0) < old.get("at_least", 0)
+
+
+def limits_of_history(count: int) -> list[str]:
+    """Returns the file of limits as the last commits that changed it left it, newest first."""
+    root = measures.TESTS.parent
+    file = measures.LIMITS.relative_to(root).as_posix()
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout
+
+    commits = git("log", f"-{count}", "--format=%H", "--", file).split()
+    return [git("show", f"{commit}:{file}") for commit in commits]
 
 
 def test_every_line_counts(made_up: Path) -> None:
@@ -219,7 +242,7 @@ def test_the_script_prints_a_verdict_for_each_target(made_up: Path) -> None:
     done = run(made_up, "--worst", "2")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert any(line.startswith("README, lines") and line.endswith("pass") for line in lines)
+    assert any(line.startswith("README, lines") and "pass" in line for line in lines)
     assert any(line.startswith("functions over 40") and line.endswith("FAIL") for line in lines)
     assert any("helpers.py:14 _once" in line for line in lines)
 
@@ -238,6 +261,57 @@ def test_the_exit_code_is_zero_where_all_targets_are_met(tmp_path: Path) -> None
     (folder / "one.py").write_text("# Why.\n" + "x = 1\n" * 38 + "def f() -> int:\n    return 1\n")
     done = run(folder)
     assert done.returncode == 0, done.stdout
+
+
+SOURCE = '''"""A module."""
+# A reason.
+
+import os
+from a import (
+    b,
+)
+
+
+class Thing:
+    """A thing."""
+
+    field: int
+
+    def fill(self, a, *, b):  # two parameters
+        self.one = self.two = 1
+        self.one += 1
+        other.three = 1
+        """Not its docstring, but a text all the same."""
+'''
+
+
+def test_code_is_what_is_no_text_comment_blank_or_import() -> None:
+    source = structure.Source("a", SOURCE)
+    assert source.code_lines() == 6
+    assert source.import_lines() == {4, 5, 6, 7}
+
+
+def test_parameters_and_attributes_are_without_self() -> None:
+    source = structure.Source("a", SOURCE)
+    assert [source.many_parameters(limit) for limit in (1, 2)] == [1, 0]
+    assert [source.many_attributes(limit) for limit in (1, 2)] == [1, 0]
+
+
+def test_modules_that_import_one_another_are_a_circle() -> None:
+    texts = {
+        "p": "from p import a",
+        "p.a": "from p.b import name",
+        "p.b": "def f():\n    import p.c",
+        "p.c": "from p import a",
+        "p.d": "from p import a",
+    }
+    sources = [structure.Source(name, text) for name, text in texts.items()]
+    assert structure.circles(sources) == [{"p.a", "p.b", "p.c"}]
+
+
+def test_a_feature_is_named_once_a_module() -> None:
+    sources = [structure.Source("a", "steer(steered)"), structure.Source("b", "steel")]
+    assert structure.num_naming(sources, "steering") == 1
 
 
 def test_every_room_is_packaged() -> None:

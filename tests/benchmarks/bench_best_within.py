@@ -55,7 +55,7 @@ def ours(benchmark: Within, seed: int, **parts: Any) -> Policy:
 
 def plain(benchmark: Within, seed: int, *, sampler: str) -> Policy:
     target = target_of(benchmark)
-    return Plain(space=benchmark.space, target=target, sampler=sampler, is_capped=False, seed=seed)
+    return Plain(space=benchmark.space, target=target, sampler=sampler, seed=seed)
 
 
 def target_of(benchmark: Within) -> SearchTarget:

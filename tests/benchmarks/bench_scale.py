@@ -237,10 +237,10 @@ class Witness:
 class Anywhere:
     """All nodes will do."""
 
-    types: tuple[str, ...] = ()
+    device_type: str | None = None
     is_local = False
 
-    def placement(self, device_type: str | None) -> dict[str, Any]:
+    def placement(self) -> dict[str, Any]:
         return {"node_ids": [], "device_type": None}
 
 

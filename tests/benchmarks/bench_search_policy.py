@@ -33,20 +33,24 @@ import numpy as np
 import psutil
 from pydantic import TypeAdapter
 
-from tune_speed.core.records import Status
-from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget
-from tune_speed.tuning.policy.curve import crossing
-from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.policy.settings import Parts
-from tune_speed.tuning.policy.time_to_target import TimeToTarget
-from tune_speed.tuning.simulation import benchmarks
-from tune_speed.tuning.simulation.comparison import Factory, Search, Terms
-from tune_speed.tuning.simulation.plots import plot_comparison
-from tune_speed.tuning.simulation.report import OVERALL_COLUMNS, caption, ratio_text
-from tune_speed.tuning.simulation.scores import NEAR, Ratio, Score, overall, score
-from tune_speed.tuning.simulation.simulate import Benchmark
+sys.path[:0] = [str(Path(__file__).parents[1] / "helpers")]
+
+from plain_policies import FACTORIES  # noqa: E402
+
+from tune_speed.core.records import Status  # noqa: E402
+from tune_speed.tuning.policies import POLICY_NAMES, make_policy  # noqa: E402
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget  # noqa: E402
+from tune_speed.tuning.policy.curve import crossing  # noqa: E402
+from tune_speed.tuning.policy.encoding import Encoder  # noqa: E402
+from tune_speed.tuning.policy.samplers import hush_optuna  # noqa: E402
+from tune_speed.tuning.policy.settings import Parts  # noqa: E402
+from tune_speed.tuning.policy.time_to_target import TimeToTarget  # noqa: E402
+from tune_speed.tuning.simulation import benchmarks  # noqa: E402
+from tune_speed.tuning.simulation.comparison import Factory, Search, Terms  # noqa: E402
+from tune_speed.tuning.simulation.plots import plot_comparison  # noqa: E402
+from tune_speed.tuning.simulation.report import OVERALL_COLUMNS, caption, ratio_text  # noqa: E402
+from tune_speed.tuning.simulation.scores import NEAR, Ratio, Score, overall, score  # noqa: E402
+from tune_speed.tuning.simulation.simulate import Benchmark  # noqa: E402
 
 DATA = Path(__file__).parent / "data"
 OURS = "time_to_target"
@@ -102,7 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, nargs="+", default=[20, 100], help="in full runs")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--overhead-s", type=float, default=0.0)
-    parser.add_argument("--policy", nargs="+", default=list(POLICY_NAMES))
+    parser.add_argument("--policy", nargs="+", default=[*POLICY_NAMES, *FACTORIES])
     parser.add_argument("--benchmark", nargs="+", default=[*benchmarks.SYNTHETIC, *recorded])
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--only-cost", action="store_true")
@@ -138,7 +142,7 @@ def compare(arguments: argparse.Namespace) -> None:
         ),
         jobs=arguments.jobs,
         on_search=keep,
-        factories=ABLATIONS,
+        factories={**ABLATIONS, **FACTORIES},
         known=known,
     )
     if result.searches:

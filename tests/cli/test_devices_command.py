@@ -1,7 +1,6 @@
 """Several devices, as a user runs them: `tune-speed train` and `tune-speed search`."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -66,6 +65,22 @@ def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> l
     raise AssertionError(process.communicate())
 
 
+def has_tenant(folder: Path, pid: int) -> bool:
+    """Returns whether a process trains on a device."""
+    return any(folder.glob(f"turnstile/*.tenants/{pid}-*"))
+
+
+def test_a_trial_on_more_devices_than_a_node_has_is_refused_before_it_begins(
+    tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+    process = search_on_two_cpus(tmp_path, "recipe.devices={choices: [1, 3]}")
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 2 and not (ledger(tmp_path)), err
+    assert "recipe.devices: this machine must have the CPU of all devices of a trial" in err
+    assert "3 × 1 asked for and 2 there" in err
+
+
 def test_train_on_two_devices_says_so(tmp_path: Path, call: Callable[..., Done]) -> None:
     (tmp_path / "a.yaml").write_text(RECIPE)
     done = call("train", "a.yaml", "--set", "recipe.devices=2", "--json", folder=tmp_path)
@@ -107,11 +122,11 @@ def searched(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
         process = search_on_two_cpus(folder, *changes)
-    ranks = ranks_of(process, name="RayTrainWorker")
-    while not any(list(folder.glob(f"turnstile/*.tenants/{rank.pid}-*")) for rank in ranks):
+    ranks = ranks_of(process, name="forkserver", number=3)  # And what they are forked from.
+    while not (training := [r for r in ranks if has_tenant(folder, r.pid)]):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    ranks[0].kill()  # It trains.
+    training[0].kill()
     _, err = process.communicate(timeout=500)
     assert process.returncode in (0, 1), err
     return ledger(folder), finished(folder)
@@ -158,41 +173,3 @@ def test_ranks_learn_on_the_cluster_what_they_learn_without_it(searched: Any) ->
     for ours, theirs in zip(there.evaluations, here.evaluations, strict=False):
         assert (ours.step, ours.accuracy) == (theirs.step, theirs.accuracy)
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-
-
-def test_least_cost_is_sought_once_a_price_is_known(
-    tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On one machine two devices share what one has: they cost more."""
-    monkeypatch.setenv("TUNE_SPEED_CACHE", str(session_cache))
-    prices = tmp_path / "prices.yaml"
-    changes = (
-        "goal={minimise: cost}",
-        "recipe.devices={choices: [1, 2]}",
-        "recipe.optimizer.sgd.lr={low: 0.1, high: 0.2}",
-        "recipe.epochs=4",
-        "search.points_to_evaluate=[{devices: 2}, {devices: 1}]",
-        "search.policy=time_to_target",
-        "search.trials=3",
-        "search.concurrent=1",
-        "workload.target.value=0.4",
-    )
-    refused = search_on_two_cpus(tmp_path, *changes, TUNE_SPEED_PRICES=str(prices))
-    _, err = refused.communicate(timeout=WAIT_S)
-    assert refused.returncode == 2 and str(prices) in err, err
-    (device,) = re.findall(r"an hour of (cpu .*\)), as", err)
-    prices.write_text(f'"{device}": 3.6\n')
-    process = search_on_two_cpus(tmp_path, *changes, TUNE_SPEED_PRICES=str(prices))
-    out, err = process.communicate(timeout=500)
-    assert process.returncode == 0, err
-    assert "Ranked by expected cost" in out and "expected cost" in out.split("recommended:")[1]
-    records = {record["trial_id"]: record for record in finished(tmp_path)}
-    money = {
-        name: each["runs"][0]["time_to_target_s"] * each["recipe"]["devices"]
-        for name, each in records.items()
-        if each["status"] == "reached"
-    }
-    cheapest = min(money, key=lambda name: money[name])
-    (best,) = re.findall(r"recommended:  (t\d+):", out)
-    devices = [records[name]["recipe"]["devices"] for name in (best, cheapest)]
-    assert devices[0] == devices[1]

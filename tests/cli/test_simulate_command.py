@@ -64,11 +64,10 @@ def trials(number: int) -> list[TrialRecord]:
 
 
 def test_one_search_prints_its_bests_and_its_trials_with_reasons(command: Command) -> None:
-    code, out, _ = command("--benchmark", EASY, "--policy", "random_cap", "--budget", "5")
+    code, out, _ = command("--benchmark", EASY, "--policy", "random", "--budget", "5")
     assert code == 0
     assert "each new best" in out and "time_to_target_s" in out
     assert "the sampler's proposal" in out
-    assert re.search(r"stopped at [\d.]+ s: leader", out)
     assert re.search(r"^\d+ trials: \d+ missed", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 100
 
@@ -103,7 +102,7 @@ def test_search_that_finds_nothing_ends_with_code_1(command: Command) -> None:
 @pytest.mark.slow
 def test_comparison_fits_100_columns_and_draws(command: Command, tmp_path: Path) -> None:
     some = ("--benchmark", EASY, "--benchmark", "synthetic-15%-anytime", "--policy", "random")
-    more = ("--policy", "random_cap", "--budget", "3,1", "--seeds", "2", "--jobs", "1")
+    more = ("--policy", "vanilla", "--budget", "3,1", "--seeds", "2", "--jobs", "1")
     code, out, err = command("--compare", *some, *more)
     assert code == 0
     assert out.count("1 full runs' worth") == 2 and out.count("3 full runs' worth") == 2

@@ -59,7 +59,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Iter
 def test_trials_run_on_the_named_kind_and_the_user_is_told_which_nodes_are_left_out(
     mixed: Mixed,
 ) -> None:
-    """`test_ray_ddp.py` has ranks, which Ray Train places, and not Ray Tune."""
     pinned = f"cpu (1 threads, {THEIRS})"
     done = mixed.search("--trials", "2", "--set", f"search.resources.device_type={pinned}")
     assert done.code in (0, 1), done.err

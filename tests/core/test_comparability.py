@@ -13,7 +13,6 @@ from tune_speed.core.comparability import (
     fastest,
     final_goodness,
     final_metric,
-    result_text,
     sort_key,
     sum_of,
     target_of,
@@ -71,18 +70,6 @@ def test_best_is_the_fastest_then_the_better_metric_then_the_name() -> None:
     assert sorted(ordered[::-1], key=best_first) == ordered
     assert fastest(ordered[::-1]) == ordered[0]
     assert fastest(ordered[-1:]) is None
-
-
-def test_by_cost_the_best_is_the_cheapest_of_all_devices() -> None:
-    """Two devices at 3.6 an hour each: 9 s cost 0.018, and 12 s on one cost 0.012."""
-    one, two = make_record("t0001", time_s=12.0, device="H200"), make_record(device="2 x H200")
-    one = one.model_copy(update={"prices": {"H200": 3.6}})
-    two = two.model_copy(update={"prices": {"H200": 3.6}, "runs": (make_run(time_s=9.0),)})
-    unknown = make_record("t0002", time_s=1.0, device="nobody's")
-    assert fastest([unknown, two, one], by_cost=True) is one
-    assert fastest([two, one]) is two
-    assert result_text(one, by_cost=True) == "cost 0.012, 12.00 s"
-    assert result_text(one) == "12.00 s"
 
 
 def test_result_without_a_time_comes_after_the_slowest() -> None:

@@ -24,7 +24,7 @@ recipe:
   optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
   epochs: {low: 1, high: 20}
   batch_size: 64
-search: {trials: 9, policy: random_cap}
+search: {trials: 9, policy: random}
 """
 
 

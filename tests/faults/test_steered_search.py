@@ -79,13 +79,10 @@ def test_search_that_is_steered_killed_and_resumed_does_each_thing_once(
     with searching(tmp_path, "tiny.yaml", "--resume") as search:
         search.wait_until(lambda: "paused: `tune-speed steer tiny go-on`" in search.err)
         search.wait_until(lambda: is_steered(steering))
-        with pytest.raises(ConfigError, match=r"must exceed 0\.1"):
-            steering().set(target=0.05)
-        steering().set(target=0.5)
         assert len(events(tmp_path, "proposed")) == before
         steering().go_on()
         assert search.wait(within_s=120) in (0, 1), search.err
-    assert answered(tmp_path)[5:] == ["set", "pause", "set", *["set"] * 3, "go-on"]
+    assert answered(tmp_path)[5:] == ["set", "pause", "set", "set", "go-on"]
     assert max(delays_s(tmp_path)[7:]) < ACTS_WITHIN_S
     assert_each_once(tmp_path, trials=4)
     check_results(tmp_path)
@@ -134,11 +131,10 @@ def check_results(folder: Path) -> None:
     by_hand = [r for r in records.values() if r["proposal_reason"].startswith("added by hand")]
     assert [r["params"]["optimizer.sgd.lr"] for r in by_hand] == [0.3]
     assert records["t0000"]["workload"]["target"]["value"] == 0.99
-    assert records["t0003"]["workload"]["target"]["value"] == 0.5
     seen = run_inside("watch", "tiny", "--once", "--json", folder=folder).json
     assert (seen["planned"], seen["paused"], seen["state"]) == (4, False, "ended")
     lines = [each["line"] for each in seen["steered"]]
-    assert len(lines) == 12 and lines[0].startswith("pause: no trial begins")
+    assert len(lines) == 10 and lines[0].startswith("pause: no trial begins")
     listed = run_inside("steer", "tiny", folder=folder).out.splitlines()
     assert [line[21:] for line in listed] == lines
     refused = run_inside("steer", "tiny", "pause", folder=folder)

@@ -12,7 +12,6 @@ def config_of(spec: TrialSpec, folder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "spec": spec.model_dump_json(),
         "devices": 1,
-        "holdings": "",
         "resources": ResourceConfig().model_dump_json(),
         "folder": str(folder),
         "stop_after_s": None,

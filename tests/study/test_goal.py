@@ -8,7 +8,6 @@ import pytest
 from tune_speed.core.errors import ConfigError
 from tune_speed.custom.shipping import packed
 from tune_speed.study.file import StudyFile, own_study_of, study_of
-from tune_speed.study.goal import goal_of, seeks_cost
 from tune_speed.study.json_schema import json_schema
 from tune_speed.study.yaml import scan_yaml
 
@@ -66,8 +65,8 @@ def test_a_metric_that_is_no_share_says_its_worst() -> None:
     [
         ("{within: 60s}", "goal", "exactly one of maximise and minimise"),
         ("{maximise: accuracy, minimise: loss, within: 60s}", "goal", "exactly one of"),
-        ("{maximise: accuracy}", "goal", "within must be given"),
-        ("{minimise: cost, worst: 1.0}", "goal", "within must be given"),
+        ("{maximise: accuracy}", "goal.within", "must be given"),
+        ("{minimise: cost, worst: 1.0}", "goal.within", "must be given"),
         ("{maximise: accuracy, within: soon}", "goal.within", "must be a duration"),
         ("{maximise: speed, within: 60s}", "goal", "worst must be given for speed"),
     ],
@@ -88,49 +87,6 @@ def test_goal_and_what_it_says_are_not_both_given(name: str) -> None:
 def test_what_a_goal_does_not_go_with_is_refused() -> None:
     until = "search.until={probability_of_better: 0.05}"
     assert "must be left out with a goal" in mistakes(STUDY, until)["search.until"][1]
-
-
-COST = STUDY.replace("goal: {maximise: accuracy, within: 1m30s}", "goal: {minimise: cost}")
-
-
-def test_the_least_cost_is_that_to_the_target_of_the_workload() -> None:
-    text = COST.replace("{dataset: digits}", "{dataset: digits, target: {value: 0.9}}")
-    study = load(text)
-    assert study.seeks_cost and not load(STUDY).seeks_cost
-    assert study.workload == load(text.replace("goal: {minimise: cost}", "")).workload
-    assert "workload.target" in mistakes(COST)
-
-
-@pytest.mark.parametrize(
-    "goal",
-    [
-        {"minimise": "cost"},
-        {"minimise": "cost", "within": None},
-        {"minimise": "cost", "within": "9s", "worst": 2.0},
-        {"maximise": "accuracy", "within": "9s"},
-    ],
-)
-def test_a_tree_seeks_the_least_cost_where_its_goal_does(goal: dict[str, Any]) -> None:
-    found = goal_of({"goal": goal})
-    assert found is not None
-    assert seeks_cost({"goal": goal}) is found.is_cost is (not goal.get("within"))
-
-
-@pytest.mark.parametrize(
-    "goal", [None, "cost", {"minimise": "cost", "worst": 1.0}, {"minimise": "cost", "with": "9s"}]
-)
-def test_a_goal_with_a_mistake_seeks_nothing(goal: Any) -> None:
-    assert goal_of({"goal": goal}) is None and not seeks_cost({"goal": goal})
-    assert not seeks_cost(goal)
-
-
-def test_what_the_least_cost_does_not_go_with_is_refused() -> None:
-    text = COST.replace("{dataset: digits}", "{dataset: digits, target: {value: 0.9}}")
-    found = mistakes(text, "search.storage=a.journal")
-    assert "must be left out with `goal: {minimise: cost}`" in found["search.storage"][1]
-    source = scan_yaml("goal: {minimise: cost}\nworkload: {target: {value: 0.9}}\nrecipe: {lr: 1}")
-    with pytest.raises(ConfigError, match="must be left out for a training function"):
-        own_study_of(source, packed(own_loop))
 
 
 def test_a_metric_called_cost_has_a_time_within_which_it_is_least() -> None:

@@ -97,20 +97,6 @@ def test_target_of_a_training_function_may_be_a_number() -> None:
     assert (study.workload.target.value, study.workload.max_train_s) == (0.9, 60.0)
 
 
-def test_of_several_targets_the_hardest_is_the_value() -> None:
-    text = WHOLE.replace("{value: 0.95}", "{values: [0.9, 0.95, 0.8], weights: [1.0, 2.0, 1.0]}")
-    target = study_of(scan_yaml(text, file="s.yaml")).workload.target
-    assert target.value == 0.95 and target.weight(0.95) == 0.5
-    jsonschema.validate(scan_yaml(text, file="s.yaml").tree, json_schema())
-
-
-@pytest.mark.parametrize("search", ["policy: random", "sampler: tpe", "storage: t.journal"])
-def test_several_targets_are_for_the_default_policy(search: str) -> None:
-    text = WHOLE.replace("{value: 0.95}", "{values: [0.9, 0.95]}")
-    with pytest.raises(ConfigError, match="must be left out with several targets"):
-        study_of(scan_yaml(f"{text}search: {{{search}}}\n", file="s.yaml"))
-
-
 def test_values_that_are_none_are_refused_where_they_stand() -> None:
     for wrong, message in (("[0.9]", "two different"), ("[]", "value"), ("most", "value")):
         text = WHOLE.replace("{value: 0.95}", f"{{values: {wrong}}}")

@@ -7,7 +7,6 @@ from tune_speed.core.comparability import board_key, fastest
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tracking.schema import (
     board_id,
-    unpack_all_favourites,
     unpack_boards,
     unpack_favourites,
 )
@@ -97,21 +96,3 @@ def test_what_is_recommended_stands_beside_the_fastest_trial_on_its_own_board() 
     assert tags["tune_speed.best_trial"] == "t0001"
     known = best.model_copy(update={"run_id": "ab12"})
     assert unpack_favourites(tags) == (board_id(board_key(records[0])), (known, fast))
-
-
-def test_favourites_by_time_are_on_the_board_of_the_first_and_those_by_cost_on_their_own() -> None:
-    one, two = make_record("t0000", device="H200"), make_record("t0001", device="2 x H200")
-    boards = [board_id(board_key(each)) for each in (one, two)]
-    for costs in ((None, None), (0.1, 0.2)):
-        summary = Summary()
-        summary.add(one)
-        summary.add(two)
-        summary.favourites = tuple(
-            Recommended(trial_id=name, runs=1, hits=1, expected_s=1.0, expected_cost=cost)
-            for name, cost in zip(("t0000", "t0001"), costs, strict=True)
-        )
-        found = unpack_all_favourites(summary.tags(now=NOON, run_ids={"t0001": "r1"}))
-        named = [(board, [each.trial_id for each in best]) for board, best in found]
-        apart = [(boards[0], ["t0000"]), (boards[1], ["t0001"])]
-        assert named == ([(boards[0], ["t0000", "t0001"])] if None in costs else apart)
-        assert [each.expected_cost for _, best in found for each in best] == list(costs)

@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from making import make_evaluation, make_run
+from making import make_evaluation
 from pydantic import ValidationError
 from training import make_workload
 
-from tune_speed.core.records import Evaluation, Status
+from tune_speed.core.records import Evaluation
 from tune_speed.data.datasets.cifar import Cifar10
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import SplitConfig, SplitSizes
@@ -172,31 +172,3 @@ def test_workload_that_cannot_work_is_refused(fields: dict[str, object]) -> None
     assert Workload.model_validate(good)
     with pytest.raises(ValidationError, match=next(iter(fields))):
         Workload.model_validate({**good, **fields})
-
-
-def test_several_targets_are_the_task_of_the_hardest_so_that_boards_are_shared() -> None:
-    several = make_workload(target=0.9).model_copy(
-        update={"target": Target(value=0.9, values=(0.9, 0.8))}
-    )
-    assert several.identity(data_hash="d") == make_workload(target=0.9).identity(data_hash="d")
-    lower = several.at(0.8)
-    assert lower.identity(data_hash="d") == make_workload(target=0.8).identity(data_hash="d")
-    digits = WORKLOADS["digits"]
-    more = digits.model_copy(update={"target": Target(value=0.97, values=(0.97, 0.9))})
-    assert more.label == "digits" and more.at(0.9).label == "digits-accuracy-0.9"
-
-
-def test_an_evaluation_off_the_grid_confirms_no_lower_target() -> None:
-    # Points of the grid at 320 and 640 samples; the run ended at 700.
-    workload = make_workload(target=0.9, eval_every_samples=320, mode="anytime").model_copy(
-        update={"target": Target(value=0.9, values=(0.9, 0.8))}
-    )
-    found = [(10, 0.1), (20, 0.85), (21, 0.85)]
-    evaluations = tuple(
-        make_evaluation(step=step, train_s=float(step), accuracy=a) for step, a in found
-    )
-    run = make_run(Status.MISSED).model_copy(update={"evaluations": evaluations})
-    assert workload.crossings(run) == ()
-    later = make_evaluation(step=30, train_s=30.0, accuracy=0.85)
-    confirmed = run.model_copy(update={"evaluations": (*evaluations, later)})
-    assert workload.crossings(confirmed) == ((0.8, 20.0),)

@@ -204,22 +204,6 @@ def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: 
         assert ledger.header is None
 
 
-@pytest.mark.parametrize("begun", ["0.95", "{values: [0.9, 0.95]}"])
-def test_study_keeps_its_targets(tmp_path: Path, begun: str) -> None:
-    def study_with(target: str) -> StudyFile:
-        changes = ("search.policy=time_to_target", f"workload.target={target}")
-        return load_study(tmp_path / "tiny.yaml", overrides=changes)
-
-    (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
-    with Ledger(tmp_path / "ledger") as ledger:
-        first, other = study_with(begun), study_with("{values: [0.9, 0.92, 0.95]}")
-        admission.begin(ledger, first, workload_hash="w")
-        assert ("targets" in (ledger.header or {})) == ("values" in begun)
-        admission.admit(ledger, first, workload_hash="w", resume=True)
-        with pytest.raises(ConfigError, match=r"must keep its targets.*workload\.target\.values"):
-            admission.admit(ledger, other, workload_hash="w", resume=True)
-
-
 @pytest.mark.parametrize("is_resumed", [True, False])
 def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
     tmp_path: Path, study: StudyFile, is_resumed: bool

@@ -233,7 +233,6 @@ def certify(
     device: str | None = None,
     address: str | None = None,
     again: bool = False,
-    front: bool = False,
     progress: "bool | Progress | None" = None,
     plugins: Sequence[str | Path] = (),
 ) -> "Certified":
@@ -251,7 +250,6 @@ def certify(
         device: only devices whose name contains this.
         address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
         again: start over, with other seeds.
-        front: of several targets, what is recommended for each, certified at its own.
         progress: show how far it is; None: in a notebook or at a prompt only.
         plugins: files or installed distributions that add models, data sets and so on.
 
@@ -277,25 +275,17 @@ def certify(
     from tune_speed.experiments.certification import certify as certification
     from tune_speed.study.settings import CertifyConfig
 
-    config = CertifyConfig(
-        top=1 if front else top, seeds=seeds, final=final, final_seeds=final_seeds
+    found = certification.certify(
+        name,
+        config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
+        folder=folder or studies_folder() / name,
+        device=device,
+        address=address,
+        again=again,
+        on_line=Progress.of(progress).line,
+        loop=loop if train is None else packed(train),
     )
-    results: list[certification.CertifyResult] = []
-    for target in certification.met_targets(name) if front else (None,):
-        if not results or not results[-1].was_stopped:
-            found = certification.certify(
-                name,
-                config=config,
-                folder=folder or studies_folder() / name,
-                device=device,
-                address=address,
-                again=again,
-                on_line=Progress.of(progress).line,
-                loop=loop if train is None else packed(train),
-                target=target,
-            )
-            results.append(found)
-    return Certified(study=name, result=results[0], lower=tuple(results[1:]))
+    return Certified(study=name, result=found)
 
 
 @in_python

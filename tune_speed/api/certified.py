@@ -23,13 +23,11 @@ class Certified(Shown):
     """Name of the study."""
     result: CertifyResult
     """What the certification returned."""
-    lower: tuple[CertifyResult, ...] = ()
-    """What those of lower ones of several targets returned, the hardest first (`front`)."""
 
     @property
     def records(self) -> tuple[TrialRecord, ...]:
         """Certified records, best first; empty if it was stopped."""
-        return tuple(record for each in (self.result, *self.lower) for record in each.records)
+        return self.result.records
 
     @property
     def best(self) -> TrialRecord | None:
@@ -57,7 +55,7 @@ class Certified(Shown):
     @property
     def was_stopped(self) -> bool:
         """Whether Ctrl-C ended it; the same call continues."""
-        return any(each.was_stopped for each in (self.result, *self.lower))
+        return self.result.was_stopped
 
     def __repr__(self) -> str:
         if self.was_stopped:
@@ -71,9 +69,8 @@ class Certified(Shown):
         """Returns leaderboard and findings."""
         if self.was_stopped:
             return (f"{self.study}: stopped; the same call continues",)
-        return (Boards(self.boards), *map(certification_text, (self.result, *self.lower)))
+        return (Boards(self.boards), certification_text(self.result))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns `certification`: leaderboard, luck, suggestions and certificates."""
-        lower = {"lower": [as_dict(each) for each in self.lower]} if self.lower else {}
-        return {"certification": as_dict(self.result) | lower}
+        return {"certification": as_dict(self.result)}

@@ -107,7 +107,6 @@ class Progress:
             finished=list(controller.ledger.records.values()),
             time_left_s=controller.time_left_s,
             target=study.workload.target,
-            by_cost=study.seeks_cost,
             is_verbose=self._is_verbose,
         )
 

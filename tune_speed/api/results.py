@@ -151,7 +151,7 @@ class Results:
         study: str | None = None,
         kind: str | None = None,
         target: float | None = None,
-        sort: str | None = None,
+        sort: str = "time",
     ) -> pd.DataFrame:
         """Returns the `n` fastest recipes of each leaderboard, one a row.
 
@@ -173,7 +173,7 @@ class Results:
         Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
             or does not hold the study.
         """
-        if sort not in (None, "time", *FIELDS):
+        if sort not in ("time", *FIELDS):
             raise ConfigError(f"sort must be one of time, {', '.join(FIELDS)}, but got {sort!r}.")
         if n < 1:
             raise ConfigError(f"n must be 1 or more, but got {n}.")

@@ -42,7 +42,7 @@ class Steering:
         return self.send({"action": "go-on"})
 
     def set(self, **changes: Any) -> Answer:
-        """Changes `trials`, `concurrent`, `time_budget` (None: no limit) or `target`."""
+        """Changes `trials`, `concurrent` or `time_budget` (None: no limit)."""
         return self.send({"action": "set", **changes})
 
     @in_python

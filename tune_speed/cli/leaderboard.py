@@ -59,7 +59,7 @@ TargetOption = Annotated[
 ]
 
 SortOption = Annotated[
-    Sort | None,
+    Sort,
     typer.Option(
         "--sort",
         help="Rank by expected time, cost or energy; by cost, all devices are on one board."
@@ -75,7 +75,7 @@ def best(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = None,
+    sort: SortOption = Sort.TIME,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -106,7 +106,7 @@ def leaderboard(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = None,
+    sort: SortOption = Sort.TIME,
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
     ] = 20,
@@ -144,7 +144,7 @@ def leaderboard(
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and best_of is not None:
         raise ConfigError("--history must be given without --best-of: it has records, not choices.")
-    if history and sort not in (None, Sort.TIME):
+    if history and sort != Sort.TIME:
         raise ConfigError("--history must be given without --sort: it goes by what is sought.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")

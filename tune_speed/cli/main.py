@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from tune_speed.cli import (
 from tune_speed.cli.common import load_plugins_of_environment
 from tune_speed.cli.common import note as tell
 from tune_speed.core.errors import ConfigError, TuneSpeedError
+from tune_speed.core.renamed import LEFT_MUST, LEFT_OPTIONS
 from tune_speed.core.version import __version__
 from tune_speed.runtime import process
 
@@ -103,10 +105,17 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         _refuse_removed_folder()
+        _refuse_left_options(sys.argv[1:])
         app()
     except TuneSpeedError as error:
         tell(f"error: {error}")
         sys.exit(error.exit_code)
+
+
+def _refuse_left_options(arguments: Sequence[str]) -> None:
+    for option in arguments[1:]:
+        if instead := LEFT_OPTIONS.get((arguments[0], option)):
+            raise ConfigError(f"{arguments[0]} {option} {LEFT_MUST}. {instead}")
 
 
 def _refuse_removed_folder() -> None:

@@ -112,10 +112,6 @@ def certify(
     again: Annotated[
         bool, typer.Option("--again", help="Start over, with other seeds, where one was begun.")
     ] = False,
-    front: Annotated[
-        bool,
-        typer.Option("--front", help="Of several targets, the recommended of each, at its own."),
-    ] = False,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Begin on a busy machine without a question.")
     ] = False,
@@ -143,7 +139,6 @@ def certify(
         device=device,
         address=address,
         again=again,
-        front=front,
         progress=common.on_stderr(),
     )
     if as_json and not found.was_stopped:

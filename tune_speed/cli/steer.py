@@ -53,8 +53,8 @@ def steer(
 ) -> None:
     """Steer a running search: stop a trial, pause, go on, or change what it is to do.
 
-    Settings are trials, concurrent, time_budget and target. The search acts within two seconds;
-    one that was killed before acts when it is resumed.
+    Settings are trials, concurrent and time_budget. The search acts within two seconds; one that
+    was killed before acts when it is resumed.
 
     Example: tune-speed steer digits_quickstart set concurrent=4 trials=60
     """

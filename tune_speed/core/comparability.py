@@ -2,14 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import LowerTarget, Recommended, RunResult, Status, TrialRecord
+from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
-from tune_speed.core.text import significant
 
 SortKey = tuple[bool | float | str, ...]
 """Sorts results best first; see `sort_key`."""
@@ -48,33 +47,6 @@ def board_key(record: TrialRecord) -> ComparisonKey:
         protocol_version=record.protocol_version,
         device=record.device,
         kind=record.kind,
-    )
-
-
-def by_target(record: TrialRecord) -> Iterator[TrialRecord]:
-    """Yields the record, and for each lower target as if its trial had been to reach that one."""
-    yield record
-    for lower in record.lower_targets:
-        yield _judged_by(record, lower)
-
-
-def _judged_by(record: TrialRecord, lower: LowerTarget) -> TrialRecord:
-    target = {k: v for k, v in record.workload["target"].items() if k not in ("values", "weights")}
-    runs = []
-    for run in record.runs:
-        time_s = dict(run.crossings).get(lower.value)
-        changes: dict[str, Any] = {"time_to_target_s": time_s, "crossings": ()}
-        changes |= {} if time_s is None else {"status": Status.REACHED}
-        runs.append(run.model_copy(update=changes))
-    return record.model_copy(
-        update={
-            "workload": {**record.workload, "target": {**target, "value": lower.value}},
-            "workload_name": lower.workload_name,
-            "workload_hash": lower.workload_hash,
-            "lower_targets": (),
-            "runs": tuple(runs),
-            "status": runs[-1].status,
-        }
     )
 
 
@@ -127,32 +99,9 @@ def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
     return order
 
 
-def on_boards(
-    every: Sequence[Sequence[Recommended]], board_of: Callable[[str, int], ComparisonKey]
-) -> dict[ComparisonKey, list[Recommended]]:
-    """Returns the favourites of each of several targets by board, the first one's board first.
-
-    `board_of` says the board of a trial, by its id, at each target. What is sought by time is on
-    the board of the first favourite; by cost, of which devices meet, each on its own.
-    """
-    found = dict[ComparisonKey, list[Recommended]]()
-    for number, favourites in enumerate(every):
-        for each in favourites:
-            own = favourites[0] if each.expected_cost is None else each
-            found.setdefault(board_of(own.trial_id, number), []).append(each)
-    return found
-
-
-def cheapest_first(record: TrialRecord) -> SortKey:
-    """Returns the key by which a search for the least cost sorts records of whatever devices."""
-    cost = record.cost_of(ranked_s(record))
-    return math.inf if cost is None else cost, *best_first(record)
-
-
-def fastest(records: Iterable[TrialRecord], *, by_cost: bool = False) -> TrialRecord | None:
-    """Returns the first record by `best_first`, or `cheapest_first`; None: none met the target."""
-    key = cheapest_first if by_cost else best_first
-    return min((r for r in records if ranked_s(r) is not None), key=key, default=None)
+def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Returns the first record by `best_first`; None: none met the target."""
+    return min((r for r in records if ranked_s(r) is not None), key=best_first, default=None)
 
 
 def target_of(workload: Mapping[str, Any]) -> Target:
@@ -212,10 +161,9 @@ def final_goodness(record: TrialRecord) -> float:
     return goodness(final_metric(record), target_of(record.workload))
 
 
-def result_text(record: TrialRecord, *, by_cost: bool = False) -> str:
-    """Returns what ranks a record, for people: `1.51 s`, `cost 0.012, 1.51 s`, `accuracy 0.98`."""
+def result_text(record: TrialRecord) -> str:
+    """Returns what ranks a record, for people: `1.51 s`, `accuracy 0.98`."""
     target, metric = target_of(record.workload), final_metric(record)
     if target.seeks_best and metric is not None:
         return f"{target.metric} {metric:.4f}"
-    cost = f"cost {significant(record.cost_of(record.time_to_target_s))}, " if by_cost else ""
-    return f"{cost}{record.time_to_target_s:.2f} s"
+    return f"{record.time_to_target_s:.2f} s"

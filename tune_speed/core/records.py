@@ -16,8 +16,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.prices import Prices, price_of
-from tune_speed.core.renamed import RecordedRecipe, with_present_names
-from tune_speed.core.text import counted, significant
+from tune_speed.core.renamed import RecordedRecipe, RecordedWorkload, with_present_names
+from tune_speed.core.text import counted
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -206,14 +206,6 @@ class StepTime(Record):
     """Mean power of the device meanwhile [W]; None: it counts no energy, or strangers took some."""
 
 
-class LowerTarget(Record):
-    """A target below the one that a trial was to reach, and what results call its workload."""
-
-    value: float
-    workload_name: str
-    workload_hash: str
-
-
 class RunResult(Record):
     """One training with one seed."""
 
@@ -223,10 +215,6 @@ class RunResult(Record):
     """Why the run ended, in words."""
     time_to_target_s: Positive | None = None
     """Training clock at which the target held [s]; None for anything but `reached`."""
-    crossings: tuple[tuple[float, Positive], ...] = Field(
-        default=(), exclude_if=lambda met: not met
-    )
-    """Lower targets' values that it met, and the training clock at which each held [s]."""
     evaluations: tuple[Evaluation, ...] = ()
     clocks: Clocks = Field(default_factory=Clocks)
     steps: Count = 0
@@ -335,7 +323,7 @@ class TrialRecord(Record):
     """Why the search chose it, in words; empty where no search did."""
     recipe: RecordedRecipe
     """The whole resolved recipe, as YAML has it."""
-    workload: dict[str, Any]
+    workload: RecordedWorkload
     """The whole workload, as YAML has it."""
     workload_name: str
     workload_hash: str
@@ -361,8 +349,6 @@ class TrialRecord(Record):
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
     certificate: dict[str, Any] | None = None
     """Of a certified result: all that `certificate.Certificate` holds."""
-    lower_targets: tuple[LowerTarget, ...] = Field(default=(), exclude_if=lambda each: not each)
-    """Of a search for several targets: those that a run meets on its way, the hardest first."""
     prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""
 
@@ -479,19 +465,12 @@ class Recommended(Record):
     """Upper end of it."""
     expected_s: Amount
     """Expected time to target where each miss is run again [s]."""
-    expected_cost: float | None = Field(default=None, exclude_if=lambda cost: cost is None)
-    """What that costs, of a search for the least cost: the lower, the better; else None."""
     metric: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Expected metric of another run, where the best is sought within a time; else None."""
     metric_low: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Lower end of its 95 % interval."""
     metric_high: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
     """Upper end of it."""
-
-    @property
-    def expected(self) -> float:
-        """By what the search that says it orders its favourites: expected cost, or time [s]."""
-        return self.expected_s if self.expected_cost is None else self.expected_cost
 
     def of_scores(self, metric_of: Callable[[float], float]) -> "Recommended":
         """Returns it with the metric itself, where a policy told its scores (`Target.score`)."""
@@ -521,5 +500,4 @@ class Recommended(Record):
             )
         chance = f", another does with {self.chance_text}" if self.chance_text else ""
         met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
-        cost = f", expected cost {significant(self.expected_cost)}" if self.expected_cost else ""
-        return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s{cost}"
+        return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

@@ -1,7 +1,7 @@
-"""Entries of tables that earlier versions called otherwise, for records that hold the old names."""
+"""Names of earlier versions: what has another name now, and what has left the package."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator
 
@@ -10,6 +10,44 @@ from pydantic import AfterValidator
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "lr_schedule": {"drop_on_stall": "reduce_on_plateau", "step_drops": "multi_step"},
 }
+
+
+class Left(NamedTuple):
+    """A setting of a study file that has left the package."""
+
+    path: str
+    instead: str
+    """What to do in its place."""
+    value: Any = None
+    """Its value that has left; None: any."""
+
+
+LEFT_MUST = "must be left out, as this version no longer has it"
+ONE_TARGET = (
+    "Give `value`, and search for each target in a study of its own, whose `search.warm_start`"
+    " names the others."
+)
+LEFT = (
+    Left(
+        "goal",
+        "Search for the least time, and order what was found with `leaderboard --sort cost`.",
+        {"minimise": "cost"},
+    ),
+    Left(
+        "search.resources.device_types",
+        "Search once for each `device_type`, and order the results with `leaderboard --sort cost`.",
+    ),
+    Left("workload.target.values", ONE_TARGET),
+    Left("workload.target.weights", ONE_TARGET),
+    Left("search.policy", "Compare with `vanilla` or `random`.", "tpe_penalty"),
+    Left("search.policy", "Compare with `vanilla` or `random`.", "random_cap"),
+)
+LEFT_TARGET = (
+    "Search for another target in a study of its own, whose `search.warm_start` names this one."
+)
+"""What to do in place of another target while a search runs."""
+LEFT_OPTIONS = {("certify", "--front"): "Search for each target in a study of its own."}
+"""What to do in place of an option of a command that has left."""
 
 PRESENT = {old: new for names in RENAMED.values() for old, new in names.items()}
 """Present name of each entry by its former one."""
@@ -35,5 +73,16 @@ def _entry(path: str, value: Any) -> Any:
     return value
 
 
+def with_one_target(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a workload's tree; of several targets, with the hardest, to which its run trained."""
+    target = workload.get("target")
+    if not isinstance(target, Mapping):
+        return dict(workload)
+    kept = {name: value for name, value in target.items() if name not in ("values", "weights")}
+    return {**workload, "target": kept}
+
+
+RecordedWorkload = Annotated[dict[str, Any], AfterValidator(with_one_target)]
+"""A workload's tree that may have been written by an earlier version."""
 RecordedRecipe = Annotated[dict[str, Any], AfterValidator(with_present_names)]
 """A recipe's tree that may have been written by an earlier version."""

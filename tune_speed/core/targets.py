@@ -1,15 +1,14 @@
 """What counts as done, whoever trains: a metric's target, when it holds, and the time limit."""
 
 import math
-import operator
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import Evaluation, RunResult, Status
+from tune_speed.core.records import Evaluation
 
 SHARES = ("accuracy", "macro_f1", "micro_f1", "top5_accuracy")
 """Metrics in [0, 1] of which more is better."""
@@ -26,22 +25,11 @@ class Target(Config):
     """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     mode: Literal["max", "min"] = "max"
     """Whether more is better, or less, as of a loss."""
-    values: tuple[float, ...] = Field(default=(), exclude_if=operator.not_)
-    """Of a search for several targets at once: each value, the hardest of which is `value`. A run
-    trains towards that one, and counts for each that it meets on its way."""
-    weights: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(), exclude_if=operator.not_)
-    """How much a gain at each of `values` counts when a trial is chosen; none: all the same."""
     within_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, exclude_if=lambda limit: limit is None
     )
     """What counts is not the time but the metric of runs that end within this [s]: the better, the
     better. `value` is then the worst that counts at all. The short form is `goal`."""
-
-    @field_validator("values", "weights", mode="before")
-    @classmethod
-    def _from_list(cls, given: Any) -> Any:
-        # YAML and JSON have lists, which strict validation does not take for a tuple.
-        return tuple(given) if isinstance(given, list) else given
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -55,36 +43,9 @@ class Target(Config):
             raise ValueError("mode must be min for loss: less of it is better")
         return self
 
-    @model_validator(mode="after")
-    def _has_possible_values(self) -> Self:
-        if not self.values and not self.weights:
-            return self
-        if not 1 < len(set(self.values)) == len(self.values):
-            raise ValueError("values must be two different numbers or more")
-        if self.value != (top := hardest(self.values, self.mode)):
-            raise ValueError(f"value must be left out, or be the hardest of values: {top:g}")
-        if self.weights and len(self.weights) != len(self.values):
-            raise ValueError(f"weights must be one for each of the {len(self.values)} values")
-        for each in self.values:
-            self.at(each)
-        return self
-
     def at(self, value: float) -> "Target":
-        """Returns the target of one value alone. Raises: ValueError if it is none."""
+        """Returns the target of another value. Raises: ValueError if it is none."""
         return Target(metric=self.metric, value=value, mode=self.mode, within_s=self.within_s)
-
-    @property
-    def lower(self) -> tuple["Target", ...]:
-        """Those of `values` but the hardest, the hardest of them first."""
-        rest = sorted(set(self.values) - {self.value}, reverse=self.mode == "max")
-        return tuple(map(self.at, rest))
-
-    def weight(self, value: float) -> float:
-        """Returns the weight of one of `values`, so that they come to 1; 1 without `values`."""
-        if not self.values:
-            return 1.0
-        weights = self.weights or (1.0,) * len(self.values)
-        return weights[self.values.index(value)] / sum(weights)
 
     @property
     def is_share(self) -> bool:
@@ -122,12 +83,7 @@ class Target(Config):
     @property
     def aim(self) -> str:
         """What a search is for: `target accuracy ≥ 0.97`, or `best accuracy within 60 s`."""
-        return self.words if self.seeks_best else f"target {self.all_words}"
-
-    @property
-    def all_words(self) -> str:
-        """All of several targets: `accuracy ≥ 0.97, 0.95`."""
-        return ", ".join([self.words, *(f"{each.value:g}" for each in self.lower)])
+        return self.words if self.seeks_best else f"target {self.words}"
 
     def holds(self, metric: float) -> bool:
         """Returns whether a value of the metric is good enough."""
@@ -198,32 +154,11 @@ class Task(Config):
         limit_s = self.target.within_s
         if limit_s is None:
             return self
-        if self.mode != "fixed_length" or self.target.values:
-            raise ValueError("mode must be fixed_length and the target one, where it has within_s")
+        if self.mode != "fixed_length":
+            raise ValueError("mode must be fixed_length where the target has within_s")
         if limit_s != self.max_train_s:
             raise ValueError(f"max_train_s must be target.within_s, {limit_s:g}")
         return self
-
-    def at(self, value: float) -> Self:
-        """Returns the task with one target alone."""
-        return self.model_copy(update={"target": self.target.at(value)})
-
-    def crossings(self, run: RunResult) -> tuple[tuple[float, float], ...]:
-        """Returns each lower target that a run met, and the training clock [s] at which it did.
-
-        As `crossing` has it, of a run of its own for that target: `fixed_length` counts the end.
-        """
-        at_end = run.status in (Status.REACHED, Status.MISSED)
-        on_grid = self.on_grid(run.evaluations)
-        times = {
-            each.value: self.at(each.value).crossing(on_grid, at_end=at_end)
-            for each in self.target.lower
-        }
-        return tuple((value, time_s) for value, time_s in times.items() if time_s is not None)
-
-    def on_grid(self, evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
-        """Returns the evaluations that confirm a pass before them in `anytime` mode."""
-        return evaluations
 
     def metric_of(self, evaluation: Evaluation) -> float:
         """Returns the target metric's value in `evaluation`, NaN where it has none."""

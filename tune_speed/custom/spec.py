@@ -30,8 +30,8 @@ class OwnTask(Task):
         return f"{self.function}-{self.target.label}"
 
     def identity(self) -> str:
-        """Returns a hash over all that defines the task: of several targets, with the hardest."""
-        return canonical_hash(self.at(self.target.value).model_dump(mode="json"))
+        """Returns a hash over all that defines the task."""
+        return canonical_hash(self.model_dump(mode="json"))
 
     def located(self) -> Self:
         """Returns the same task, which names no files."""

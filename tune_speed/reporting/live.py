@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from tune_speed.core.comparability import fastest, result_text, target_of
+from tune_speed.core.comparability import fastest, result_text
 from tune_speed.core.forecast import Outlook
 from tune_speed.core.records import ENDS_IN_WORDS, Evaluation, Status, TrialRecord, ended_as
 from tune_speed.core.targets import Target
@@ -34,14 +34,12 @@ class LiveView:
         finished: list[TrialRecord],
         time_left_s: Callable[[], float | None],
         target: Target,
-        by_cost: bool = False,
         is_verbose: bool = False,
     ) -> None:
         """Takes note of trials that have finished already.
 
-        `target` has the metric that running trials show. `by_cost`: the best is the cheapest, not
-        the fastest. `is_verbose`: the lines of a terminal say why trials were proposed and ended
-        too, as they do without one.
+        `target` has the metric that running trials show. `is_verbose`: the lines of a terminal say
+        why trials were proposed and ended too, as they do without one.
         """
         self.console, self.trials = console, trials
         self._time_left_s, self._target = time_left_s, target
@@ -49,8 +47,7 @@ class LiveView:
         self._counts = Counter(map(ended_as, finished))
         self._running: dict[str, tuple[Evaluation | None, str]] = {}
         """The last evaluation of each running trial, and what was chosen for it."""
-        self._by_cost = by_cost
-        self._best = fastest(filter(self._is_aimed, finished), by_cost=by_cost)
+        self._best = fastest(finished)
         self._finished, self._outlook = list(finished), Outlook.of(finished, target)
         self._started = time.monotonic()
         self._num_before = len(finished)
@@ -80,12 +77,9 @@ class LiveView:
         # A `Text`: `[bold]` in a name is no markup.
         self.console.print(Text(line), soft_wrap=True)
 
-    def replan(self, *, trials: int, target: Target) -> None:
-        """Takes another number of trials, and another target, of which none is the best yet."""
-        if target != self._target:
-            self._best = None
-        self.trials, self._target = trials, target
-        self._outlook = Outlook.of(self._finished, target)
+    def replan(self, *, trials: int) -> None:
+        """Takes another number of trials."""
+        self.trials = trials
 
     def picture(self) -> Group:
         """Returns a bar with the time left, what has ended, and a line per running trial."""
@@ -144,8 +138,7 @@ class LiveView:
         """Prints a line on the trial."""
         self._running.pop(record.trial_id, None)
         self._counts[ended_as(record)] += 1
-        candidates = (self._best, *filter(self._is_aimed, [record]))
-        self._best = fastest(filter(None, candidates), by_cost=self._by_cost)
+        self._best = fastest(filter(None, (self._best, record)))
         self._finished.append(record)
         self._outlook = Outlook.of(self._finished, self._target)
         is_best = self._best is record
@@ -162,13 +155,9 @@ class LiveView:
         self._running.pop(trial_id, None)
         self.note(f"{trial_id} interrupted: {reason}")
 
-    def _is_aimed(self, record: TrialRecord) -> bool:
-        """Returns whether a trial was to reach the present target."""
-        return target_of(record.workload).words == self._target.words
-
     def _best_text(self) -> str:
         assert self._best is not None
-        return f"best {result_text(self._best, by_cost=self._by_cost)} ({self._best.trial_id})"
+        return f"best {result_text(self._best)} ({self._best.trial_id})"
 
     def _progress(self, evaluation: Evaluation | None) -> tuple[str, str]:
         """Returns the metric, and how far the trial is."""

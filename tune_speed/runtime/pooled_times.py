@@ -188,12 +188,10 @@ def _reclocked_run(run: RunResult, step_times: Mapping[str, StepTime]) -> RunRes
     ]
     times = {old.train_s: now.train_s for old, now in zip(run.evaluations, moved, strict=True)}
     hit_s, train_s = run.time_to_target_s, at(run.steps, run.clocks.train_s)
-    crossings = tuple((value, times.get(time_s, time_s)) for value, time_s in run.crossings)
     ratio = _ratio(run, new, sum(steps for _, steps in run.shape_steps))
     return run.model_copy(
         update={
             "evaluations": tuple(moved),
-            "crossings": crossings,
             "time_to_target_s": None if hit_s is None else times.get(hit_s, at(run.steps, hit_s)),
             "clocks": run.clocks.model_copy(update={"train_s": train_s}),
             "images_per_s": run.samples / train_s if run.images_per_s and train_s else None,

@@ -21,13 +21,13 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study import settings, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
-from tune_speed.study.goal import GoalConfig, goal_mistakes, seeks_cost, with_goal
+from tune_speed.study.goal import GoalConfig, goal_mistakes, with_goal
 from tune_speed.study.locations import with_locations
-from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.mistake import Mistake, left_mistakes, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.short_forms import with_choices, with_whole_task
-from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes, space_of
+from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -80,8 +80,7 @@ class OwnStudySchema(Config):
     workload: Task
     """What must be reached, and in which time."""
     goal: GoalConfig | None = None
-    """The least cost to the target in place of the least time, or the best value of a metric within
-    a training time in place of a target."""
+    """The best value of a metric within a training time, in place of a target."""
     recipe: dict[str, Any]
     """What the function is called with; any value in it may be searched."""
     search: settings.SearchConfig | None = None
@@ -117,11 +116,6 @@ class StudyFile(_File):
     """The tree with the place of each value, for messages."""
     loop: Loop | None = None
     """The training function; None where recipes are searched."""
-
-    @property
-    def seeks_cost(self) -> bool:
-        """Whether the least cost to the target is sought, not the least time."""
-        return seeks_cost(self.tree)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +158,7 @@ def _searched_file(source: Source, **own: Any) -> StudyFile:
     tree = source.tree
     return StudyFile(
         **_named(source),
-        space=space_of(tree),
+        space=SearchSpace.from_tree(tree["recipe"]),
         search=settings.SearchConfig.model_validate(tree.get("search") or {}),
         certify=_optional(settings.CertifyConfig, tree.get("certify")),
         source=source,
@@ -211,11 +205,19 @@ def recipe_of(
     )
 
 
+def refuse_left(source: Source) -> None:
+    """Raises a ConfigError, of a line each, for settings that this version no longer has."""
+    if problems := tuple(mistake.problem(source) for mistake in left_mistakes(source)):
+        raise ConfigError(problems=problems)
+
+
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
+    refuse_left(source)
     twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
     # Written out before, so that an override can change one field of a built-in workload.
     source = with_locations(_written_out(source), shipped=shipped_folder())
     source, problems = apply_overrides(source, overrides, schema=StudySchema)
+    refuse_left(source)
     # Again, as an override may be a short form.
     return with_goal(_written_out(source)), [*twice, *problems]
 
@@ -261,9 +263,11 @@ def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -
 
     Raises: ConfigError with every mistake of the tree and of the overrides.
     """
+    refuse_left(source)
     twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
     whole = with_whole_task(source)
     source, problems = apply_overrides(whole, overrides, schema=OwnStudySchema)
+    refuse_left(source)
     source = with_goal(with_whole_task(source))
     source = _checked(source, [*twice, *problems], _own_mistakes(source.tree))
     made_by = {"function": loop.name, "function_hash": loop.source_hash}
@@ -280,13 +284,8 @@ def _own_mistakes(tree: Any) -> Iterator[Mistake]:
     yield from name_mistakes(OwnStudySchema, tree, ())
     sections = [name for name in OwnStudySchema.model_fields if name in tree]
     wrong = {name: list(_own_section(name, tree[name])) for name in sections}
-    if seeks_cost(tree):
-        must = "must be left out for a training function, whose devices are not searched"
-        yield Mistake(("goal", "minimise"), must, "cost")
     for mistakes in wrong.values():
         yield from mistakes
-    if wrong.get("search") == []:
-        yield from validation.types_mistakes(tree)
     if wrong.get("recipe") == [] and not wrong.get("search"):
         yield from _own_search_mistakes(
             SearchSpace.from_tree(tree["recipe"]), tree.get("search") or {}

@@ -1,8 +1,7 @@
 """`goal` of a study file: what a search seeks in place of the least time to its target.
 
-`goal: {minimise: cost}` seeks the least cost to it, in money. The best value of a metric within a
-training time takes the target's place. It is written out as the target and the time limit of
-`workload` once overrides are known:
+It is the best value of a metric within a training time, and is written out as the target and the
+time limit of `workload` once overrides are known:
 
     goal: {maximise: accuracy, within: 60s}
 
@@ -21,18 +20,16 @@ from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.yaml import Source
 
 WORST_SHARE = 0.001
-COST = "cost"
 
 
 class GoalConfig(Config):
-    """The least cost to the target, or the best metric that a training of a given time reaches."""
+    """The best metric that a training of a given time reaches."""
 
     maximise: Annotated[str, Field(min_length=1)] | None = None
     """Metric of which more is better, such as `accuracy`."""
     minimise: Annotated[str, Field(min_length=1)] | None = None
-    """`cost`: the expected cost to the workload's target, without `within`. Else a metric of which
-    less is better, such as `loss`."""
-    within: str | float | None = Field(default=None, union_mode="left_to_right")
+    """Metric of which less is better, such as `loss`."""
+    within: str | float = Field(union_mode="left_to_right")
     """Training time: of a run that would take longer, nothing counts."""
     worst: float | None = None
     """Worst value that counts; null: 0.001. A metric that is no share needs one, about which its
@@ -40,31 +37,20 @@ class GoalConfig(Config):
 
     @field_validator("within")
     @classmethod
-    def _is_duration(cls, duration: str | float | None) -> str | float | None:
-        if duration is not None:
-            parse_duration_s(duration)
+    def _is_duration(cls, duration: str | float) -> str | float:
+        parse_duration_s(duration)
         return duration
 
     @model_validator(mode="after")
     def _has_one_metric(self) -> Self:
         if (self.maximise is None) == (self.minimise is None):
             raise ValueError("exactly one of maximise and minimise must be given")
-        if self.is_cost and self.worst is None:
-            return self
-        if self.within is None:
-            raise ValueError("within must be given for a metric, which is the best within a time")
         if self.worst is None and self.maximise not in SHARES:
             raise ValueError(f"worst must be given for {self.maximise or self.minimise}")
         return self
 
-    @property
-    def is_cost(self) -> bool:
-        """Whether it is the least cost to the workload's target."""
-        return self.minimise == COST and self.within is None
-
     def target(self) -> dict[str, Any]:
-        """Returns the target of a workload that says the same; not of the least cost."""
-        assert self.within is not None, self
+        """Returns the target of a workload that says the same."""
         return {
             "metric": self.maximise or self.minimise,
             "value": WORST_SHARE if self.worst is None else self.worst,
@@ -82,15 +68,10 @@ def goal_of(tree: Any) -> GoalConfig | None:
         return None
 
 
-def seeks_cost(tree: Any) -> bool:
-    """Returns whether a study's tree has the goal of the least cost to its target."""
-    return (goal := goal_of(tree)) is not None and goal.is_cost
-
-
 def with_goal(source: Source) -> Source:
     """Returns `source` with its goal written out; as it is without one, or one with mistakes."""
     goal = goal_of(source.tree)
-    if goal is None or goal.is_cost:
+    if goal is None:
         return source
     target = goal.target()
     place = source.place(("goal",))
@@ -101,7 +82,7 @@ def with_goal(source: Source) -> Source:
 def goal_mistakes(source: Source) -> Iterator[Mistake]:
     """Yields what a file, as it was written, says twice."""
     tree = source.tree
-    if not isinstance(tree, Mapping) or tree.get("goal") is None or seeks_cost(tree):
+    if not isinstance(tree, Mapping) or tree.get("goal") is None:
         return
     workload = tree.get("workload")
     for name in ("target", "max_train_s"):

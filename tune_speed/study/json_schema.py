@@ -10,7 +10,6 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
-from tune_speed.core.targets import Target
 from tune_speed.study.fields import component_of, entries_of, nested_of, number_types, properties
 from tune_speed.study.schema import StudySchema
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -101,8 +100,6 @@ def _field_schema(kind: type[Config], name: str, *, searched: bool) -> JsonSchem
     options = _options(kind, name, searched=searched)
     if kind is Workload and name in SHORT_FORMS:
         options.append(SHORT_FORMS[name])
-    if kind is Workload and name == "target":  # Of `values`, the hardest is `value`.
-        options.append({**_config_schema(Target, searched=False), "required": ["values"]})
     return {**described, **(options[0] if len(options) == 1 else {"anyOf": options})}
 
 

@@ -1,11 +1,13 @@
 """One mistake in a tree, before it is known which file and line the tree came from."""
 
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import Problem
+from tune_speed.core.renamed import LEFT, LEFT_MUST
 from tune_speed.study.yaml import Source, TreePath, dotted
 
 
@@ -34,6 +36,19 @@ class Mistake(NamedTuple):
             line=place.line if place else None,
             is_data=self.is_data,
         )
+
+
+def left_mistakes(source: Source) -> Iterator[Mistake]:
+    """Yields the settings in `source` that have left the package, and what to do instead."""
+    for left in LEFT:
+        path = tuple(left.path.split("."))
+        found = functools.reduce(_below, path, source.tree)
+        if found is not None and left.value in (None, found):
+            yield Mistake(path, LEFT_MUST, shown(found), left.instead)
+
+
+def _below(node: Any, name: str) -> Any:
+    return node.get(name) if isinstance(node, Mapping) else None
 
 
 def shown(value: Any, *, width: int = 80) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.core.renamed import PRESENT
+from tune_speed.core.renamed import LEFT, LEFT_MUST, PRESENT
 from tune_speed.study.fields import component_of, nested_of
+from tune_speed.study.mistake import shown
 from tune_speed.study.parameter import LEAF_KEYS, branches, is_leaf
 from tune_speed.study.yaml import Place, Source, TreePath, parse_yaml
 
@@ -35,6 +36,9 @@ def apply_overrides(
 
 def _with_override(source: Source, override: str, place: Place, schema: type[Config]) -> Source:
     written, value = read_override(override)
+    if left := next((each for each in LEFT if (each.path, each.value) == (written, None)), None):
+        given, hint = shown(value), left.instead
+        raise ConfigError.of(written, LEFT_MUST, given=given, hint=hint, file=place.file)
     names = written.split(".")
     # A section's name wins over a recipe field's: `recipe.` then says which is meant.
     prefix = () if names[0] in schema.model_fields else ("recipe",)

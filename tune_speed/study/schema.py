@@ -30,8 +30,7 @@ class StudySchema(Config):
     workload: Workload
     """What must be reached: a mapping, or the name of a built-in workload."""
     goal: GoalConfig | None = None
-    """The least cost to the target in place of the least time, or the best value of a metric within
-    a training time in place of a target."""
+    """The best value of a metric within a training time, in place of a target."""
     recipe: Recipe
     """How to train; any value in it may be searched."""
     search: settings.SearchConfig | None = None

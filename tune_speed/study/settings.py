@@ -2,9 +2,9 @@
 
 import math
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.prices import Prices
@@ -30,7 +30,7 @@ def parse_duration_s(duration: str | float) -> float:
     return duration_s
 
 
-PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
+PolicyName = Literal["time_to_target", "vanilla", "random"]
 SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
 DesignName = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 # Endings of journal files, so that a stranger's study cannot append to any file.
@@ -53,10 +53,6 @@ class ResourceConfig(Config):
     """Device that trials run on, as results name it, such as `NVIDIA H200`: times of different
     ones are not comparable. null: that of the first node which has room for a trial; on a cluster
     of several kinds, the kind with the most nodes."""
-    device_types: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
-    """Types of device of a cluster, as results name them: each trial of a search for the least cost
-    (`goal`) chooses one, by the parameter `device_type`, and runs on a node that has it. Each must
-    have a price. Empty: all trials run on one type."""
     price_per_hour: Prices = Field(default={})
     """What an hour of one whole device costs, by its type as results name it, such as
     `{NVIDIA H200: 3.5}`, in a currency of your choice; recorded with each trial. Other types have
@@ -68,15 +64,6 @@ class ResourceConfig(Config):
         if gpu > 1 and gpu != int(gpu):
             raise ValueError("must be at most 1, or a whole number")
         return gpu
-
-    @model_validator(mode="after")
-    def _types_differ(self) -> Self:
-        types = self.device_types
-        if types and (len(types) == 1 or len(set(types)) < len(types)):
-            raise ValueError("device_types must be two or more, each once: one is a device_type")
-        if types and self.device_type is not None:
-            raise ValueError("device_type must be left out where device_types are given")
-        return self
 
     @property
     def words(self) -> str:
@@ -125,8 +112,7 @@ class SearchConfig(Config):
     """Trials to finish."""
     policy: PolicyName = "time_to_target"
     """Decides what to try next and when to stop a trial. The others are there to compare with:
-    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `tpe_penalty` TPE with a flat penalty
-    for a miss, `random` draws at random, `random_cap` also stops a trial at the leader's time."""
+    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `random` draws at random."""
     sampler: SamplerName = "gain"
     """Proposes configurations: `gain` is this project's own, the others are Optuna's. Only with
     `policy: time_to_target`; the other policies bring their own."""

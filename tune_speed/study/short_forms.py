@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 from tune_speed.core.config import Config
-from tune_speed.core.targets import hardest
 from tune_speed.study.fields import component_of, nested_of, takes_list
 from tune_speed.study.parameter import branches, is_leaf, is_number
 from tune_speed.study.settings import parse_duration_s
@@ -29,12 +28,6 @@ def with_whole_task(source: Source) -> Source:
         return source
     if is_number(workload.get("target")):
         source = source.with_value(("workload", "target"), {"value": workload["target"]})
-    target = workload.get("target")
-    if isinstance(target, Mapping) and "values" in target and "value" not in target:
-        values = target["values"]
-        if isinstance(values, list) and values and all(map(is_number, values)):
-            value = hardest(values, str(target.get("mode", "max")))
-            source = source.with_value(("workload", "target", "value"), value)
     if isinstance(limit := workload.get("max_train_s"), str):
         with suppress(ValueError):  # The schema says what it must be.
             source = source.with_value(("workload", "max_train_s"), parse_duration_s(limit))

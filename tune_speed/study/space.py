@@ -15,7 +15,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tune_speed.core.config import canonical_hash, flatten
@@ -33,8 +33,6 @@ from tune_speed.study.parameter import (
 )
 from tune_speed.study.yaml import TreePath
 
-DEVICE_TYPE = "device_type"
-"""The parameter of a configuration that is no field of its recipe: where it trains."""
 Params = dict[str, Any]
 """What a search chose, by dotted path: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
 
@@ -201,19 +199,6 @@ class SearchSpace:
 
 
 Values = Callable[[Parameter], Sequence[Scalar] | None]
-
-
-def space_of(study: Mapping[str, Any]) -> SearchSpace:
-    """Returns the space of a study's tree: its recipe's, and the type of device if that is chosen.
-
-    Raises: ConfigError with every mistake of the recipe's tree.
-    """
-    space = SearchSpace.from_tree(study["recipe"])
-    types = ((study.get("search") or {}).get("resources") or {}).get("device_types")
-    if not types:
-        return space
-    chosen = leaf_parameter(DEVICE_TYPE, {"choices": types}, {})
-    return replace(space, parameters=(*space.parameters, chosen))
 
 
 def tree_mistakes(tree: Any) -> Iterator[Mistake]:

@@ -14,12 +14,11 @@ from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.study import fields
-from tune_speed.study.goal import seeks_cost
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import SearchConfig
-from tune_speed.study.space import Params, SearchSpace, point_mistakes, space_of
+from tune_speed.study.space import Params, SearchSpace, point_mistakes
 from tune_speed.study.yaml import Source, TreePath
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -44,24 +43,6 @@ def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[
         return
     must = "must be a whole number where recipe.devices may exceed 1, as each has a GPU to itself"
     yield Mistake(("search", "resources", "gpu"), must, shown(gpu), "Try 1.")
-
-
-def types_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields what a choice among several types of device does not go with."""
-    search = tree["search"] or {}
-    types = (search.get("resources") or {}).get("device_types")
-    if not types:
-        return
-    if not seeks_cost(tree):
-        must = "must be left out without `goal: {minimise: cost}`: only money compares devices"
-        hint = "Add the goal, or give one `device_type`."
-        yield Mistake(("search", "resources", "device_types"), must, shown(types), hint)
-    if search.get("warm_start"):
-        must = "must be left out with several types of device: its trials chose none"
-        yield Mistake(("search", "warm_start"), must, shown(search["warm_start"]))
-    if search.get("concurrent") == "auto":
-        must = "must be a number with several types of device, of which one would be measured"
-        yield Mistake(("search", "concurrent"), must, "auto", "Try the number of nodes.")
 
 
 # Why nothing may be searched in a section, where there is a better reason than the usual one.
@@ -112,19 +93,14 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
                 hint = "Try `effective_batch_size` with `accumulation_steps: auto`."
                 yield Mistake(path, must, shown(value), hint)
         points = search.get("points_to_evaluate", ())
-        yield from point_mistakes(space_of(tree), points, ("search", "points_to_evaluate"))
+        yield from point_mistakes(space, points, ("search", "points_to_evaluate"))
         yield from devices_mistakes(space, search)
         if search.get("sampler") == "grid":
             yield from grid_mistakes(space)
     if found.get("search") == []:
         yield from policy_mistakes(tree["search"] or {})
     if found.get("workload") == found.get("search", []) == []:
-        yield from _several_mistakes(tree)
-    if found.get("search") == [] and seeks_cost(tree) and (tree["search"] or {}).get("storage"):
-        must = "must be left out with `goal: {minimise: cost}`: other searches there count time"
-        yield Mistake(("search", "storage"), must, shown(tree["search"]["storage"]))
-    if found.get("search") == []:
-        yield from types_mistakes(tree)
+        yield from _goal_mistakes(tree)
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
@@ -298,20 +274,16 @@ def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(("search", name), must, shown(value), hint)
 
 
-def _several_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that are for one target only, where there are several or none."""
+def _goal_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields settings of a search that need a target, where there is a goal."""
     workload, search = tree.get("workload"), tree.get("search") or {}
     target = workload.get("target") if isinstance(workload, Mapping) else None
-    if not isinstance(target, Mapping) or not (target.get("values") or target.get("within_s")):
+    if not isinstance(target, Mapping) or not target.get("within_s"):
         return
-    is_best = not target.get("values")
-    what = "a goal" if is_best else "several targets"
-    own = ("storage", "until") if is_best else ("policy", "sampler", "storage", "until")
-    for name in own:
-        default = SearchConfig.model_fields[name].default
-        if (value := search.get(name, default)) != default:
-            must = f"must be left out with {what}, searched by the default alone"
-            yield Mistake(("search", name), must, shown(value), "Give one value of the target.")
+    for name in ("storage", "until"):
+        if search.get(name) is not None:
+            must = "must be left out with a goal, searched by the default alone"
+            yield Mistake(("search", name), must, shown(search[name]), "Give a target instead.")
 
 
 def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:

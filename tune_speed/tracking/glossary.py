@@ -108,7 +108,6 @@ TAGS: dict[str, str] = {
     "tune_speed.updated_at": "parent run: when a trial last ended; UTC, ISO 8601",
     "tune_speed.best_trial": "parent run: the fastest trial",
     "tune_speed.recommended": "parent run: its board and its favourites, what it recommends first",
-    "tune_speed.recommended_lower": "the same for each lower one of several targets",
     "tune_speed.range_ends": "parent run: ranges at whose ends the best configurations lie",
     "tune_speed.model": "address of the trial's model, where `log_model: best` logged it",
     "mlflow.note.content": "the description that MLflow shows, in Markdown",

@@ -54,7 +54,6 @@ PROPOSAL_REASON, SEARCHED = f"{PREFIX}proposal_reason", f"{PREFIX}searched"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
 RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
 RECOMMENDED = f"{PREFIX}recommended"
-RECOMMENDED_LOWER = f"{PREFIX}recommended_lower"
 STEERED = f"{PREFIX}steered"
 RANGE_ENDS = f"{PREFIX}range_ends"
 SEARCH, STUDY_KIND = "search", "study"
@@ -353,25 +352,6 @@ def unpack_favourites(tags: Mapping[str, str]) -> Favourites:
         return str(board), tuple(map(Recommended.model_validate, favourites))
     except (ValueError, TypeError, RecursionError):
         return "", ()
-
-
-def pack_lower(favourites: Mapping[ComparisonKey, Sequence[Recommended]]) -> dict[str, str]:
-    """Returns what a search for several targets recommends on the boards of the lower ones."""
-    entries = [
-        [board_id(key), *(r.model_dump(mode="json", exclude_defaults=True) for r in best)]
-        for key, best in favourites.items()
-    ]
-    return _split(RECOMMENDED_LOWER, _printable(entries)) if entries else {}
-
-
-def unpack_all_favourites(tags: Mapping[str, str]) -> tuple[Favourites, ...]:
-    """Returns what `pack_favourites` said, and after it what `pack_lower` did, board by board."""
-    try:
-        entries, _ = json.JSONDecoder().raw_decode(_joined(RECOMMENDED_LOWER, tags))
-        lower = [(str(b), tuple(map(Recommended.model_validate, best))) for b, *best in entries]
-    except (ValueError, TypeError, RecursionError):
-        lower = []
-    return unpack_favourites(tags), *lower
 
 
 def unpack_range_ends(tags: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,17 +5,9 @@ Leaderboards read there what all trials of a board come to, and fetch none but t
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import chain
 
 from tune_speed.core import comparability
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    Totals,
-    board_key,
-    by_target,
-    fastest,
-    totals_of,
-)
+from tune_speed.core.comparability import ComparisonKey, Totals, board_key, fastest, totals_of
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.tracking import schema
 
@@ -29,21 +21,18 @@ class Summary:
         self.is_new = False
         """Whether something was added since `is_new` was last set to False."""
         self._statuses: dict[str, Status] = {}
-        self._counted: dict[str, tuple[tuple[ComparisonKey, Totals], ...]] = {}
-        # By trial, for each of its targets.
+        self._counted: dict[str, tuple[ComparisonKey, Totals]] = {}
+        # By trial.
         self.best: TrialRecord | None = None
         """The fastest trial; None if none met the target."""
         self.favourites: tuple[Recommended, ...] = ()
         """What the search recommends, best first."""
-        self.lower: tuple[tuple[Recommended, ...], ...] = ()
-        """The same for each lower target, the hardest first."""
         self._at_ms = 0
 
     def add(self, record: TrialRecord) -> None:
         """Takes a finished trial; taking it again changes nothing."""
         self._statuses[record.trial_id] = record.status
-        every = by_target(record)
-        self._counted[record.trial_id] = tuple((board_key(r), totals_of([r])) for r in every)
+        self._counted[record.trial_id] = board_key(record), totals_of([record])
         self.is_new = True
         self.best = fastest([record] if self.best is None else [self.best, record])
         self._at_ms = max(self._at_ms, schema.time_ms(record.finished_at) or 0)
@@ -74,7 +63,7 @@ class Summary:
     def totals(self) -> dict[ComparisonKey, Totals]:
         """Returns what the trials come to, those of each board together."""
         boards: dict[ComparisonKey, list[Totals]] = {}
-        for key, each in chain.from_iterable(self._counted.values()):
+        for key, each in self._counted.values():
             boards.setdefault(key, []).append(each)
         return {key: comparability.sum_of(parts) for key, parts in boards.items()}
 
@@ -84,15 +73,12 @@ class Summary:
         `run_ids` are MLflow's by trial.
         """
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
-        every = [
-            [r.model_copy(update={"run_id": run_ids.get(r.trial_id, "")}) for r in favourites]
-            for favourites in (self.favourites, *self.lower)
+        named = [
+            each.model_copy(update={"run_id": run_ids.get(each.trial_id, "")})
+            for each in self.favourites
         ]
-        found = comparability.on_boards(every, lambda i, n: self._counted[i][n][0])
-        if self.favourites:
-            key = next(iter(found))
-            best |= schema.pack_favourites(found.pop(key), key)
-        best |= schema.pack_lower(found)
+        if named:
+            best |= schema.pack_favourites(named, self._counted[named[0].trial_id][0])
         updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
         return {**updated, **best, **schema.pack_boards(self.totals())}
 

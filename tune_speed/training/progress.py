@@ -226,7 +226,6 @@ class Progress:
     def refuse_met_target(self) -> None:
         """Raises: ConfigError if the only evaluation, of the untrained model, meets the target."""
         target, untrained = self.workload.target, self.workload.metric_of(self.evaluations[0])
-        target = (target, *target.lower)[-1]
         if target.seeks_best or not target.holds(untrained):
             return
         harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")

@@ -14,15 +14,7 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of, traceback_of
 from tune_speed.core.prices import Prices
-from tune_speed.core.records import (
-    Evaluation,
-    LowerTarget,
-    RunResult,
-    Status,
-    StepTime,
-    Timing,
-    TrialRecord,
-)
+from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.core.targets import Task
 from tune_speed.core.version import __version__, installed_version
 from tune_speed.runtime.clock import Clock
@@ -84,8 +76,6 @@ class SpecBase(Config):
     recipe: Config
     workload: Task
     workload_hash: str
-    lower_targets: tuple[LowerTarget, ...] = Field(default=(), exclude_if=lambda each: not each)
-    """Of a search for several targets. Without, checkpoints are of the trials that they were of."""
     space_hash: str
     seed: int
     evaluated_on: Literal["validation", "test"] = "validation"
@@ -192,10 +182,7 @@ def make_record(
 
     `settings` of its device, see `device_settings`, are recorded with the environment.
     """
-    if spec.lower_targets:
-        run = run.model_copy(update={"crossings": spec.workload.crossings(run)})
     return TrialRecord(
-        lower_targets=spec.lower_targets,
         study=spec.study,
         trial_id=spec.trial_id,
         params=spec.params,

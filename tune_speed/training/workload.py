@@ -60,7 +60,7 @@ class Workload(Task):
         if self.name is not None:
             return self.name
         for name, workload in WORKLOADS.items():
-            if workload == self.at(self.target.value):
+            if workload == self:
                 return name
         return f"{self.dataset_name}-{self.target.label}"
 
@@ -102,12 +102,6 @@ class Workload(Task):
         on_grid = self._on_grid(evaluations, grid=self.grid(num_train=num_train))
         return self.crossing(on_grid, at_end=at_end)
 
-    def on_grid(self, evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
-        """See `Task`."""
-        trained = [each for each in evaluations if each.epoch]
-        num_train = round(trained[-1].samples / trained[-1].epoch) if trained else 1
-        return self._on_grid(evaluations, grid=self.grid(num_train=max(1, num_train)))
-
     def _on_grid(self, evaluations: Sequence[Evaluation], *, grid: int) -> Sequence[Evaluation]:
         if self.mode == "fixed_length":
             return evaluations
@@ -135,9 +129,8 @@ class Workload(Task):
         return fields
 
     def identity(self, *, data_hash: str) -> str:
-        """Returns a hash over all that defines the task: of several targets, with the hardest."""
-        # What lower targets are counted too changes neither the runs nor when they met this one.
-        fields = self.at(self.target.value).task_fields()
+        """Returns a hash over all that defines the task."""
+        fields = self.task_fields()
         # Hashes of workloads on record were made before there was another mode.
         if self.target.mode == "max":
             del fields["target"]["mode"]

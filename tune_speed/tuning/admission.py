@@ -3,7 +3,8 @@
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
+from tune_speed.core.renamed import LEFT_TARGET
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.core.version import __version__
@@ -22,16 +24,18 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.split import in_words, make_splits
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.study.file import StudyFile
+from tune_speed.study.mistake import left_mistakes
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import ADVICE, Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
+from tune_speed.tuning.driver.requests import Set, accepted
 
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
-TARGETS, STUDY_FILE = "targets", "study.yaml"
+STUDY_FILE = "study.yaml"
 
 
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
@@ -50,6 +54,7 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
             )
         return
     place, folder = str(ledger.folder), ledger.folder
+    _refuse_left(ledger, study.name)
     _refuse_other(ledger.header, study, workload_hash=workload_hash, place=place, folder=folder)
     if not resume and ledger.proposals:
         raise ConfigError(
@@ -73,9 +78,7 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
                 f" with {counted(len(lost.records), 'finished trial')} (in {folder}). Leave it out."
             )
         found = find_search(uri, study.name)
-        tasks = [record.workload.get("target", {}) for record in found.records][:1]
-        several = _several(tasks[0].get("values", ())) if tasks else {}
-        header = found.header | several | {"study": study.name, "tune_speed": __version__}
+        header = found.header | {"study": study.name, "tune_speed": __version__}
         place = f"run {found.run_id}"
         _refuse_other(header, study, workload_hash=workload_hash, place=place, folder=folder)
         whole = folder / "rebuilt"
@@ -93,15 +96,28 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
     return len(found.records)
 
 
+def _refuse_left(ledger: Ledger, name: str) -> None:
+    """Raises a ConfigError if a study was begun with what this version no longer has."""
+    whys = [
+        f"its target was changed by hand ({request.words}, {answer.at}). {LEFT_TARGET}"
+        for request, answer in accepted(ledger.answers.values(), Set)
+        if "target" in request.changes
+    ]
+    with suppress(ConfigError):  # A file that cannot be read hinders no study that is unchanged.
+        begun = read_yaml(ledger.folder / "study.yaml")
+        whys += [str(mistake.problem(begun)) for mistake in left_mistakes(begun)]
+    for why in whys:
+        raise ConfigError(
+            f"study {name} cannot go on: {why} Its trials may be learned from: begin another with"
+            f" --set study=NAME --set search.warm_start=[{name}]."
+        )
+
+
 def _refuse_other(
     header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str, folder: Path
 ) -> None:
     """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
-    # Of earlier trials is known when they met the targets that they had, and no others.
-    several = _several(study.workload.target.values)
-    if TARGETS in header or several:
-        same[TARGETS] = several.get(TARGETS, "")
     for what, ours in {"study": study.name, **same, "protocol_version": PROTOCOL_VERSION}.items():
         theirs = header.get(what)
         if theirs == ours:
@@ -115,19 +131,14 @@ def _refuse_other(
                 " version."
             )
         names = {"study": "name", "space_hash": "search space", "workload_hash": "workload"}
-        name, section = names.get(what, "targets"), {"space_hash": "recipe"}.get(what, "workload")
+        name = names[what]
+        section = "recipe" if what == "space_hash" else "workload"
         known = "" if what == "study" else _changes(study, section, folder)
         changes = known or f"its {'name' if what == 'study' else 'hash'} was {theirs} and is {ours}"
         raise ConfigError(
             f"study {study.name} must keep its {name}, but {changes} ({place}). Give this one"
             " another name with --set study=NAME, or put it back as it was."
         )
-
-
-def _several(values: Iterable[float]) -> dict[str, str]:
-    """Returns the values of several targets as a header has them; of one, nothing."""
-    text = ", ".join(f"{each:g}" for each in sorted(values))
-    return {TARGETS: text} if text else {}
 
 
 def _changes(study: StudyFile, section: str, folder: Path) -> str:
@@ -189,7 +200,6 @@ def begin(
         "device_type": device_type,
         "protocol_version": PROTOCOL_VERSION,
         "tune_speed": __version__,
-        **_several(study.workload.target.values),
     }
     ledger.begin(header)
     _write_study(ledger.folder, study)
@@ -226,24 +236,8 @@ class PreparedWorkload(NamedTuple):
     """(H, W, C)."""
     num_classes: int
     num_train: int
-    labels: npt.NDArray[np.int64]
-    """Classes of the part on which the target must hold: (N,)."""
     lines: tuple[str, ...]
     """What was found, in words."""
-
-    def refuse_guess(self, target: Target) -> None:
-        """Raises: ConfigError if always guessing the most frequent class meets the target."""
-        share = float(np.bincount(self.labels).max() / len(self.labels))
-        macro_f1 = 2 * share / (1 + share) / self.num_classes
-        guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
-        if guess is None or target.value > guess or target.seeks_best:
-            return
-        raise ConfigError.of(
-            "workload.target.value",
-            f"must exceed {guess:.4f}, the {target.metric} of always guessing the commonest class",
-            given=f"{target.value:g}",
-            hint="Such a target is met before training; choose a higher one.",
-        )
 
 
 def prepare_workload(
@@ -261,8 +255,23 @@ def prepare_workload(
         image_shape=splits.train.pixels.shape[1:],
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
-        labels=splits.validation.labels,
         lines=(*in_words(splits, data.class_names), *workload.dataset.notes()),
     )
-    prepared.refuse_guess(workload.target)
+    labels = splits.validation.labels
+    _refuse_guess(workload.target, labels, num_classes=splits.num_classes)
     return prepared
+
+
+def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
+    """Raises: ConfigError if always guessing the most frequent class meets the target."""
+    share = float(np.bincount(labels).max() / len(labels))
+    macro_f1 = 2 * share / (1 + share) / num_classes
+    guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
+    if guess is None or target.value > guess or target.seeks_best:
+        return
+    raise ConfigError.of(
+        "workload.target.value",
+        f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent class",
+        given=f"{target.value:g}",
+        hint="Such a target is met before training; choose a higher one.",
+    )

@@ -1,7 +1,6 @@
 """Policies by the names that study files and simulations use."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from tune_speed.core.config import did_you_mean
@@ -10,8 +9,6 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policy.base import CostOf, Policy, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
-from tune_speed.tuning.policy.cost_clock import CostClock, Rates
-from tune_speed.tuning.policy.several_targets import SeveralTargets
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 
@@ -22,22 +19,14 @@ def make_policy(
     target: SearchTarget,
     cost_of: CostOf,
     seed: int,
-    rates: Rates | None = None,
     **ours: Any,
 ) -> Policy:
     """Returns a new policy of that name; `ours` are further arguments of `TimeToTarget`.
 
-    With `rates` the least cost to the target is sought, not the least time.
-
     Raises: ConfigError if there is no policy of that name.
     """
-    if rates is not None:
-        prior = ours.pop("prior_trials", ())
-        make = partial(make_policy, name, space=space, seed=seed, **ours)
-        return CostClock(make, rates=rates, target=target, cost_of=cost_of, prior_trials=prior)
     if name == "time_to_target":
-        several = SeveralTargets if target.lower else TimeToTarget
-        policy = BestWithin if target.best else several
+        policy = BestWithin if target.best else TimeToTarget
         return policy(space=space, target=target, cost_of=cost_of, seed=seed, **ours)
     if name not in BASELINES:
         known = ", ".join(POLICY_NAMES)
@@ -55,9 +44,7 @@ def _vanilla(**arguments: Any) -> Policy:
 
 BASELINES: dict[str, Callable[..., Policy]] = {
     "vanilla": _vanilla,
-    "tpe_penalty": partial(Plain, sampler="tpe", is_capped=False),
-    "random": partial(Plain, sampler="random", is_capped=False),
-    "random_cap": partial(Plain, sampler="random", is_capped=True),
+    "random": Plain,
 }
 """Policies to compare with."""
 

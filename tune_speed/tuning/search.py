@@ -11,20 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.core.comparability import ComparisonKey, board_key, by_target, on_boards
-from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
+from tune_speed.core.comparability import board_key
+from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.prices import own_prices, price_of, prices_file
+from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
-from tune_speed.core.targets import Target, Task
 from tune_speed.core.text import counted
-from tune_speed.custom.spec import OwnTask
-from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -50,7 +46,6 @@ from tune_speed.tuning.warm_start import describe, name_of, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import, Optuna half of one.
     from tune_speed.tuning.driver.optuna_journal import OptunaJournal
-    from tune_speed.tuning.policy.cost_clock import Rates
     from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
@@ -74,8 +69,8 @@ class View(Observer, Protocol):
     def note(self, line: str) -> None:
         """Shows a line that stays."""
 
-    def replan(self, *, trials: int, target: Target) -> None:
-        """Takes another number of trials, and another target."""
+    def replan(self, *, trials: int) -> None:
+        """Takes another number of trials."""
 
 
 class SearchResult(NamedTuple):
@@ -134,7 +129,6 @@ def search(
             on_line(line)
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
-    identify = partial(_identify, data)
     if from_mlflow:
         number = admission.rebuild(folder, study, workload_hash=workload_hash, uri=uri)
         on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
@@ -151,7 +145,6 @@ def search(
 
             refuse_misfits()
             nodes.settle()
-            rates = _rates(study, nodes)
             study, packing = packed(study, nodes, folder=folder, on_line=on_line)
             carried = {}
             if data is not None:
@@ -177,16 +170,13 @@ def search(
             journal = OptunaJournal(study, folder, ledger.records)
             was_stopped, observers = True, list[Observer]([tracker, journal])
             try:
-                is_same = study.workload == begun.workload
                 controller = SearchController(
                     study=study,
-                    workload_hash=workload_hash if is_same else identify(study.workload),
+                    workload_hash=workload_hash,
                     ledger=ledger,
                     allotment=_allotment(study, nodes),
                     observers=observers,
                     step_times=find_step_times(client, uri=uri),
-                    identify=identify,
-                    rates=rates,
                 )
                 view = make_view(controller)
                 observers.append(view)
@@ -199,9 +189,9 @@ def search(
                 was_stopped = _run(
                     controller, view, notes, nodes, tracker, journal, steerer, driving
                 )
-                favourites, lower = controller.favourites, controller.lower_favourites
-                tracker.recommend(favourites, *lower)
-                boards, range_ends = _boards_of(ledger, study, favourites, *lower)
+                favourites = controller.favourites
+                tracker.recommend(favourites)
+                boards, range_ends = _boards_of(ledger, study, favourites)
                 tracker.ended(range_ends="; ".join(range_ends))
             finally:
                 journal.close()
@@ -210,7 +200,7 @@ def search(
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         return SearchResult(
             records=tuple(ledger.records.values()),
-            boards=tuple(ordered(boards, "time" if rates is None else "cost")),
+            boards=boards,
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -222,57 +212,15 @@ def search(
 
 
 def _boards_of(
-    ledger: Ledger, study: StudyFile, *favourites: tuple[Recommended, ...]
+    ledger: Ledger, study: StudyFile, favourites: tuple[Recommended, ...]
 ) -> tuple[tuple[Board, ...], tuple[str, ...]]:
-    """Returns the boards of a search, and the ranges at whose ends the best lie, in words.
-
-    `favourites` are those of each target, the hardest first.
-    """
-    best = on_boards(favourites, lambda i, n: _board(ledger.records[i], n))
-    every = ((None, r) for each in ledger.records.values() for r in by_target(each))
-    boards = make_boards(every, favourites=best)
+    """Returns the boards of a search, and the ranges at whose ends the best lie, in words."""
+    best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}
+    boards = make_boards(((None, each) for each in ledger.records.values()), favourites=best)
     params = [row.params for board in boards for row in board.rows]
     said = tuple(at_ends(study.space.parameters, params))
     more = {"range_ends": {study.name: said} if said else {}}
     return tuple(board.model_copy(update=more) for board in boards), said
-
-
-def _board(record: TrialRecord, number: int) -> ComparisonKey:
-    return board_key(list(by_target(record))[number])
-
-
-def _rates(study: StudyFile, nodes: "Nodes") -> "Rates | None":
-    """Returns what training costs, where the least cost is sought.
-
-    Raises: ConfigError if nobody knows the price of a device.
-    """
-    from tune_speed.tuning.policy.cost_clock import Rates
-
-    if not study.seeks_cost:
-        return None
-    resources = study.search.resources
-    types = resources.device_types or [nodes.device_type or nodes.machine().device]
-    found = {each: price_of(each, resources.price_per_hour) for each in types}
-    known = {each: price for each, price in found.items() if price is not None}
-    if missing := [each for each in types if each not in known]:
-        names = " and ".join(missing)
-        raise ConfigError.of(
-            "goal",
-            f"must have the price of an hour of {names}, as it seeks the least cost",
-            given="none",
-            hint=f'Write a line such as `"{missing[0]}": 1.20` into {prices_file()}, or below'
-            " search.resources.price_per_hour.",
-        )
-    return Rates(study.space, known if resources.device_types else known[types[0]])
-
-
-def _identify(data: PreparedWorkload | None, task: Task) -> str:
-    """Returns the hash of what is to be reached, data included; `data` None: a function's own."""
-    if isinstance(task, OwnTask):
-        return task.identity()
-    assert data is not None and isinstance(task, Workload), task
-    data.refuse_guess(task.target)
-    return task.identity(data_hash=data.data_hash)
 
 
 def _notes_of(ledger: Ledger) -> Iterator[str]:
@@ -289,8 +237,7 @@ def _steered_by(
 
     def on_answer(answer: Answer) -> None:
         view.note(answer.words)
-        now = controller.study
-        view.replan(trials=now.search.trials, target=now.workload.target)
+        view.replan(trials=controller.study.search.trials)
         _track_steering(tracker, controller)
 
     _track_steering(tracker, controller)
@@ -305,7 +252,7 @@ def _steered_by(
 def _log_model(controller: SearchController, client: Any, *, parent_id: str) -> str:
     if controller.study.tracking.log_model == "none":
         return ""
-    records, folder = controller.records(), controller.ledger.folder
+    records, folder = controller.ledger.records.values(), controller.ledger.folder
     try:
         return log_best_model(client, records=records, folder=folder, parent_id=parent_id)
     except TuneSpeedError as error:  # The search is over and its results are saved.
@@ -366,7 +313,6 @@ def _track_steering(tracker: Tracker, controller: SearchController) -> None:
     answers, study = controller.ledger.answers.values(), controller.study
     if answers:
         tags = {
-            "target": study.workload.target.all_words,
             "trials": str(study.search.trials),
             "concurrent": str(study.search.at_once),
             "ends_at": _ends_at(controller.time_left_s()),
@@ -398,7 +344,7 @@ def _run(
     def tick() -> None:
         for line in (*nodes.messages(), *tracker.news(), *journal.news()):
             view.note(line)
-        tracker.recommend(controller.favourites, *controller.lower_favourites)
+        tracker.recommend(controller.favourites)
         view.tick()
 
     def stopping() -> None:
@@ -476,9 +422,8 @@ def tags_of(
     return {
         "workload": study.workload.label,
         "workload_hash": workload_hash,
-        "target": target.all_words,
+        "target": target.words,
         "mode": study.workload.mode,
-        **({"goal": "cost"} if study.seeks_cost else {}),
         "trials": str(search.trials),
         "concurrent": str(search.at_once),
         "ends_at": _ends_at(search.time_budget_s),

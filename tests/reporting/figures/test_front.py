@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from figure_parts import line, make_part, make_trial, points, random_part
 
@@ -8,7 +6,6 @@ from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.facts import ends_of
 from tune_speed.reporting.figures.front import FRONT, pareto
 from tune_speed.reporting.figures.theme import LIGHT, LOOKS
-from tune_speed.reporting.leaderboard.ranking import make_row
 
 AT_LEAST = Target(value=0.9)
 
@@ -85,25 +82,3 @@ def test_alt_tells_the_target_the_best_and_the_leader() -> None:
         "2 of 3 evaluated trials met the target accuracy 0.9. The highest accuracy, 0.98, is that"
         " of t1 after 20 s of training; t0 took 2 s to 0.91. 3 trials on the front."
     )
-
-
-def test_of_several_targets_each_has_its_expected_time_with_its_interval() -> None:
-    part = random_part(20, seed=3)
-    record = part.trials[0].record
-    row = make_row(record, run_id=None, search=None)
-    near = row.model_copy(
-        update={"expected_s": 1.0, "expected_low_s": 0.5, "expected_high_s": 1.5, "rank": 1}
-    )
-    unknown = near.model_copy(update={"expected_s": 2.0, "expected_high_s": None})
-    several = replace(part, front=((0.8, near), (0.9, unknown)))
-    sketch = FRONT.draw(several, LIGHT)
-    assert sketch is not None
-    least = min(*sketch.canvas.panel.get_ylim())
-    easy = FRONT.draw(replace(part, front=((0.05, near),)), LIGHT)
-    assert easy is not None and min(*easy.canvas.panel.get_ylim()) < 0.05 < least
-    assert line(sketch, "expected") == [(1.0, 0.8), (2.0, 0.9)]
-    (bars,) = (c for c in sketch.canvas.panel.collections if len(c.get_paths()[0].vertices) == 2)
-    ends = [(path.vertices[0][0], path.vertices[1][0]) for path in bars.get_paths()]
-    longest = max(end.train_s for end in ends_of(part))
-    assert ends == [(0.5, 1.5), (0.5, pytest.approx(2 * max(2.0, longest)))]
-    assert FRONT.draw(part, LIGHT) is not None

@@ -11,9 +11,8 @@ from command import Done
 from making import make_record, make_run
 
 from tune_speed.api.results import Results
-from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import COST, ENERGY, as_csv, as_markdown, told
@@ -65,25 +64,6 @@ def test_devices_meet_by_money_each_with_its_own_clock() -> None:
     assert [row.rank for row in board.rows] == [1, 2, 3]
     assert (board.trials, board.reached) == (3, 3)
     assert "| A100 |" in as_markdown([board]) and "Ranked by expected cost" in caption(board)
-
-
-def test_a_board_of_all_devices_recommends_what_a_search_by_cost_does() -> None:
-    records = record(0, 10.0), record(1, 30.0, "A100")
-    known = {"study": records[0].study, "runs": 1, "hits": 1}
-
-    def recommended(*costs: float | None) -> Recommended | None:
-        best = {
-            board_key(each): [
-                Recommended(trial_id=each.trial_id, expected_s=9.0, expected_cost=cost, **known)
-            ]
-            for each, cost in zip(records, costs, strict=True)
-        }
-        boards = make_boards(((each.trial_id, each) for each in records), favourites=best)
-        return ordered(boards, "cost")[0].recommended
-
-    cheapest = recommended(0.01, 0.0075)
-    assert cheapest is not None and cheapest.trial_id == "t0001"
-    assert recommended(None, None) is None
 
 
 def test_what_has_no_price_comes_last_without_a_rank() -> None:

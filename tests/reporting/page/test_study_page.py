@@ -9,9 +9,6 @@ from page_views import certified, ordinary, page_of, running, searched, trained,
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.page import trial_table
-from tune_speed.reporting.page.study_page import study_page
-from tune_speed.reporting.server.live_study import Results, facts_of
-from tune_speed.reporting.watch.status import glance
 from tune_speed.tracking.notes import Note
 
 EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
@@ -150,20 +147,6 @@ def test_devices_have_sections_of_their_own_and_a_line_says_why() -> None:
     assert "0.500 s" in sections[0] and "t0100" not in sections[0]
     assert "0.0100 s" in sections[1] and "t0000" not in sections[1].partition("</section>")[0]
     assert "nothing is ranked across them" in page
-
-
-def test_where_money_is_compared_across_devices_the_page_says_so() -> None:
-    records = [*ordinary(), trained("t0100", time_s=0.01, device="NVIDIA H200")]
-    search = replace(searched(), tags={"goal": "cost"})
-    view = viewed(records, searches=(search,))
-    page = study_page(view, recipe_yaml=lambda trial: "")
-    results = Results(view, "", lambda trial: "", lambda part: part)
-    stamps = dict.fromkeys(("layout", "helm", "trouble"), "")
-    live = results.layout_html({**facts_of(glance(view), view.parts), **stamps})
-    for text in (page, live):
-        assert "only money is ranked across them, in the first" in text
-        assert "nothing is ranked" not in text
-    assert "<dt>Cheapest run</dt>" in live
 
 
 def test_empty_study_says_that_nothing_has_finished() -> None:

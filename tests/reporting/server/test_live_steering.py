@@ -371,7 +371,7 @@ def test_forms_have_labels_the_recommended_values_and_the_settings(
     assert 'placeholder="20"' in html and "from 0.02 to 0.4 (log)" in html
     fields = re.findall(r'<(?:input|select) id="([^"]*)"', html)
     assert sorted(fields) == sorted(re.findall(r'<label for="([^"]*)"', html))
-    assert len(fields) == 2 + 4
+    assert len(fields) == 2 + 3
     assert 'data-action="pause"' in html
     search.tracker.steered({"paused": "yes", "trials": "30"}, [["2026-01-01", "pause: yes"]])
     wait_for(lambda: 'data-action="go-on"' in actions(client))

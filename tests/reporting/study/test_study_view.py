@@ -1,4 +1,3 @@
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_record
 
-from tune_speed.core.comparability import board_key, fastest
-from tune_speed.core.records import PROTOCOL_VERSION, Recommended, Status
-from tune_speed.reporting.leaderboard.ranking import make_boards
+from tune_speed.core.comparability import fastest
+from tune_speed.core.records import PROTOCOL_VERSION, Status
 from tune_speed.reporting.study.view import (
     StudyPart,
     StudyView,
@@ -150,30 +148,3 @@ def test_a_study_runs_while_one_of_its_searches_does() -> None:
     assert not view(searches=(search(is_running=False),)).is_running
     both = (search(is_running=True), search(is_running=False))
     assert view(searches=both).is_running
-
-
-def test_the_cheapest_part_is_first_and_knows_the_costs_of_all_devices() -> None:
-    """One device costs 1 an hour; the study sought money, and recommends 36 s on it."""
-    pair = "2 x H200"
-    trials = [trial(n, time_s=30.0 - n, device=pair) for n in range(2)]
-    trials.append(trial(2, time_s=36.0, device="H200"))
-    trials = [
-        replace(each, record=each.record.model_copy(update={"prices": {"H200": 1.0}}))
-        for each in trials
-    ]
-    known = {"runs": 1, "hits": 1, "study": trials[0].record.study}
-    seen = view(*trials)
-    keys = [board_key(each.record) for each in trials]
-    best = {
-        keys[2]: [Recommended(trial_id="t0002", expected_s=36.0, expected_cost=0.01, **known)],
-        keys[1]: [Recommended(trial_id="t0001", expected_s=29.0, expected_cost=0.0161, **known)],
-    }
-
-    def parts(found: Any) -> tuple[StudyPart, ...]:
-        pairs = [(each.run_id, each.record) for each in trials]
-        return replace(seen, boards=tuple(make_boards(pairs, favourites=found))).parts
-
-    assert [part.key.device for part in parts({})] == [pair, "H200"]
-    first, second = parts(best)
-    assert (first.key.device, second.priced) == ("H200", ())
-    assert [row.trial_id for row in first.priced] == ["t0002", "t0001", "t0000"]

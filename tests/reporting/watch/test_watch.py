@@ -129,45 +129,6 @@ def test_of_a_study_begun_anew_all_planned_trials_count_and_without_a_plan_none(
     assert glance(replace(view, searches=(*view.searches, certification))).planned == 10
 
 
-def priced(number: int, time_s: float, device: str) -> ViewedTrial:
-    """A trial on devices of 3.6 an hour each."""
-    trial = ended(number, time_s, device=device)
-    return replace(trial, record=trial.record.model_copy(update={"prices": {"H200": 3.6}}))
-
-
-def test_where_the_least_cost_is_sought_the_best_is_the_cheapest() -> None:
-    """These cost 0.018, 0.016, 0.012 and 0.01: each was the cheapest, and the first the fastest."""
-    every = [(9.0, "2 x H200"), (8.0, "2 x H200"), (12.0, "H200"), (10.0, "H200")]
-    trials = [priced(number, *each) for number, each in enumerate(every)]
-    view = study(trials[::-1][:1], tags={**TAGS, "goal": "cost"})
-    assert "best cost 0.01, 10.00 s (t0003)" in standing(glance(view))
-    view = study(trials, tags={**TAGS, "goal": "cost"})
-    # Certification follows the search, and has a run with tags of its own.
-    view = replace(view, searches=(*view.searches, replace(view.searches[0], tags={})))
-    seen = glance(view)
-    assert [trial.record.trial_id for trial in view.cheapest] == [
-        "t0000",
-        "t0001",
-        "t0002",
-        "t0003",
-    ]
-    assert "best cost 0.01, 10.00 s (t0003)" in standing(seen)
-    assert "cost 0.016, 8.00 s  t0001" in drawn(view)
-    facts = facts_of(seen, seen.parts)
-    assert (facts["by_cost"], facts["texts"]["best_trial"]) == (True, "t0003 on H200")
-    by_time = glance(study(trials))
-    assert "best 8.00 s (t0001)" in standing(by_time) and by_time.view.cheapest == ()
-
-
-def test_lines_mark_only_what_is_the_cheapest_so_far_where_that_is_sought() -> None:
-    trials = [priced(0, 12.0, "H200"), priced(1, 9.0, "2 x H200"), priced(2, 10.0, "H200")]
-    for tags, best in ((TAGS, [1, 2]), ({**TAGS, "goal": "cost"}, [2])):
-        whole = study(trials, tags=tags, is_running=False)
-        lines = lines_of(study(trials[:1], tags=tags), whole)
-        marked = [line.split()[0] for line in lines if "best so far" in line]
-        assert marked == [f"t000{number}" for number in best]
-
-
 def test_time_left_is_the_pace_so_far() -> None:
     seen = glance(study([ended(0), ended(1)], [running(2)]), now_s=START_S + 24)
     assert seen.elapsed_s == pytest.approx(24)
@@ -507,6 +468,3 @@ def test_the_tags_that_watch_reads_are_those_that_a_search_writes() -> None:
     seen = glance(view)
     assert seen.planned == int(tags["trials"]) and seen.mode == "fixed_length"
     assert seen.workload == "digits" and seen.target.startswith("accuracy ≥ 0.")
-    assert not view.seeks_cost
-    by_cost = load_study("digits_quickstart", overrides=["goal={minimise: cost}"], check_data=False)
-    assert study(tags=tags_of(by_cost, "w")).seeks_cost

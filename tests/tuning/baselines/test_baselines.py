@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
+from plain_policies import Capped, past_leader
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
@@ -19,7 +20,6 @@ from tune_speed.tuning.policy.base import (
     Proposal,
     SearchTarget,
     better,
-    past_leader,
     trial_number,
 )
 from tune_speed.tuning.policy.samplers import make_sampler, quiet_study, suggest
@@ -32,13 +32,11 @@ SPACE = SearchSpace.from_tree(
 )
 SEARCH_TARGET = SearchTarget(value=0.9, mode="fixed_length", max_train_s=100.0)
 SPOILT = [Status.MISSED, Status.CAPPED, Status.DIVERGED, Status.OOM]
-every_kind = pytest.mark.parametrize(
-    ("sampler", "is_capped"), [("tpe", False), ("random", False), ("random", True)]
-)
+every_kind = pytest.mark.parametrize("sampler", ["tpe", "random"])
 
 
-def make_plain(sampler: str = "random", *, is_capped: bool = False, seed: int = 0) -> Plain:
-    return Plain(space=SPACE, target=SEARCH_TARGET, sampler=sampler, is_capped=is_capped, seed=seed)
+def make_plain(sampler: str = "random", *, seed: int = 0) -> Plain:
+    return Plain(space=SPACE, target=SEARCH_TARGET, sampler=sampler, seed=seed)
 
 
 def made_up_outcome(params: dict[str, Any], number: int) -> Outcome:
@@ -84,8 +82,8 @@ def test_failed_trial_is_told_as_no_value_at_all() -> None:
 
 
 @every_kind
-def test_restored_policy_knows_what_the_first_one_knew(sampler: str, is_capped: bool) -> None:
-    first, again = (make_plain(sampler, is_capped=is_capped) for _ in range(2))
+def test_restored_policy_knows_what_the_first_one_knew(sampler: str) -> None:
+    first, again = (make_plain(sampler) for _ in range(2))
     log = []
     for number in range(12):
         proposal = first.ask()
@@ -135,9 +133,11 @@ def test_withdrawn_trial_is_not_proposed_again() -> None:
     assert policy.ask().trial_id == "t0001"
 
 
-@pytest.mark.parametrize(("is_capped", "stops"), [(True, True), (False, False)])
-def test_only_a_capped_policy_stops_and_only_past_the_leader(is_capped: bool, stops: bool) -> None:
-    policy = make_plain(is_capped=is_capped)
+@pytest.mark.parametrize(("kind", "stops"), [(Capped, True), (Plain, False)])
+def test_only_a_capped_policy_stops_and_only_past_the_leader(
+    kind: type[Plain], stops: bool
+) -> None:
+    policy = kind(space=SPACE, target=SEARCH_TARGET, seed=0)
     first, second = policy.ask().trial_id, policy.ask().trial_id
     assert policy.report(second, train_s=50.0, step=1, metric=0.1) is None
     policy.finish(first, Outcome(Status.REACHED, 20.0))

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
-from tune_speed.core.targets import Target
 from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver import control
 from tune_speed.tuning.driver.control import FILE, Inbox, driving, is_driven
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.requests import Answer, Request, read_request, target_of
+from tune_speed.tuning.driver.requests import Answer, Request, read_request
 
 STUDY = """
 study: steered
@@ -171,13 +170,12 @@ def test_refusal_of_the_driver_is_an_error(ledger: Ledger, folder: Path) -> None
         ({"action": "stop"}, "trial: must be given"),
         ({"action": "stop", "trial": "../t1"}, "trial: must match"),
         ({"action": "pause", "now": True}, "no field `now`"),
-        ({"action": "set"}, "must set one of trials, concurrent, time_budget, target"),
+        ({"action": "set"}, "must set one of trials, concurrent, time_budget"),
         ({"action": "set", "trails": 3}, "Did you mean `trials`"),
         ({"action": "set", "concurrent": 0}, "concurrent: must be greater than 0, but got 0"),
         ({"action": "set", "trials": 2.5}, "trials: must be an integer"),
         ({"action": "set", "time_budget": "soon"}, "must be a duration above 0"),
-        ({"action": "set", "target": 1.5}, "must be more than 0 and at most 1 for accuracy"),
-        ({"action": "set", "target": "high"}, "target: must be a number"),
+        ({"action": "set", "target": 0.5}, "target: must be left out, .* study of its own"),
         ({"action": "try", "params": {}}, "a point must give a value to a parameter"),
         ({"action": "try", "params": {"epochs": 21}}, "epochs: must be from 1 to 20"),
         ({"action": "try", "params": {"epoch": 2}}, "Did you mean `epochs`"),
@@ -206,21 +204,6 @@ def test_short_names_are_written_out_where_they_fit_one(ledger: Ledger, folder: 
     line = json.loads((folder / FILE).read_text())
     assert line["params"] == {"model.resnet18.width": 2, "epochs": 3, "optimizer.sgd.lr": 0.1}
     assert read_request(line).words.startswith("try model.resnet18.width=2 epochs=3")
-
-
-@pytest.mark.parametrize("value", [0.95, 0.8])
-def test_several_targets_stay_and_the_refusal_says_what_to_do_instead(value: float) -> None:
-    before = {"metric": "accuracy", "value": 0.9, "values": [0.9, 0.8]}
-    with pytest.raises(ConfigError, match=r"several targets, 0\.9, 0\.8, to its end") as refused:
-        target_of(before, value)
-    assert "search.warm_start names this one" in str(refused.value)
-    assert target_of(before, 0.9) == Target.model_validate(before)
-
-
-def test_a_study_with_a_goal_has_no_target_to_set() -> None:
-    before = {"metric": "accuracy", "value": 0.001, "within_s": 9.0}
-    with pytest.raises(ConfigError, match="the study has a goal"):
-        target_of(before, 0.9)
 
 
 @pytest.mark.parametrize("end", ["", "\r", "\r\n", "\n"])

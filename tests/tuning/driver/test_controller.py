@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from making import make_evaluation, make_run
+from plain_policies import Capped
 
 from tune_speed.core.records import Evaluation, Status, StepTime, Timing, TrialRecord
 from tune_speed.study.file import load_study
@@ -19,7 +20,7 @@ from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import write_trial_file
-from tune_speed.tuning.policy.base import Outcome, PriorTrial
+from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 
 STUDY = """
@@ -30,11 +31,17 @@ recipe:
   optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
   epochs: {low: 1, high: 20}
   batch_size: 64
-search: {trials: 3, policy: random_cap, time_budget: 10m, seed: 7}
+search: {trials: 3, policy: random, time_budget: 10m, seed: 7}
 """
 
 
 TIME_TO_TARGET = ("search.policy=time_to_target",)
+
+
+def capped(controller: SearchController) -> Capped:
+    """Returns a policy that stops what is past the leader's time."""
+    target = SearchTarget(0.97, "anytime", 1e9)
+    return Capped(space=controller.study.space, target=target, seed=0)
 
 
 class Witness:
@@ -279,7 +286,7 @@ def test_policy_knows_what_is_spent_when_it_is_asked(begin: Begin) -> None:
     assert spent == [0.0, 0.25, 0.75]
 
 
-@pytest.mark.parametrize("policy", ["random_cap", "time_to_target"])
+@pytest.mark.parametrize("policy", ["random", "time_to_target"])
 def test_recommended_trial_is_of_the_study_and_met_the_target(begin: Begin, policy: str) -> None:
     controller = begin(overrides=(f"search.policy={policy}", "search.trials=9"))
     controller.finished(ended(propose(controller), Status.MISSED))
@@ -336,6 +343,7 @@ def test_observers_hear_each_evaluation_once(begin: Begin, witness: Witness) -> 
 
 def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Begin) -> None:
     controller = begin(overrides=("workload.mode=anytime",))
+    controller.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     reason = controller.evaluated(ended(slow, Status.CAPPED, time_s=3.0))
@@ -371,32 +379,6 @@ def test_points_to_evaluate_are_tried_first_and_filled_up(begin: Begin) -> None:
     assert first["epochs"] == 4
     assert 0.01 <= first["optimizer.sgd.lr"] <= 1.0
     assert second == {"optimizer.sgd.lr": 0.5, "epochs": 2}
-
-
-def test_first_each_type_of_device_has_a_trial_which_a_restart_does_not_repeat(
-    begin: Begin,
-) -> None:
-    both = ("goal={minimise: cost}", "search.resources.device_types=[H100, A10]", "search.trials=9")
-    point = "search.points_to_evaluate=[{epochs: 3}]"
-    controller = begin(overrides=(*TIME_TO_TARGET, *both, point))
-    first = [propose(controller) for _ in range(2)]
-    for spec in first:
-        controller.finished(ended(spec))
-    controller = begin(overrides=(*TIME_TO_TARGET, *both, point))
-    third = propose(controller)
-    types = [spec.params["device_type"] for spec in (*first, third)]
-    assert types[1:] == ["H100", "A10"] and first[0].params["epochs"] == 3
-    assert third.proposal_reason == first[1].proposal_reason == "a point to evaluate"
-    assert "device_type" not in third.recipe.model_dump()
-
-
-def test_a_type_of_device_that_a_point_names_needs_no_other_trial(begin: Begin) -> None:
-    both = ("goal={minimise: cost}", "search.resources.device_types=[H100, A10]")
-    point = "search.points_to_evaluate=[{device_type: A10, epochs: 3}]"
-    controller = begin(overrides=(*TIME_TO_TARGET, *both, point))
-    specs = [propose(controller) for _ in range(3)]
-    assert [spec.params["device_type"] for spec in specs[:2]] == ["A10", "H100"]
-    assert specs[2].proposal_reason != "a point to evaluate"
 
 
 def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> None:
@@ -550,6 +532,7 @@ def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
 def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) -> None:
     """The second of three is past the leader, and so is the reason."""
     controller = begin(overrides=("workload.mode=anytime",))
+    controller.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     evaluations = tuple(
@@ -612,46 +595,3 @@ def test_trials_keep_weights_only_where_the_study_asks_for_a_model(
     assert third.keep is not None and third.keep.at_most_s == 2.0
     controller.finished(ended(second, Status.MISSED))
     assert [p.name for p in (tmp_path / "study" / "weights").iterdir()] == [f"{first.trial_id}.pt"]
-
-
-def test_a_trial_for_several_targets_says_when_it_met_each(tmp_path: Path) -> None:
-    text = STUDY.replace("workload: digits", SEVERAL).replace("policy: random_cap, ", "")
-    file = tmp_path / "several.yaml"
-    file.write_text(text)
-
-    def session(ledger: Ledger) -> SearchController:
-        return SearchController(
-            study=load_study(file),
-            workload_hash="w",
-            ledger=ledger,
-            allotment=Allotment(device="cpu"),
-            observers=[],
-            identify=lambda task: f"hash of {task.target.value}",
-        )
-
-    with Ledger(tmp_path / "ledger") as ledger:
-        controller = session(ledger)
-        spec = propose(controller)
-        points = [(10, 0.91), (20, 0.92), (30, 0.7)]
-        evaluations = tuple(
-            make_evaluation(step=step, train_s=step / 10, accuracy=a) for step, a in points
-        )
-        run = make_run(Status.CAPPED).model_copy(update={"evaluations": evaluations})
-        record = make_record(spec, spec.recipe, run, started_at="")
-        controller.finished(record)
-        (lower,) = record.lower_targets
-        assert (lower.value, lower.workload_hash) == (0.9, "hash of 0.9")
-        assert record.status is Status.CAPPED and record.runs[0].crossings == ((0.9, 1.0),)
-        assert controller.favourites == ()
-        ((best,),) = controller.lower_favourites
-        assert (best.study, best.trial_id, best.expected_s) == ("conducted", "t0000", 1.0)
-    with Ledger(tmp_path / "ledger") as again:
-        assert session(again).lower_favourites == controller.lower_favourites
-
-
-SEVERAL = """workload:
-  dataset: digits
-  target: {values: [0.97, 0.9]}
-  mode: anytime
-  eval_every_samples: 320
-"""

@@ -9,7 +9,7 @@ from making import make_record, make_run
 
 from tune_speed.core.records import Status
 from tune_speed.study.file import load_study, shipped_files
-from tune_speed.study.space import SearchSpace, space_of
+from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.driver.cost_model import GROWTH, OPTIMISM, CostModel
 
@@ -289,18 +289,3 @@ def test_keys_tell_apart_what_recipes_do_where_a_schedule_gives_momentum(name: s
         asked = [costs(other) for other in points]
         known = [cost is not None and cost.train_s == cost.num_steps for cost in asked]
         assert known == [recipe == other for other in recipes]
-
-
-def test_nothing_of_one_device_holds_on_another() -> None:
-    """Half of the nearest step is the bound of a kind of step that never ran: H100s beat that."""
-    types = {"resources": {"device_types": ["H100", "A10"]}}
-    costs = CostModel(space_of({"recipe": FIXED, "search": types}), num_train=NUM_TRAIN)
-    on_a10, on_h100 = ({**PARAMS, "device_type": each} for each in ("A10", "H100"))
-    costs.learn(on_a10, step_s=0.08)
-    assert costs(on_h100) is None and seconds(costs, device_type="A10") == pytest.approx(16.0)
-    costs.learn(on_h100, step_s=0.01)
-    assert seconds(costs, device_type="H100") == pytest.approx(2.0)
-    assert seconds(costs, device_type="A10") == pytest.approx(16.0)
-    for device_type, step_s in (("H100", 0.01), ("A10", 0.08)):
-        larger = costs({**PARAMS, "device_type": device_type, "batch_size": 20})
-        assert larger is not None and larger.train_s == pytest.approx(OPTIMISM * step_s * 100)

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from making import make_evaluation, make_run
-from making import make_record as finished_record
 
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.custom.spec import OwnTask
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.study.space import SearchSpace
@@ -21,7 +19,6 @@ from tune_speed.tuning.driver.prior_trials import (
     Machine,
     carry_over,
     curve_of,
-    of_another_target,
     outcome_of,
     prior_from_json,
     prior_to_json,
@@ -192,7 +189,6 @@ GOAL = {"metric": "accuracy", "value": 0.001}
         (WORKLOAD, 6.0, Status.REACHED),
         (WORKLOAD, 5.0, Status.CAPPED),
         (changed(target=Target(**GOAL, within_s=60.0), max_train_s=60.0), 6.0, Status.REACHED),
-        (changed(target=Target(value=0.9, values=(0.8, 0.9))), 6.0, Status.REACHED),
     ],
 )
 def test_a_search_with_a_goal_learns_from_targets_and_other_goals(
@@ -274,28 +270,3 @@ def test_earlier_trial_reads_back_from_json() -> None:
 def test_run_result_without_a_limit_has_no_memory_ratio() -> None:
     run = RunResult(status=Status.MISSED, seed=0, stop_reason="", peak_memory_gib=1.0)
     assert told(record(0.5).model_copy(update={"runs": (run,)})).memory_ratio is None
-
-
-@pytest.mark.parametrize(
-    ("mode", "status", "value", "judged"),
-    [
-        ("fixed_length", Status.MISSED, 0.5, (Status.REACHED, 3.0)),
-        ("fixed_length", Status.REACHED, 0.9, (Status.MISSED, 3.0)),
-        ("fixed_length", Status.CAPPED, 0.5, (Status.CAPPED, 3.0)),
-        ("anytime", Status.MISSED, 0.3, (Status.REACHED, 1.0)),
-        ("anytime", Status.MISSED, 0.55, (Status.MISSED, 3.0)),
-        # It ended where it met the earlier target, and nobody knows what would have followed.
-        ("anytime", Status.REACHED, 0.55, (Status.CAPPED, 3.0)),
-    ],
-)
-def test_run_of_a_training_function_is_judged_by_another_target(
-    mode: str, status: Status, value: float, judged: tuple[Status, float]
-) -> None:
-    seen = [(1.0, 0.4), (2.0, 0.5), (3.0, 0.6)]
-    run = make_run(status, time_s=3.0).model_copy(
-        update={"evaluations": tuple(make_evaluation(train_s=t, accuracy=a) for t, a in seen)}
-    )
-    target = Target(metric="accuracy", value=value)
-    task = OwnTask(target=target, mode=mode, function="f", function_hash="h")
-    outcome = of_another_target(finished_record(status=status, runs=(run,)), task, num_train=None)
-    assert (outcome.status, outcome.train_s) == judged

@@ -12,7 +12,6 @@ from tune_speed.tuning.policy.base import (
     Outcome,
     better,
     params_key,
-    past_leader,
     trial_number,
 )
 from tune_speed.tuning.policy.curve import Curve
@@ -37,14 +36,6 @@ def test_trial_that_missed_never_leads(status: Status) -> None:
     outcome = Outcome(status, 1.0)
     assert better(None, "t0000", outcome) is None
     assert better(Leader("t0005", 10.0), "t0000", outcome) == Leader("t0005", 10.0)
-
-
-def test_only_a_clock_past_the_leaders_is_too_late() -> None:
-    leader = Leader("t0007", 19.94)
-    assert past_leader(leader, 19.94) is None
-    assert past_leader(leader, 21.61) == (
-        "stopped at 21.6 s: leader t0007 met the target in 19.9 s"
-    )
 
 
 def test_best_metric_is_the_largest_that_was_measured() -> None:

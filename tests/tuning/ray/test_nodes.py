@@ -96,34 +96,6 @@ def test_type_that_no_node_has_is_refused_with_those_there() -> None:
         pass
 
 
-BOTH = ResourceConfig(cpu=1, gpu=1, device_types=["NVIDIA H200", "NVIDIA A100"])
-
-
-def test_of_several_types_each_trial_is_placed_on_the_one_that_it_chose() -> None:
-    town = Town(a=A100, b=H200, c=Answer("NVIDIA T4", "2.9"))
-    with settled(town, resources=BOTH) as nodes:
-        assert nodes.placement("NVIDIA A100") == {"node_ids": ["a"], "device_type": "NVIDIA A100"}
-        assert nodes.placement("NVIDIA H200") == {"node_ids": ["b"], "device_type": "NVIDIA H200"}
-        assert nodes.allowed() == ("a", "b") and nodes.device_type is None
-        [line] = nodes.messages()
-        assert line == (
-            "trials run on NVIDIA H200 (1 node) or NVIDIA A100 (1 node); left out: 10.0.0.c, which"
-            " has NVIDIA T4"
-        )
-        town.answers_of |= {"d": A100}
-        wait_for(lambda: nodes.placement("NVIDIA A100")["node_ids"] == ["a", "d"])
-
-
-def test_each_of_several_types_must_be_there_whatever_ran_before() -> None:
-    with (
-        pytest.raises(ConfigError, match=r"device_types must be .* but got NVIDIA A100"),
-        settled(Town(b=H200), resources=BOTH, pin="NVIDIA H200"),
-    ):
-        pass
-    with settled(Town(a=A100, b=H200), resources=BOTH, pin="NVIDIA H200") as nodes:
-        assert nodes.allowed() == ("a", "b")
-
-
 def test_study_stays_on_the_device_of_its_first_trials() -> None:
     with settled(Town(a=A100, b=H200, c=H200), pin="NVIDIA A100") as nodes:
         assert nodes.allowed() == ("a",)

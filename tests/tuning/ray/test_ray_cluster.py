@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import processes
 import pytest
 from ray._private import services
-from ray.train.v2.api import data_parallel_trainer
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.study.settings import ResourceConfig
@@ -145,20 +144,6 @@ def test_node_that_registers_late_is_waited_for(
                 services.get_node("127.0.0.1:1", "node")
     assert clock[0] == pytest.approx(min(registers_s, compat.START_LIMIT_S), abs=0.2)
     assert services.get_node is get_node
-
-
-@pytest.mark.parametrize("has_dashboard", [True, False])
-def test_ray_train_cleans_up_itself_where_a_dashboard_can_help(
-    monkeypatch: pytest.MonkeyPatch, has_dashboard: bool
-) -> None:
-    before = data_parallel_trainer.PlacementGroupCleanerCallback
-    monkeypatch.setattr(data_parallel_trainer, "PlacementGroupCleanerCallback", before)
-    keys = {"dashboard"} if has_dashboard else set()
-    monkeypatch.setattr(
-        compat.internal_kv, "_internal_kv_exists", lambda key, *, namespace: key in keys
-    )
-    compat.without_group_cleaner()
-    assert (data_parallel_trainer.PlacementGroupCleanerCallback is before) == has_dashboard
 
 
 def test_socket_path_that_is_too_long_says_what_to_set(

@@ -49,7 +49,7 @@ recipe:
 search: {trials: 5, concurrent: 2, policy: random, hang_after: 8s, attempts: 2}
 """
 ANYWHERE: Any = SimpleNamespace(
-    is_local=True, placement=lambda _: {"node_ids": [], "device_type": None}, types=()
+    is_local=True, placement=lambda: {"node_ids": [], "device_type": None}, device_type=None
 )
 
 

@@ -35,7 +35,7 @@ def controller(*changes: dict[str, Any], elapsed_s: float = 3600.0) -> Any:
     )
 
 
-ANYWHERE: Any = SimpleNamespace(placement=lambda _: {"node_ids": [], "device_type": None})
+ANYWHERE: Any = SimpleNamespace(placement=lambda: {"node_ids": [], "device_type": None})
 
 
 def measured_by_ray(changes: list[tuple[dict[str, Any], ...]]) -> list[tuple[StepTime, ...]]:
@@ -65,18 +65,6 @@ def test_they_take_turns_and_what_cannot_be_timed_ends_no_search() -> None:
     assert keys == keys[:2] * rivals.ROUNDS and len(set(keys)) == 2
     assert {each.measured_in for each in windows} == {"rival/side-by-side"}
     assert none == ()
-
-
-def test_of_two_types_of_device_only_those_of_the_first_are_rivals() -> None:
-    found = controller({}, {"batch_size": 16})
-    one, other = (
-        record.model_copy(update={"device": device, "params": {"device_type": device}})
-        for record, device in zip(found.rivals(), ("H100", "A10"), strict=True)
-    )
-    found.rivals = lambda: (one, other)
-    found.study.search.resources = ResourceConfig(device_types=["H100", "A10"])
-    nowhere: Any = SimpleNamespace(placement=pytest.fail)
-    assert rivals.time_rivals(found, nowhere, on_tick=lambda: None) == ()
 
 
 def test_nothing_is_timed_where_it_would_take_more_than_its_share_or_there_is_no_rival() -> None:

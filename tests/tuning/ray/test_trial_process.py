@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from processes import is_alive
+from processes import command_of, is_alive
 from trial_config import config_of
 
 from tune_speed.components.models import MODELS
@@ -268,3 +269,38 @@ def test_trial_that_is_compiled_trains_in_the_thread(
     spec = make_spec(epochs=1, model="tiny", compile=True)
     record = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
     assert record.status == Status.MISSED, record.runs[0].traceback
+
+
+def ranks_of(remote: Remote) -> list[psutil.Process]:
+    """Returns the processes of a trial on two devices, and what they are forked from."""
+    below = psutil.Process(remote.process.pid).children(recursive=True)
+    return [each for each in below if "forkserver" in command_of(each)]
+
+
+@pytest.mark.slow
+def test_trial_on_two_devices_has_ranks_that_end_with_its_process(
+    begin: Begin, tmp_path: Path
+) -> None:
+    spec = make_spec(epochs=500, devices=2)
+    remote = begin(spec, TrialProcess, devices=2)
+    record = Receiver().record(remote.ask_until("record"))
+    assert record.device.startswith("2 x cpu (1 threads")
+    ranks = ranks_of(remote)
+    assert len(ranks) == 3
+    remote.process.kill()
+    assert not psutil.wait_procs(ranks, timeout=SOON_S)[1]
+
+
+@pytest.mark.slow
+def test_rank_that_takes_no_step_ends_its_trial_as_failed_with_the_stacks(
+    begin: Begin, tmp_path: Path
+) -> None:
+    # A rank that is stopped stands for one that hangs: the first waits for it.
+    remote = begin(make_spec(epochs=500, devices=2), TrialProcess, devices=2, hang_after_s=15.0)
+    remote.ask_until("record")
+    training = sorted(ranks_of(remote), key=lambda rank: rank.create_time())[1:]
+    training[-1].suspend()
+    record = Receiver().record(remote.ask_until("end"))
+    assert record.status is Status.FAILED and "no step for 15 s" in (record.stop_reason or "")
+    assert "Thread" in (record.runs[0].traceback or "")
+    assert not psutil.wait_procs(training, timeout=SOON_S)[1]

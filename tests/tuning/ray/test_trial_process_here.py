@@ -239,15 +239,15 @@ def test_trial_that_has_just_ended_does_not_hang(begin: Callable[..., Scripted])
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_several_devices_are_reserved_by_ray_train_and_one_by_tune(
+def test_all_devices_of_a_trial_are_reserved_at_once_on_one_node(
     begin: Callable[..., Scripted], tmp_path: Path, devices: int
 ) -> None:
-    resources = ResourceConfig(cpu=2.0, gpu=0.5)
+    resources = ResourceConfig(cpu=2.0, gpu=1.0)
     config = config_of(
         make_spec("ends"), tmp_path, devices=devices, resources=resources.model_dump_json()
     )
     anywhere = TrialProcess.default_resource_request(config)
-    expected = {"memory": 1.0} if devices > 1 else {"CPU": 2.0, "GPU": 0.5}
+    expected = {"CPU": 2.0 * devices, "GPU": 1.0 * devices}
     assert anywhere.bundles == [expected]
     there = TrialProcess.default_resource_request({**config, "node_ids": ["n1"]})
     assert there.bundles == [expected] and there != anywhere

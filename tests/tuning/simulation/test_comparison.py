@@ -4,16 +4,16 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
+from plain_policies import FACTORIES, random_cap
 from pydantic import TypeAdapter
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
 from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
 from tune_speed.tuning.simulation.comparison import Search, Terms, full_run_s, run_searches
 from tune_speed.tuning.simulation.scores import best_at
-from tune_speed.tuning.simulation.simulate import Benchmark, simulate
+from tune_speed.tuning.simulation.simulate import Benchmark, run_policy, simulate
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
 EASY = Synthetic(0.15, "fixed_length")
@@ -21,17 +21,8 @@ TERMS = Terms(budget_runs=3)
 
 
 def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
-    return list(run_searches([EASY], policies, seeds=range(seeds), terms=TERMS, jobs=jobs))
-
-
-def capped(benchmark: Benchmark, seed: int) -> Policy:
-    return Plain(
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, 1e9),
-        sampler="random",
-        is_capped=True,
-        seed=seed,
-    )
+    how = {"terms": TERMS, "jobs": jobs, "factories": FACTORIES}
+    return list(run_searches([EASY], policies, seeds=range(seeds), **how))
 
 
 def refused(benchmark: Benchmark, seed: int) -> Policy:
@@ -71,9 +62,10 @@ def test_search_holds_what_simulate_finds() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_smaller_budget_can_be_read_off(seed: int) -> None:
-    searches = run_searches([EASY], ["random_cap"], seeds=[seed], terms=Terms(budget_runs=6))
+    how = {"terms": Terms(budget_runs=6), "factories": FACTORIES}
+    searches = run_searches([EASY], ["random_cap"], seeds=[seed], **how)
     budget_s = 2 * EASY.full_run_s / 4
-    small = simulate("random_cap", EASY, num_workers=4, budget_s=budget_s, seed=seed)
+    small = run_policy(random_cap(EASY, seed), EASY, num_workers=4, budget_s=budget_s)
     assert best_at(next(searches), budget_s) == small.best_s
 
 
@@ -88,10 +80,10 @@ def test_each_seed_is_complete_before_the_next_begins() -> None:
 
 
 def test_known_searches_are_not_run_again() -> None:
-    factories = {"capped": capped}
-    first = list(run_searches([EASY], ["capped"], seeds=[0, 1], terms=TERMS, factories=factories))
+    how = {"seeds": [0, 1], "terms": TERMS}
+    first = list(run_searches([EASY], ["random_cap"], **how, factories=FACTORIES))
     again = run_searches(
-        [EASY], ["capped"], seeds=[0, 1], terms=TERMS, factories={"capped": refused}, known=first
+        [EASY], ["random_cap"], **how, factories={"random_cap": refused}, known=first
     )
     assert list(again) == first
 

@@ -37,7 +37,7 @@ from tune_speed.tuning.ray.tuner import (
 from tune_speed.tuning.simulation.simulate import run_policy
 
 NUM_TRAIN = 1150
-ANYWHERE: Any = SimpleNamespace(placement=lambda _: {"node_ids": []})
+ANYWHERE: Any = SimpleNamespace(placement=lambda: {"node_ids": []})
 STUDY = """
 study: decided
 workload: {dataset: {name: digits}, target: {value: 0.9}, mode: MODE, split: {validation_frac: 0.2}}
@@ -280,7 +280,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
-@pytest.mark.parametrize("policy", ["time_to_target", "random_cap", "vanilla", "tpe_penalty"])
+@pytest.mark.parametrize("policy", ["time_to_target", "vanilla"])
 def test_ray_and_simulator_get_the_same_decisions(ledger: Ledger, policy: str, mode: str) -> None:
     study, log = study_with(policy, mode), simulated(policy, mode)
     controller = SearchController(
@@ -297,12 +297,11 @@ def test_log_has_stops_of_every_kind() -> None:
     """Otherwise the same decisions would say little."""
     stops = set()
     searches = [("time_to_target", mode) for mode in ("fixed_length", "anytime")]
-    for policy, mode in (*searches, ("random_cap", "anytime")):
+    for policy, mode in searches:
         log = simulated(policy, mode)
         stops |= {event.answer for event in log if event.kind == "report"} - {None}
     assert any("is recommended, takes" in stop for stop in stops)
     assert any("trials promised more" in stop for stop in stops)
-    assert any("leader" in stop for stop in stops)
 
 
 def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) -> list[Proposal]:

@@ -9,22 +9,14 @@ import shlex
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    board_key,
-    by_target,
-    final_goodness,
-    final_metric,
-    target_of,
-)
+from tune_speed.core.comparability import board_key, final_goodness, final_metric, target_of
 from tune_speed.core.errors import ConfigError, ServiceError, refuse_link
 from tune_speed.core.event_log import latest_log
-from tune_speed.core.records import PROTOCOL_VERSION, Recommended, Status, Timing, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.stats import RunStatistics
 from tune_speed.core.text import counted
@@ -84,7 +76,6 @@ def certify(
     on_line: Callable[[str], None],
     anew_if_changed: bool = False,
     loop: Loop | None = None,
-    target: float | None = None,
 ) -> CertifyResult:
     """Runs the finalists of a study, or continues with them, and records their certified times.
 
@@ -93,16 +84,13 @@ def certify(
     starts from scratch although a certification was begun before; `anew_if_changed` does so where
     finalists, leader or numbers are not those that were begun, instead of raising an error.
     `on_line` sees each run. `loop` is the study's training function; None: recipes were searched.
-    `target` is one of several targets, the lower of which have a folder of their own; None: the
-    hardest.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
     check_study_name(study)
     uri = tracking_uri()
     favourites = find_leaders(uri, study=study, top=1).favourites
-    estimates = find_estimates(uri, study, device or _device_of_least_cost(favourites), target)
-    folder = folder if target is None else folder / f"target-{target:g}"
+    estimates = find_estimates(uri, study, device)
     best = favourites.get(board_key(estimates[0].record), [])
     finalists = choose_finalists(estimates, config.top, [each.trial_id for each in best])
     first = finalists[0].record
@@ -326,13 +314,10 @@ def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> 
     replace_text(folder / "packages.txt", before.code.lock)
 
 
-def find_estimates(
-    uri: str, study: str, device: str | None, target: float | None = None
-) -> list[TrackedTrial]:
+def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTrial]:
     """Returns the study's estimates that may be compared, all of one device and protocol.
 
-    Of a study whose target was changed, those of the last one; of several, those of the hardest, or
-    as the lower `target` has them.
+    Of a study whose target was changed, those of the last one.
 
     Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
     """
@@ -341,10 +326,6 @@ def find_estimates(
         for each in find_trials(uri, study=study, kind="estimate")
         if (device or "") in each.record.device and each.record.protocol_version == PROTOCOL_VERSION
     ]
-    if target is not None:
-        judged = [(e, r) for e in found for r in by_target(e.record)]
-        aimed = [(e, r) for e, r in judged if target_of(r.workload).value == target]
-        found = [replace(each, record=record) for each, record in aimed]
     last = max(found, key=lambda each: each.record.started_at, default=None)
     found = [e for e in found if last and e.record.workload_hash == last.record.workload_hash]
     keys = {board_key(each.record) for each in found if each.record.time_to_target_s is not None}
@@ -363,28 +344,6 @@ def find_estimates(
             f" on {', '.join(sorted(key.device for key in keys))}. Choose with --device."
         )
     return [each for each in found if board_key(each.record) in keys]
-
-
-def _device_of_least_cost(
-    favourites: Mapping[ComparisonKey, Sequence[Recommended]],
-) -> str | None:
-    """Returns where the cheapest is, of a study that seeks it; None: of another, or targets."""
-    best = {key: each[0] for key, each in favourites.items() if each[0].expected_cost is not None}
-    if len({key.workload_hash for key in best}) != 1:
-        return None
-    return min(best, key=lambda key: best[key].expected).device
-
-
-def met_targets(study: str) -> list[float | None]:
-    """Returns a study's targets that a trial met, the hardest first, which is None.
-
-    Raises: ConfigError without the study; ServiceError.
-    """
-    records = [e.record for e in find_trials(tracking_uri(), study=study, kind="estimate")]
-    met = {value for record in records for run in record.runs for value, _ in run.crossings}
-    lower = dict.fromkeys(each.value for record in records for each in record.lower_targets)
-    found: list[float | None] = [value for value in lower if value in met]
-    return [None, *found] if not found or any(r.time_to_target_s for r in records) else found
 
 
 def choose_finalists(

@@ -1,10 +1,7 @@
 """What training time buys: the metric at the end of each trial, and the front of the best."""
 
-import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from tune_speed.core.comparability import goodness
 from tune_speed.core.records import Status
@@ -17,7 +14,7 @@ from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 HEIGHT = 222.0
 
@@ -51,10 +48,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     for status, group in reversed(groups.items()):
         spots = [Spot(end.train_s / unit.length_s, end.metric, end.trial) for end in group]
         canvas.points(panel, spots, LOOKS[status])
-    expected = _draw_expected(panel, part, palette, unit.length_s, max(e.train_s for e in ends))
-    goal = draw_metric_axis(
-        canvas, panel, [*(end.metric for end in ends), *(value for value, _ in part.front)], target
-    )
+    goal = draw_metric_axis(canvas, panel, [end.metric for end in ends], target)
     right = panel.get_xlim()[1]
     x = [*(end.train_s / unit.length_s for end in front), *[right for _ in front[-1:]]]
     y = [end.metric for end in (*front, *front[-1:])]
@@ -68,32 +62,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         spot = Spot(end.train_s / unit.length_s, end.metric, end.trial)
         canvas.name(panel, spot, left_from=0.27)
     looks = {WORDS[status]: LOOKS[status] for status in groups}
-    canvas.legend([*canvas.entries(looks), goal, *expected])
+    canvas.legend([*canvas.entries(looks), goal])
     return Sketch(canvas, _alt(ends, front, target))
-
-
-def _draw_expected(
-    panel: "Axes", part: StudyPart, palette: Palette, unit_s: float, longest_s: float
-) -> list[tuple[Any, str]]:
-    """Draws the expected time to each of several targets with its interval; returns the legend."""
-    known = [(value, row) for value, row in part.front if row.expected_s is not None]
-    if not known:
-        return []
-    x = np.array([row.expected_s for _, row in known])
-    low = np.array([row.expected_low_s or 0.0 for _, row in known])
-    # An end that is infinite, or far off, would leave no room for the rest.
-    high = np.array([row.expected_high_s or math.inf for _, row in known])
-    high = np.maximum(x, np.minimum(high, 2 * np.maximum(x, longest_s)))
-    drawn = panel.errorbar(
-        x / unit_s,
-        [value for value, _ in known],
-        xerr=np.array([x - low, high - x]) / unit_s,
-        fmt="D-",
-        color=palette["s3"],
-        capsize=3,
-    )
-    drawn[0].set_gid("expected")
-    return [(drawn[0], "expected time to each target")]
 
 
 def _met(target: Target) -> str:

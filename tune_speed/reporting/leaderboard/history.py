@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import board_key, by_target, final_goodness, target_of
+from tune_speed.core.comparability import board_key, final_goodness, target_of
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
-from tune_speed.core.text import device_text, moment_of, moment_s, printable, significant
+from tune_speed.core.text import device_text, moment_of, moment_s, printable
 from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, mean_metric, timed
 from tune_speed.reporting.leaderboard.tables import METRIC, csv_of
 from tune_speed.reporting.leaderboard.text import (
@@ -44,9 +44,7 @@ class RecordHeld(BoardFacts):
     gained_s: float | None = None
     """Seconds by which it beat the record before; None: it was the first, or see `metric_gain`."""
     speedup: float | None = None
-    """Time, or its cost, of the record before / this one's, above 1; None as for `gained_s`."""
-    expected_cost: float | None = None
-    """Where the least cost is sought, what `expected_s` costs, which sets the record then."""
+    """Time of the record before / this one's, above 1; None as for `gained_s`."""
     is_clear: bool | None = None
     """Whether its interval is better than that of the record before; None: it was the first."""
     mean_metric: float | None = None
@@ -61,31 +59,27 @@ class RecordHeld(BoardFacts):
     """What the search chose."""
 
 
-def record_history(
-    records: Iterable[TrialRecord], *, by_cost: bool = False
-) -> tuple[RecordHeld, ...]:
+def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     """Returns the records of each board, board by board, in the order in which they were set.
 
     A record is set by a trial that has a rank and is strictly better than all that finished before
     it, by the expected time, or the mean metric where the best within a time is sought; an equal
-    one sets none. A trial for several targets may set a record of each. Of several that finished at
-    the same moment the best alone does. Trials that do not say when they finished are left out.
-    `by_cost` it is what the expected time costs, if that is known, and all devices have one board.
+    one sets none. Of several that finished at the same moment the best alone does. Trials that do
+    not say when they finished are left out.
     """
     history: list[RecordHeld] = []
     ranked = [
         (
-            board_key(r)._replace(device="" if by_cost else r.device),
+            board_key(r),
             finished,
             loss,
             r.study,
             r.trial_id,
             r,
         )
-        for whole in records
-        for r in by_target(whole)
+        for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
-        if (loss := _loss(r, by_cost)) is not None
+        if (loss := _loss(r)) is not None
     ]
     # The key leaves the record out: records have no order.
     least, last = math.inf, None
@@ -94,26 +88,24 @@ def record_history(
         if before is None or loss < least:
             if before is not None:
                 history[-1] = before.model_copy(update={"held_until": record.finished_at})
-            history.append(_held(record, before, by_cost))
+            history.append(_held(record, before))
             least = loss
     return tuple(history)
 
 
 def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
     """Returns the records of each board, in order."""
-    boards = groupby(history, lambda h: h.key._replace(device="" if h.expected_cost else h.device))
-    return [list(held) for _, held in boards]
+    return [list(held) for _, held in groupby(history, lambda held: held.key)]
 
 
-def _loss(record: TrialRecord, by_cost: bool) -> float | None:
-    """Returns what a record has less of than all before: time [s], cost, or goodness negated."""
+def _loss(record: TrialRecord) -> float | None:
+    """Returns what a record has less of than all before: time [s], or goodness negated."""
     if target_of(record.workload).seeks_best:
         return -final_goodness(record)
-    time_s = timed(record).expected_s
-    return record.cost_of(time_s) if by_cost else time_s
+    return timed(record).expected_s
 
 
-def _held(record: TrialRecord, before: RecordHeld | None, by_cost: bool) -> RecordHeld:
+def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:
     time = timed(record)
     held = RecordHeld(
         **facts_of(record),
@@ -125,7 +117,6 @@ def _held(record: TrialRecord, before: RecordHeld | None, by_cost: bool) -> Reco
         expected_low_s=finite_or_none(time.low_s),
         expected_high_s=finite_or_none(time.high_s),
         interval_of=time.interval_of,
-        expected_cost=record.cost_of(time.expected_s) if by_cost else None,
         params=record.params,
         **mean_metric(record.runs, target_of(record.workload)),
     )
@@ -135,12 +126,10 @@ def _held(record: TrialRecord, before: RecordHeld | None, by_cost: bool) -> Reco
 def _gain(held: RecordHeld, before: RecordHeld) -> dict[str, Any]:
     if held.mean_metric is None or before.mean_metric is None:
         high_s = math.inf if held.expected_high_s is None else held.expected_high_s
-        now, then = (each.expected_cost or each.expected_s for each in (held, before))
-        rate = then * held.expected_s / (now * before.expected_s) if now else 1.0
         return {
             "gained_s": before.expected_s - held.expected_s,
-            "speedup": then / now if now else None,
-            "is_clear": high_s < (before.expected_low_s or 0.0) * rate,
+            "speedup": before.expected_s / held.expected_s if held.expected_s else None,
+            "is_clear": high_s < (before.expected_low_s or 0.0),
         }
     worse, better = (before, held) if held.target_mode == "max" else (held, before)
     low, high = better.mean_metric_low, worse.mean_metric_high
@@ -151,9 +140,9 @@ def _gain(held: RecordHeld, before: RecordHeld) -> dict[str, Any]:
 
 
 CAPTION = (
-    "The best so far, by the expected time with restarts, by what that costs where cost is sought,"
-    " or by the metric where the best within a time is; equals set no record. ? after a gain: it"
-    " may be luck, as intervals overlap or there are none."
+    "The best so far, by the expected time with restarts, or by the metric where the best within a"
+    " time is sought; equals set no record. ? after a gain: it may be luck, as intervals overlap or"
+    " there are none."
 )
 LEFT = ("held from (UTC)", "study/trial", "searched")
 
@@ -187,9 +176,9 @@ def history_markdown(history: Sequence[RecordHeld]) -> str:
 
 
 def _title(board: Sequence[RecordHeld]) -> str:
-    held, devices = board[0], dict.fromkeys(device_text(each.device) for each in board)
+    held = board[0]
     what = f"{held.workload}, {KINDS[held.kind]}, the record over time"
-    return f"{what}: {held.goal}, {held.mode}, on {', '.join(devices)}"
+    return f"{what}: {held.goal}, {held.mode}, on {device_text(held.device)}"
 
 
 def _cells(held: RecordHeld) -> dict[str, str]:
@@ -203,14 +192,11 @@ def _cells(held: RecordHeld) -> dict[str, str]:
 
 
 def _time_cells(held: RecordHeld) -> dict[str, str]:
-    unsure, cost = "" if held.is_clear else "?", held.expected_cost
-    known = {} if cost is None else {"cost": significant(cost), "on": device_text(held.device)}
-    gain = "cheaper by" if known else "faster by"
+    unsure = "" if held.is_clear else "?"
     return {
-        **known,
         "time [s]": interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
         "gained [s]": "–" if held.gained_s is None else f"{held.gained_s:.2f}",
-        gain: "–" if held.speedup is None else f"{held.speedup:.2f}×{unsure}",
+        "faster by": "–" if held.speedup is None else f"{held.speedup:.2f}×{unsure}",
     }
 
 

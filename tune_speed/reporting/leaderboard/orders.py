@@ -56,12 +56,10 @@ def _one_of(boards: Sequence[Board]) -> Board:
     alone_s = {_but_devices(row): row.expected_s for row in rows if row.num_devices == 1}
     scaled = [row.model_copy(update={"scaling": _scaling(row, alone_s)}) for row in rows]
     device = ", ".join(board.device for board in boards)
-    # What a search by time recommends is so on its own clock.
-    best = [b.recommended for b in boards if b.recommended and b.recommended.expected_cost]
     changes = {
         "device": device,
         "rows": tuple(scaled),
-        "recommended": min(best, key=lambda each: each.expected, default=None),
+        "recommended": None,  # What a search recommends is so on its own clock.
         "range_ends": {s: said for board in boards for s, said in board.range_ends.items()},
     }
     return boards[0].model_copy(update={**sums.model_dump(), **changes})

@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tune_speed.core.comparability import by_target
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
@@ -43,24 +42,21 @@ def find_boards(
     top: int,
     with_misses: bool = False,
     best_of: str | None = None,
-    order: str | None = None,
+    order: str = "time",
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    `order` says by what rows are ranked, see `ordered`; None: by cost where the trials of a single
-    study are wanted, which seeks that, else by time. Of each choice that the parameter `best_of`
-    had, only the best row is left, with its rank. A search for several targets has a board for
-    each, of which all of its trials are read.
+    `order` says by what rows are ranked, see `ordered`. Of each choice that the parameter `best_of`
+    had, only the best row is left, with its rank.
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
     is_whole = with_misses or choice.where is not None
     leaders = _leaders(choice, top=1 if is_whole else top)
-    order = order or ("cost" if choice.study and leaders.seek_cost else "time")
     if best_of is not None or order != "time":
         every = find_boards(choice, top=sys.maxsize, with_misses=with_misses, order="time")
         return [_best_of_each(board, best_of, top=top) for board in ordered(every, order)]
-    if is_whole or leaders.has_lower:
+    if is_whole:
         boards = _boards_of_all(choice, leaders, top=top, with_misses=with_misses)
     else:
         boards = make_boards(
@@ -75,12 +71,11 @@ def find_boards(
 
 
 def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: bool) -> list[Board]:
-    found = chosen_trials(_of_any_target(choice, leaders.has_lower))
-    trials = [(trial.run_id, each) for trial in found for each in by_target(trial.record)]
+    trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
     # Certified trials do not say what the search before them cost.
     has_cost = choice.where is None and choice.kind is not None
     return make_boards(
-        [each for each in trials if choice.workload in (None, each[1].workload_name)],
+        trials,
         top=top,
         with_misses=with_misses,
         study_totals=leaders.study_totals if has_cost else None,
@@ -88,11 +83,6 @@ def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: b
         favourites=leaders.favourites,
         range_ends=leaders.range_ends,
     )
-
-
-def _of_any_target(choice: Choice, has_lower: bool) -> Choice:
-    # The workload of a lower target has a name of its own.
-    return replace(choice, workload=None) if has_lower else choice
 
 
 def _best_of_each(board: Board, name: str | None, *, top: int) -> Board:
@@ -124,13 +114,9 @@ def _is_choice(value: Any) -> bool:
 
 def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
     """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
-    leaders = _leaders(choice, top=1)
-    # A miss sets no record, but of a lower target.
-    whole, by_cost = leaders.has_lower, bool(choice.study) and leaders.seek_cost
-    found = chosen_trials(_of_any_target(choice, whole), only_reached=not whole)
-    boards = boards_of(record_history((t.record for t in found), by_cost=by_cost))
-    of_workload = [b for b in boards if choice.workload in (None, b[0].workload)]
-    chosen = [board for board in of_workload if choice.target in (None, board[0].target)]
+    found = chosen_trials(choice, only_reached=True)  # A miss sets no record.
+    boards = boards_of(record_history(trial.record for trial in found))
+    chosen = [board for board in boards if choice.target in (None, board[0].target)]
     return [held for board in chosen for held in board[-top:]]
 
 

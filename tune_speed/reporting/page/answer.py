@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tune_speed.core.comparability import fastest, final_goodness, final_metric, sign_of, totals_of
 from tune_speed.core.records import CLOCK_WORDS, Recommended, Status
-from tune_speed.core.text import counted, device_text, significant
+from tune_speed.core.text import counted, device_text
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.leaderboard.text import why_not_certified
 from tune_speed.reporting.page.words import seconds
@@ -218,8 +218,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Answer:
     once = fastest(trial.record for trial in part.trials)
     assert once is not None, best
-    known, cost = best.chance_text, best.expected_cost
-    at = "" if cost is None else f", at a cost of {significant(cost)}"
+    known = best.chance_text
     chance = f"; the chance that another does is {known}" if known else ""
     sure = (
         f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
@@ -233,7 +232,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
         verdict="estimate",
         lead="Recommended",
         figure=seconds(best.expected_s),
-        claim=f"expected to {part.target.words} on {_place(part)}{at}, counting runs that miss (an"
+        claim=f"expected to {part.target.words} on {_place(part)}, counting runs that miss (an"
         f" estimate, not certified) – {cost_text(part)}.",
         sure=sure,
         winner=winner,

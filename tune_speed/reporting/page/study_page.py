@@ -7,7 +7,6 @@ from typing import Any
 from tune_speed.core.comparability import totals_of
 from tune_speed.core.records import counts_of_ends
 from tune_speed.reporting.figures import FIGURES, draw_svg
-from tune_speed.reporting.leaderboard.orders import ordered
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.page.answer import Answer, answer_of
 from tune_speed.reporting.page.boards import board_table
@@ -53,7 +52,7 @@ def section_of(
     That is its recipe, its figures and its table of trials.
     """
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
-    answer, by_cost = answer_of(part, boards), _by_cost(view, part)
+    answer = answer_of(part, boards)
     winner = answer.winner
     records = [trial.record for trial in (*part.trials, *part.certified)]
     return {
@@ -61,27 +60,20 @@ def section_of(
         "key": part.key,
         "target": part.target.words,
         "did_meet": part.target.did_meet.capitalize(),
-        "is_lower": part.is_lower,
         "answer": answer,
-        "figure_names": figure_names(part),
+        "figure_names": list(FIGURES),
         "range_ends": [line for b in boards for ends in b.range_ends.values() for line in ends],
         "num_trials": len(part.trials),
         "totals": totals_of(records),
         "counts": counts_of_ends(trial.record for trial in part.trials),
         "commands": () if winner is None else _commands(view, answer, winner),
         "environment": (records[-1] if winner is None else winner.record).environment,
-        "certified": _table(by_cost or boards, "certified", anchors),
-        "estimates": _table(by_cost or boards, "estimate", anchors),
+        "certified": _table(boards, "certified", anchors),
+        "estimates": _table(boards, "estimate", anchors),
         "all_trials": f"tune-speed leaderboard --study {shlex.quote(view.study)} --misses"
         f" --top {len(part.trials)} --format csv",
         "endings": [e for e in endings_of(part) if e.status != "reached"],
     }
-
-
-def _by_cost(view: StudyView, part: StudyPart) -> Sequence[Board]:
-    """Returns the boards of all devices, on the first part of a search for the least cost."""
-    alike = [b for b in view.boards if b.key._replace(device=part.key.device, kind="") == part.key]
-    return ordered(alike, "cost") if part.priced and view.seeks_cost else ()
 
 
 def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None:
@@ -90,15 +82,10 @@ def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None
     return None if winner is None else recipe_yaml(winner)
 
 
-def figure_names(part: StudyPart) -> list[str]:
-    """Returns the names of all figures in the order of a part's page."""
-    # Of several targets the front is the answer, and the first figure.
-    return sorted(FIGURES, key=lambda name: not part.front or name != "front")
-
-
 def _figures(part: StudyPart, *, anchors: Mapping[str, str], number: int) -> dict[str, Any]:
-    names = figure_names(part)
-    drawn = [draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in names]
+    drawn = [
+        draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
+    ]
     figures = [figure for figure in drawn if figure is not None]
     first = [figure.name for figure in figures if not figure.is_wide][:FIRST_FIGURES]
     return {

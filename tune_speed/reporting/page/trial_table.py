@@ -100,8 +100,6 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
 
 
 def _shown(part: StudyPart) -> list[ViewedTrial]:
-    if part.is_lower:  # They are in the table of the hardest target.
-        return []
     return sorted(part.trials, key=lambda trial: best_first(trial.record))[:MOST_ROWS]
 
 

@@ -48,7 +48,6 @@ def shown_of(helm: Helm | None, seen: StudyStatus) -> dict[str, Any]:
             ("trials", "Trials", seen.planned or ""),
             ("concurrent", "At the same time", tags.get("concurrent", "")),
             ("time_budget", "Time budget", "such as 2h, or none"),
-            ("target", "Target", tags.get("target", "")),
         ),
     }
 

@@ -12,7 +12,7 @@ from tune_speed.core.comparability import result_text
 from tune_speed.core.text import ABSENT, counted, device_text, duration
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.page.site import render_part
-from tune_speed.reporting.page.study_page import RecipeYaml, figure_names, recipe_of, section_of
+from tune_speed.reporting.page.study_page import RecipeYaml, recipe_of, section_of
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.server.channel import Moment, Part
@@ -124,7 +124,7 @@ class Results:
         self.parts = view.parts
         """Made once: figures know importances again by the part's trials."""
         # What a page without parts says depends on whether there will be some.
-        layout = [(part.key, figure_names(part)) for part in self.parts]
+        layout = [part.key for part in self.parts]
         self.layout = _digest(layout or view.is_running)
         self._recipe_yaml, self._with_curves = recipe_yaml, with_curves
 
@@ -220,7 +220,7 @@ class Results:
 
 def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
     """Returns what is sent to viewers whenever it changes: numbers, and texts for their places."""
-    leader = next(iter(seen.view.cheapest[-1:]), parts[0].leader if parts else None)
+    leader = parts[0].leader if parts else None
     best_s = None if leader is None else leader.record.time_to_target_s
     best_trial = None if leader is None else leader.record.trial_id
     left_s = None if seen.left_s is None else round(seen.left_s)
@@ -249,7 +249,6 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
         "planned": seen.planned,
         "running": running,
         "best_s": best_s,
-        "by_cost": seen.view.seeks_cost,
         "best_trial": best_trial,
         "elapsed_s": round(seen.elapsed_s),
         "left_s": left_s,

@@ -5,14 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    best_metric,
-    board_key,
-    by_target,
-    goodness,
-    target_of,
-)
+from tune_speed.core.comparability import ComparisonKey, best_metric, board_key, goodness, target_of
 from tune_speed.core.records import TrialRecord
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial, part_key
@@ -117,12 +110,10 @@ class StudyReader:
 def boarded(view: StudyView) -> StudyView:
     """Returns the view with its boards."""
     every = (*view.trials, *view.certified)
-    pairs = [(trial.run_id, record) for trial in every for record in by_target(trial.record)]
+    pairs = [(trial.run_id, trial.record) for trial in every]
     said = [{schema.PREFIX + k: v for k, v in s.tags.items()} for s in view.searches]
     keys = {board_key(record) for _, record in pairs}
-    found = favourites_on(
-        keys, [each for tags in said for each in schema.unpack_all_favourites(tags)]
-    )
+    found = favourites_on(keys, [schema.unpack_favourites(tags) for tags in said])
     ends = dict.fromkeys([view.study], schema.unpack_range_ends(said[-1] if said else {}))
     boards = make_boards(pairs, with_misses=True, favourites=found, range_ends=ends)
     return replace(view, boards=tuple(boards))

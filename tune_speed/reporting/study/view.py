@@ -4,13 +4,12 @@ A study's trials are split into parts whose figures may be compared: a part is o
 protocol and one device. Nothing is ever drawn or ranked across parts.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tune_speed.core.comparability import ComparisonKey, board_key, by_target, fastest, target_of
+from tune_speed.core.comparability import ComparisonKey, board_key, fastest, target_of
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
@@ -60,10 +59,6 @@ class StudyPart:
     trials: tuple[ViewedTrial, ...]
     """Estimates, in the order in which they finished."""
     certified: tuple[ViewedTrial, ...]
-    is_lower: bool = False
-    """Whether its trials, all of another part, were to reach a harder target."""
-    front: tuple[tuple[float, Row], ...] = ()
-    """Of several targets, each that was met with the first row of its board, the lowest first."""
     priced: tuple[Row, ...] = ()
     """Of the first part of a workload: rows of known cost on all devices, the cheapest first."""
 
@@ -128,37 +123,14 @@ class StudyView:
         return any(search.is_running for search in self.searches)
 
     @property
-    def seeks_cost(self) -> bool:
-        """Whether a search of it seeks the least cost."""
-        return any(search.tags.get("goal") == "cost" for search in self.searches)
-
-    @cached_property
-    def cheapest(self) -> tuple[ViewedTrial, ...]:
-        """Estimates that were the cheapest when they ended; empty where that is not sought."""
-        return records_of(self.trials, by_cost=True) if self.seeks_cost else ()
-
-    @property
     def parts(self) -> tuple[StudyPart, ...]:
-        """The trials, split into what may be compared; the part with the most trials first.
-
-        Where the least cost is sought, that of the cheapest is first.
-
-        Each lower one of several targets has a part of its own, of the same trials.
-        """
-        trials, certified = _by_target(self.trials), _by_target(self.certified)
-        keys = dict.fromkeys(part_key(trial.record) for trial in (*trials, *certified))
-        own = {part_key(trial.record) for trial in self.trials} or set(keys)
+        """The trials, split into what may be compared; the part with the most trials first."""
+        keys = dict.fromkeys(part_key(trial.record) for trial in (*self.trials, *self.certified))
         parts = [
-            StudyPart(
-                key=key,
-                trials=_of(trials, key),
-                certified=_of(certified, key),
-                is_lower=key not in own,
-                front=self._front(key) if key in own and len(keys) > 1 else (),
-            )
+            StudyPart(key=key, trials=_of(self.trials, key), certified=_of(self.certified, key))
             for key in keys
         ]
-        parts.sort(key=lambda part: (self._least_cost(part.key), -len(part.trials)))
+        parts.sort(key=lambda part: -len(part.trials))
         first = {part.key._replace(device=""): part.key for part in reversed(parts)}
         return tuple(
             replace(part, priced=self._priced(part.key)) if part.key in first.values() else part
@@ -171,30 +143,12 @@ class StudyView:
         known = [(row.expected_cost, n, row) for n, row in enumerate(rows) if row.expected_cost]
         return tuple(row for _, _, row in sorted(known))
 
-    def _least_cost(self, key: ComparisonKey) -> float:
-        """Returns the least expected cost that a search recommends there, where it seeks that."""
-        own = [b.recommended for b in self.boards if b.key._replace(kind="") == key]
-        costs = [each.expected_cost for each in own if each and each.expected_cost is not None]
-        return min(costs, default=math.inf)
 
-    def _front(self, key: ComparisonKey) -> tuple[tuple[float, Row], ...]:
-        lower = {(e.value, e.workload_hash) for t in self.trials for e in t.record.lower_targets}
-        found: dict[float, Row] = {}
-        # What is certified is known better than an estimate of the same target.
-        for board in sorted(self.boards, key=lambda board: board.kind, reverse=True):
-            is_own = board.workload_hash == key.workload_hash
-            is_lower = (board.target, board.workload_hash) in lower
-            rows = [row for row in board.rows if row.rank is not None]
-            if rows and (is_own or is_lower) and board.key.device == key.device:
-                found[board.target] = rows[0]
-        return tuple(sorted(found.items())) if len(found) > 1 else ()
-
-
-def records_of(trials: Sequence[ViewedTrial], *, by_cost: bool = False) -> tuple[ViewedTrial, ...]:
-    """Returns those that were the fastest, or the cheapest, when they ended."""
+def records_of(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
+    """Returns those that were the fastest when they ended."""
     best: list[ViewedTrial] = []
     for trial in trials:
-        if fastest((e.record for e in (*best[-1:], trial)), by_cost=by_cost) is trial.record:
+        if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
             best.append(trial)
     return tuple(best)
 
@@ -218,14 +172,6 @@ def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
         elapsed_s += moment - before if running else 0.0
         clock[moment], before, running = elapsed_s, moment, running + change
     return {trial.run_id: clock[finish] for trial, (_, finish) in zip(trials, spans, strict=True)}
-
-
-def _by_target(trials: Sequence[ViewedTrial]) -> list[ViewedTrial]:
-    return [
-        each if judged is each.record else replace(each, record=judged)
-        for each in trials
-        for judged in by_target(each.record)
-    ]
 
 
 def _of(trials: Sequence[ViewedTrial], key: ComparisonKey) -> tuple[ViewedTrial, ...]:

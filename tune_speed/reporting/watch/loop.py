@@ -107,8 +107,7 @@ class Lines:
             for device in dict.fromkeys(part.key.device for part in view.parts):
                 self._print(f"on {device}")
             self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
-        records = [view.cheapest] if view.seeks_cost else [part.records for part in seen.parts]
-        best = {trial.run_id for found in records for trial in found}
+        best = {trial.run_id for part in seen.parts for trial in part.records}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
                 line = ended_line(trial.record, is_best=trial.run_id in best)

@@ -77,13 +77,12 @@ def screen(
 
 def standing(seen: StudyStatus) -> str:
     """Returns how far the search is, in a line."""
-    by_cost, leaders = seen.view.seeks_cost, [part.leader for part in seen.parts[:1]]
-    best = [trial.record for trial in seen.view.cheapest[-1:] or leaders if trial]
+    best = [part.leader.record for part in seen.parts[:1] if part.leader]
     return " · ".join(
         [
             _progress(seen),
             *_counts(seen),
-            *(f"best {result_text(r, by_cost=by_cost)} ({plain(r.trial_id)})" for r in best),
+            *(f"best {result_text(r)} ({plain(r.trial_id)})" for r in best),
             *_times(seen),
         ]
     )
@@ -213,7 +212,7 @@ def _best_rows(part: StudyPart, view: StudyView) -> Iterator[tuple[str, Renderab
         yield "best", Text(f"no trial {part.target.did_meet} yet", style="dim")
     else:
         record = trials[-1].record
-        result = result_text(record, by_cost=view.seeks_cost)
+        result = result_text(record)
         best = Text(f"{result}  {plain(record.trial_id)}", style="bold")
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best

@@ -36,8 +36,7 @@ class Search(NamedTuple):
     experiment_id: str
     study: str
     totals: dict[ComparisonKey, Totals] | None
-    favourites: tuple[schema.Favourites, ...]
-    """One board after the other; of several targets, those of the lower ones last."""
+    favourites: schema.Favourites
     range_ends: tuple[str, ...] = ()
     """Ranges at whose ends its best lie, in words."""
 
@@ -104,7 +103,7 @@ class MlflowReader(BoardReader):
                 experiment,
                 tags.get(schema.STUDY, ""),
                 schema.unpack_boards(tags),
-                schema.unpack_all_favourites(tags),
+                schema.unpack_favourites(tags),
                 schema.unpack_range_ends(tags),
             )
             for run_id, experiment, tags in infos

@@ -27,11 +27,10 @@ class TableReader(BoardReader):
             run_ids = [run_id for run_id, *_ in some]
             texts = self._tables.texts(schema.BOARDS, run_ids)
             best = self._tables.texts(schema.RECOMMENDED, run_ids)
-            lower = self._tables.texts(schema.RECOMMENDED_LOWER, run_ids)
             ends = self._tables.texts(schema.RANGE_ENDS, run_ids)
             for run_id, experiment, study in some:
                 totals = schema.unpack_boards(texts[run_id])
-                favourites = schema.unpack_all_favourites({**best[run_id], **lower[run_id]})
+                favourites = schema.unpack_favourites(best[run_id])
                 said = totals, favourites, schema.unpack_range_ends(ends[run_id])
                 found.append(Search(run_id, str(experiment), study or "", *said))
         return found

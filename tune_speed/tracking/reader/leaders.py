@@ -42,14 +42,6 @@ class Leaders:
     """What searches recommend on each board, what has the least expected time first."""
     range_ends: dict[str, tuple[str, ...]]
     """Ranges at whose ends the best of each search lie, in words, by study."""
-    has_lower: bool = False
-    """Whether a search had several targets, or seeks cost: other boards have no leaders here."""
-
-    @property
-    def seek_cost(self) -> bool:
-        """Whether the searches seek the least cost."""
-        found = [best[0] for best in self.favourites.values() if best]
-        return bool(found) and all(best.expected_cost is not None for best in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +110,7 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
             by_place.setdefault(place, []).append(totals)
     parts = {place: sum_of(each) for place, each in by_place.items()}
     keys = sorted({key for key, _ in parts if wanted.takes(key)})
-    favourites = favourites_on(keys, [each for search in searches for each in search.favourites])
+    favourites = favourites_on(keys, [search.favourites for search in searches])
     trials: list[TrackedTrial] = []
     for key in keys:
         leading = _leading(reader.in_order(key), top + 1)
@@ -136,7 +128,6 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
         study_totals=parts,
         favourites=favourites,
         range_ends={search.study: search.range_ends for search in searches},
-        has_lower=any(len(search.favourites) > 1 for search in searches),
     )
 
 

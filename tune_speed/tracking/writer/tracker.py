@@ -17,13 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import (
-    PROTOCOL_VERSION,
-    Evaluation,
-    Recommended,
-    Status,
-    TrialRecord,
-)
+from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, Recommended, Status, TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
@@ -118,7 +112,7 @@ class Tracker:
         self._ledger: Sequence[str] | None = None
         """Trials of the ledger that are still to be compared with MLflow."""
         self._summary = Summary()
-        self._recommended: tuple[tuple[Recommended, ...], ...] = ((),)
+        self._recommended: tuple[Recommended, ...] = ()
         self._steered: Mapping[str, str] = {}
         """Tags of the search's run that say what people changed."""
         self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
@@ -186,7 +180,7 @@ class Tracker:
 
         def take() -> None:
             before, self._summary = self._summary, Summary()
-            self._summary.favourites, self._summary.lower = before.favourites, before.lower
+            self._summary.favourites = before.favourites
             misses = list[str]()
             for trial_id, record in self._records.items():
                 self._summary.add(record)
@@ -213,19 +207,15 @@ class Tracker:
         """Queues a trial that was stopped without an outcome."""
         self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
 
-    def recommend(self, favourites: Sequence[Recommended], *lower: Sequence[Recommended]) -> None:
-        """Queues what the search recommends, first of its favourites, where that has changed.
-
-        `lower` are those of the lower ones of several targets, the hardest first.
-        """
-        every = tuple(map(tuple, (favourites, *lower)))
+    def recommend(self, favourites: Sequence[Recommended]) -> None:
+        """Queues what the search recommends, first of its favourites, where that has changed."""
+        every = tuple(favourites)
         if every == self._recommended:
             return
         self._recommended = every
 
         def take() -> None:
-            self._summary.favourites, *rest = every
-            self._summary.lower, self._summary.is_new = tuple(rest), True
+            self._summary.favourites, self._summary.is_new = every, True
 
         self._events.put(("", take))
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import connection, resource_tracker
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess, parent_process
@@ -23,27 +24,34 @@ from tune_speed.training.objective import Trial, run_trial
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.worker import local_rank
 
+Watch = Callable[[supervisor.RankChannel], None]
+"""Watches over the process of a rank, which has this channel to its supervisor."""
+
 
 def run_here(
     spec: TrialSpec,
     *,
     interrupt: Callable[[], bool] = lambda: False,
     refuse: tuple[type[Exception], ...] = (),
+    watch: Watch | None = None,
 ) -> Trial:
     """Runs one trial on this machine: in this process, or in one for each of its devices.
+
+    `watch` is called in the process of rank 0, before it works, if there are several.
 
     Raises: as `objective.run_trial`.
     """
     if spec.recipe.devices == 1:
         return run_trial(spec, interrupt=interrupt, refuse=refuse)
-    return supervisor.run_together(spec, launch=LocalCrew, interrupt=interrupt, refuse=refuse)
+    launch = partial(LocalCrew, watch=watch)
+    return supervisor.run_together(spec, launch=launch, interrupt=interrupt, refuse=refuse)
 
 
 class LocalCrew:
     """Processes for the ranks of a trial, and a pipe to each."""
 
-    def __init__(self, spec: TrialSpec) -> None:
-        """Starts them. Raises: ConfigError if there are not enough GPUs."""
+    def __init__(self, spec: TrialSpec, *, watch: Watch | None = None) -> None:
+        """Starts them; see `run_here`. Raises: ConfigError if there are not enough GPUs."""
         size, device = spec.recipe.devices, resolve_device(spec.allotment.device)
         there = torch.cuda.device_count() if device.type == "cuda" else size
         if size > there:
@@ -62,7 +70,8 @@ class LocalCrew:
             name = f"cuda:{rank}" if device.type == "cuda" else "cpu"
             own = spec.allotment.model_copy(update={"device": name})
             own_spec = spec.model_copy(update={"allotment": own})
-            arguments = (_Here(), own_spec, rank, self._folder.path, theirs)
+            own_watch = None if rank else watch
+            arguments = (_Here(), own_spec, rank, self._folder.path, theirs, own_watch)
             process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
             with _without_ctrl_c():
                 process.start()
@@ -139,11 +148,21 @@ def _arrive(variables: dict[str, str], plugins: str) -> None:
     receive(plugins)
 
 
-def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Connection) -> None:
+def _rank(
+    _: None,
+    spec: TrialSpec,
+    rank: int,
+    folder: Path,
+    pipe: connection.Connection,
+    watch: Watch | None,
+) -> None:
     _end_with_supervisor()
+    line = _Pipe(pipe)
+    if watch is not None:
+        watch(line)
     device = torch.device(spec.allotment.device)
     with local_rank(rank, spec.recipe.devices, device, folder=folder) as ranks:
-        supervisor.work(spec, ranks, _Pipe(pipe))
+        supervisor.work(spec, ranks, line)
 
 
 @contextmanager

@@ -1,11 +1,4 @@
-"""Baseline policies: an Optuna sampler that knows only times and a penalty, or only ends.
-
-| policy        | sampler | value of a miss            | stops trials                  |
-|---------------|---------|----------------------------|-------------------------------|
-| `tpe_penalty` | TPE     | a time longer than any run | no                            |
-| `random`      | random  |                            | no                            |
-| `random_cap`  | random  |                            | at the best time to target    |
-"""
+"""Baseline policies: an Optuna sampler that knows only times and a penalty, or only ends."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -18,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.samplers import distributions, make_sampler, quiet_study, suggest
 
 # Value of a trial that missed the target. TPE looks at ranks only.
@@ -79,10 +72,6 @@ class Baseline(ABC):
         """Proposes a configuration next; the sampler fills in what it leaves out."""
         self._wanted.append((point, reason))
 
-    def learn(self, prior: PriorTrial) -> None:
-        """Learns nothing: baselines know their own study's target alone."""
-        del prior
-
     def _enqueue(self, otherwise: str) -> str:
         """Makes the sampler propose what people want, if anything; returns why it proposes."""
         if not self._wanted:
@@ -107,12 +96,12 @@ class Plain(Baseline):
     """An Optuna sampler that minimises the time to target, or `PENALTY_S` for a miss."""
 
     def __init__(
-        self, *, space: SearchSpace, target: SearchTarget, sampler: str, is_capped: bool, seed: int
+        self, *, space: SearchSpace, target: SearchTarget, seed: int, sampler: str = "random"
     ) -> None:
         super().__init__(
             lambda seed: make_sampler(sampler, space=space, seed=seed), target=target, seed=seed
         )
-        self._space, self._is_capped = space, is_capped
+        self._space = space
         self._study = quiet_study(self._sampler(seed))
         self._running: dict[str, optuna.Trial] = {}
 
@@ -140,10 +129,8 @@ class Plain(Baseline):
         return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop, where trials are stopped at the best time to target."""
-        if not self._is_capped or self.leader is None or self._target.best:
-            return None
-        return base.past_leader(self.leader, train_s)
+        """Returns None: every trial runs to its end."""
+        return None
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the sampler."""

@@ -25,7 +25,7 @@ from tune_speed.core.event_log import EventLog, LogAdvice, whole_size
 from tune_speed.core.folders import studies_folder
 from tune_speed.runtime.file_lock import acquire, file_lock
 from tune_speed.study.schema import check_study_name
-from tune_speed.study.space import space_of
+from tune_speed.study.space import SearchSpace
 from tune_speed.study.yaml import read_yaml
 from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver.requests import (
@@ -128,7 +128,7 @@ def outlook(study: str) -> dict[str, Any]:
     if not is_driven(folder):
         return {"why": "no search of it runs", "fields": []}
     try:
-        space = space_of(read_yaml(folder / "study.yaml").tree)
+        space = SearchSpace.from_tree(read_yaml(folder / "study.yaml").tree["recipe"])
     except ConfigError as error:
         return {"why": str(error), "fields": []}
     fields = [{"name": p.name, "values": p.text(), "choices": p.choices} for p in space.parameters]

@@ -8,48 +8,36 @@ no further trial is proposed.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import StorageError
 from tune_speed.core.records import (
     CLOCKED,
     Evaluation,
-    LowerTarget,
     Recommended,
     RunResult,
     Status,
     StepTime,
     TrialRecord,
 )
-from tune_speed.core.targets import Task
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
-from tune_speed.study.space import DEVICE_TYPE, Params, read_point
+from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.attempts import Attempts
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.prior_trials import of_another_target, outcome_of
-from tune_speed.tuning.driver.requests import STOPPED, Answer, Set, Stop, Try
-from tune_speed.tuning.driver.steering import accepted, is_paused, with_settings
+from tune_speed.tuning.driver.prior_trials import outcome_of
+from tune_speed.tuning.driver.requests import STOPPED, Answer, Set, Stop, Try, accepted
+from tune_speed.tuning.driver.steering import is_paused, with_settings
 from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
 from tune_speed.tuning.driver.windows import WindowHistory
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import (
-    Cost,
-    Outcome,
-    Policy,
-    PriorTrial,
-    Proposal,
-    params_key,
-)
-
-if TYPE_CHECKING:  # With the policies it imports SciPy.
-    from tune_speed.tuning.policy.cost_clock import Rates
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, params_key
 
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
@@ -86,21 +74,15 @@ class SearchController:
         observers: Sequence[Observer],
         step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
-        identify: Callable[[Task], str] | None = None,
-        rates: "Rates | None" = None,
     ) -> None:
         """Takes over what the ledger, which is open, holds.
 
         `workload_hash` identifies the workload with its data, each trial gets `allotment`, and
-        observers every event. `step_times` are windows that earlier studies measured, `now`
-        is a monotonic clock [s]. `identify` gives the hash of the workload with another target, or
-        raises a ConfigError if it is none; None: it stays. `rates` say what training costs,
-        where the least cost is sought.
+        observers every event. `step_times` are windows that earlier studies measured, `now` is a
+        monotonic clock [s].
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self.now = allotment, observers, now
-        self._identify, self._rates = identify, rates
-        self._lower_targets = self._find_lower_targets()
         self.is_paused = is_paused(ledger.answers.values())
         self.stood_s = 0.0
         """Seconds for which it was paused and no trial ran: they are not of the time budget."""
@@ -125,22 +107,10 @@ class SearchController:
         self._why_settled: str | None = None
         self._take_over()
 
-    def _find_lower_targets(self) -> tuple[LowerTarget, ...]:
-        workload, found = self.study.workload, list[LowerTarget]()
-        for task in [workload.at(each.value) for each in workload.target.lower]:
-            names = {"workload_name": task.label, "workload_hash": self.hash_of(task)}
-            found.append(LowerTarget(value=task.target.value, **names))
-        return tuple(found)
-
     def _make_best_weights(self) -> BestWeights | None:
         if self.study.tracking.log_model != "best":
             return None
-        return BestWeights(self.ledger.folder, self.records())
-
-    def records(self) -> Iterator[TrialRecord]:
-        """Yields the finished trials that were to reach the present target."""
-        every = self.ledger.records.values()
-        return (record for record in every if record.workload_hash == self.workload_hash)
+        return BestWeights(self.ledger.folder, self.ledger.records.values())
 
     def _make_policy(self) -> Policy:
         # SciPy and Optuna take 0.8 s to import.
@@ -156,47 +126,17 @@ class SearchController:
                 aim.goal,
                 workload.mode,
                 workload.max_train_s,
-                tuple(aim.score(each.value) for each in aim.lower),
-                tuple(aim.weight(each.value) for each in (aim, *aim.lower)),
                 best=aim.seeks_best,
             ),
             cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
-            points=self._points(),
-            prior_trials=self._prior_trials(),
+            points=[read_point(space, point) for point in search.points_to_evaluate],
+            prior_trials=list(chain.from_iterable(self.ledger.prior_trials.values())),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back, until=search.until),
-            rates=self._rates,
         )
-
-    def _points(self) -> list[Params]:
-        """Returns what is tried first: the study's points, and one for each other device type."""
-        search, space = self.study.search, self.study.space
-        points = [read_point(space, point) for point in search.points_to_evaluate]
-        named = {point.get(DEVICE_TYPE) for point in points}
-        # What nothing is known of would seem no cheaper than what is usual.
-        types = [each for each in search.resources.device_types if each not in named]
-        return [*points, *({DEVICE_TYPE: each} for each in types)]
-
-    def _prior_trials(self) -> list[PriorTrial]:
-        """Returns what other studies teach, and this one's trials of other targets.
-
-        What other studies taught was judged by the target with which the study began.
-        """
-        sets = accepted(self.ledger.answers.values(), Set)
-        if not any("target" in request.changes for request, _ in sets):
-            return list(chain.from_iterable(self.ledger.prior_trials.values()))
-        every, begun = self.ledger.records.values(), (self.ledger.header or {}).get("workload_hash")
-        others = [r for r in every if r.workload_hash != self.workload_hash]
-        warm = self.ledger.prior_trials if begun == self.workload_hash else {}
-        return [*chain.from_iterable(warm.values()), *map(self._as_prior, others)]
-
-    def _as_prior(self, record: TrialRecord) -> PriorTrial:
-        num_train, workload = self._num_train, self.study.workload
-        outcome = of_another_target(record, workload, num_train=num_train)
-        return PriorTrial(dict(record.params), outcome, same_times=True)
 
     def _take_over(self) -> None:
         proposals, records = self.ledger.proposals, self.ledger.records
@@ -210,7 +150,7 @@ class SearchController:
         is_idle = [p.trial_id not in self._specs for p in self.ledger.unfinished]
         by_use = sorted(zip(is_idle, self.ledger.unfinished, strict=True), key=lambda each: each[0])
         self.policy.restore(
-            finished=[(proposals[r.trial_id], self._outcome(r)) for r in self.records()],
+            finished=[(proposals[r.trial_id], self._outcome(r)) for r in records.values()],
             unfinished=[proposal for _, proposal in by_use],
             num_taken=max((base.trial_number(each) + 1 for each in proposals), default=0),
         )
@@ -271,22 +211,10 @@ class SearchController:
             self._set(with_settings(self.study, request.changes))
         return True
 
-    def hash_of(self, workload: Task) -> str:
-        """Returns the hash of the workload with another target. Raises: ConfigError."""
-        if self._identify is None:
-            raise ConfigError("the target of this search cannot be changed while it runs.")
-        return self._identify(workload)
-
     def _set(self, study: StudyFile) -> None:
-        is_other = study.workload != self.study.workload
         self.study = study
         cotenants = {"max_cotenants": study.search.at_once - 1}
         self.allotment = self.allotment.model_copy(update=cotenants)
-        if is_other:
-            self.workload_hash = self.hash_of(study.workload)
-            self._best_weights = self._make_best_weights()
-            self.policy = self._make_policy()
-            self._take_over()
 
     def _stop(self, trial_id: str) -> None:
         spec, newest = self._specs[trial_id], self._newest.get(trial_id)
@@ -335,13 +263,6 @@ class SearchController:
         name, target = self.study.name, self.study.workload.target
         named = (each.model_copy(update={"study": name}) for each in self.policy.favourites)
         return tuple(each.of_scores(target.metric_of) for each in named)
-
-    @property
-    def lower_favourites(self) -> tuple[tuple[Recommended, ...], ...]:
-        """Of several targets, the favourites of each lower one, the hardest first."""
-        own = {"study": self.study.name}
-        found = getattr(self.policy, "lower_favourites", ())
-        return tuple(tuple(each.model_copy(update=own) for each in best) for best in found)
 
     @property
     def why_exhausted(self) -> str | None:
@@ -406,10 +327,9 @@ class SearchController:
         # Trials that begin before it ends need not measure them.
         self._times.add(record.runs[-1], now_s=self.elapsed_s)
         self._newest[record.trial_id] = record
-        is_judged = record.workload_hash == self.workload_hash  # Else it has another target.
         for evaluation in self._pass_on_evaluations(record):
             # The untrained model says nothing of the recipe.
-            if evaluation.step == 0 or not is_judged:
+            if evaluation.step == 0:
                 continue
             reason = self.policy.report(
                 record.trial_id,
@@ -427,28 +347,13 @@ class SearchController:
         """Takes the record of a trial that ended."""
         self._ended(record.trial_id)
         self._learn_times(record, now_s=self.elapsed_s)
-        is_judged = record.workload_hash == self.workload_hash
-        if is_judged:
-            self.policy.finish(record.trial_id, self._outcome(record))
-        else:
-            self._learn_of_another_target(record)
+        self.policy.finish(record.trial_id, self._outcome(record))
         self._write(lambda: self.ledger.finished(record))
-        if self._best_weights is not None and is_judged:
+        if self._best_weights is not None:
             self._best_weights.finished(record)
         self._pass_on_evaluations(record)
         for observer in self.observers:
             observer.trial_finished(record=record)
-
-    def _learn_of_another_target(self, record: TrialRecord) -> None:
-        prior = self._as_prior(record)
-        self.policy.withdraw(record.trial_id)
-        self.policy.learn(prior)
-        leader, outcome = self.policy.leader, prior.outcome
-        is_soonest = leader is None or outcome.train_s < leader.time_to_target_s
-        if outcome.status == Status.REACHED and is_soonest:
-            # It cannot lead where others are to reach another target, and counts as tried.
-            reason = f"again: {record.trial_id}, with an earlier target, would have met this one"
-            self.policy.try_next(record.params, reason=reason)
 
     def rivals(self) -> tuple[TrialRecord, ...]:
         """Returns the trials that could be first by how sure their step times are, best first.
@@ -464,10 +369,10 @@ class SearchController:
                 continue
             sure = [each.high_s / each.low_s for each in run.step_times if each.low_s > 0]
             overlap = math.sqrt(max(sure, default=1.0))
-            first = next(iter(found.values()))[1] if found else favourite.expected
-            if favourite.expected <= first * overlap**2:
+            first = next(iter(found.values()))[1] if found else favourite.expected_s
+            if favourite.expected_s <= first * overlap**2:
                 keys = tuple(each.key for each in run.step_times)
-                found.setdefault(keys, (record, favourite.expected))
+                found.setdefault(keys, (record, favourite.expected_s))
         rivals = tuple(record for record, _ in found.values())[:MOST_RIVALS]
         return rivals if len(rivals) > 1 else ()
 
@@ -542,7 +447,6 @@ class SearchController:
             recipe=kind.recipe_of(self.study.space.build(proposal.params)),
             workload=self.study.workload,
             workload_hash=self.workload_hash,
-            lower_targets=self._lower_targets,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,

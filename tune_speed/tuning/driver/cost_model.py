@@ -17,7 +17,6 @@ trial with that key ends:
 | `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
 | `speedups` and all below them                      | what is computed of a sample                |
 | `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
-| `device_type`, where it is chosen                  | nothing of one device holds on another      |
 
 Rates, schedule and length change what is learned, not how fast; of decay, momentum and label
 smoothing it matters whether there is any, of momentum whether the schedule gives any, too.
@@ -41,7 +40,7 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Component
 from tune_speed.core.records import TrialRecord
-from tune_speed.study.space import DEVICE_TYPE, SearchSpace
+from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe, steps_of_pass
 from tune_speed.tuning.policy.base import Cost
 from tune_speed.tuning.policy.curve import FloatArray
@@ -85,7 +84,7 @@ class StepTimes:
         return row
 
 
-INIT = ("speedups.init", "order", DEVICE_TYPE)
+INIT = ("speedups.init", "order")
 WORK = ("epochs", "part", "train_samples", "images", "scoring_epochs")
 """Numbers to which the time of a short training before the first step is proportional."""
 UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
@@ -105,7 +104,6 @@ OWN = (
     "optimizer_kernels",
     "deterministic",
     "devices",
-    DEVICE_TYPE,
 )
 """Fields that are in the key themselves."""
 Growth = tuple[tuple[float, int], ...]
@@ -125,9 +123,7 @@ class CostModel:
         names = [parameter.name for parameter in space.parameters]
         self._names = tuple(n for n in names if _is_timed(n))
         self._switches = frozenset(n for n in self._names if _is_switch(n))
-        # By more than any bound says, a device may be faster than another, as a network is.
-        apart = ("model", DEVICE_TYPE)
-        self._model = tuple(i for i, n in enumerate(self._names) if n.split(".")[0] in apart)
+        self._model = tuple(i for i, n in enumerate(self._names) if n.split(".")[0] == "model")
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
         self._growths: dict[Key, Growth] = {}
@@ -155,7 +151,7 @@ class CostModel:
         """Void when a trial finishes, too."""
 
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
-        """Returns the cost of going to the end; None before a trial of its model on its device."""
+        """Returns the cost of going to the end; None before a trial of its model."""
         key, num_steps = self._key(params), self.steps(params)
         seen = self._seen.get(key)
         times_s = self._carried_over(key, params) if seen is None else (seen[0], seen[0])

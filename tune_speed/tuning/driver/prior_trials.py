@@ -73,24 +73,6 @@ def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) ->
     return outcome._replace(status=status, by_hand=True)
 
 
-def of_another_target(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
-    """Returns the outcome that a trial of this study would have had with the present target."""
-    if isinstance(workload, Workload) and num_train is not None:
-        return _judged(record, workload, num_train=num_train, same_times=True)
-    outcome = outcome_of(record, workload, num_train=num_train)
-    if record.status not in (Status.REACHED, Status.MISSED):
-        return outcome
-    # In `anytime` a run ended where it met the earlier target, wherever its schedule would have.
-    at_end = record.status == Status.MISSED or workload.mode == "fixed_length"
-    time_s = workload.crossing(
-        [e for e in record.runs[-1].evaluations if e.step > 0], at_end=at_end
-    )
-    if time_s is not None:
-        return outcome._replace(status=Status.REACHED, train_s=time_s)
-    ended = Status.MISSED if at_end else Status.CAPPED
-    return outcome._replace(status=ended, train_s=record.runs[-1].clocks.train_s)
-
-
 def curve_of(record: TrialRecord, workload: Task) -> Curve:
     """Returns the target metric over the training clock, the untrained model left out.
 

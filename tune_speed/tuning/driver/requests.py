@@ -1,19 +1,18 @@
 """What people may ask of a running search: each a line of the study's `control.jsonl`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.core.targets import Target
+from tune_speed.core.renamed import LEFT_MUST, LEFT_TARGET
 from tune_speed.study.fields import config_mistakes
 from tune_speed.study.mistake import near_miss, shown
 from tune_speed.study.parameter import Scalar
 from tune_speed.study.settings import parse_duration_s
-from tune_speed.study.space import Params, SearchSpace, point_mistakes, read_point, space_of
-from tune_speed.study.validation import section_mistakes
+from tune_speed.study.space import Params, SearchSpace, point_mistakes, read_point
 
 TRIAL_ID = r"^t[0-9]{4,18}$"
 BY_HAND = "added by hand"
@@ -88,8 +87,8 @@ class Set(_Asked):
     """Trials that run at the same time, at most."""
     time_budget: str | float | None = Field(default=None, union_mode="left_to_right")
     """The search ends so long after it began, or was resumed; null: no limit."""
-    target: float = 0.0
-    """Worst value of the target's metric that counts as reached."""
+    target: float | None = None
+    """In ledgers of earlier versions: another value of the target, which stays now."""
 
     @field_validator("time_budget")
     @classmethod
@@ -107,7 +106,8 @@ class Set(_Asked):
     @property
     def changes(self) -> dict[str, Any]:
         """What is set, by its name."""
-        return {name: getattr(self, name) for name in SETTINGS if name in self.model_fields_set}
+        named = (name for name in (*SETTINGS, "target") if name in self.model_fields_set)
+        return {name: getattr(self, name) for name in named}
 
     @property
     def words(self) -> str:
@@ -115,7 +115,7 @@ class Set(_Asked):
         return f"set {' '.join(f'{name}={shown(value)}' for name, value in self.changes.items())}"
 
 
-SETTINGS = tuple(name for name in Set.model_fields if name not in ("id", "at", "action"))
+SETTINGS = ("trials", "concurrent", "time_budget")
 Request = Try | Stop | Pause | GoOn | Set
 ACTIONS: dict[str, type[_Asked]] = {
     "try": Try, "stop": Stop, "pause": Pause, "go-on": GoOn, "set": Set,
@@ -139,6 +139,8 @@ def checked_request(fields: Mapping[str, Any]) -> Request:
     if not isinstance(action, str) or action not in ACTIONS:
         known = ", ".join(ACTIONS)
         raise ConfigError.of("action", f"must be one of {known}", given=shown(action))
+    if action == "set":
+        refuse_target(fields)
     mistakes = list(config_mistakes(ACTIONS[action], fields, (), fixed="a request has one value"))
     if not mistakes and action == "set" and not set(SETTINGS) & set(fields):
         raise ConfigError.of("set", f"must set one of {', '.join(SETTINGS)}", given="nothing")
@@ -184,46 +186,33 @@ class Answer(Config):
         return {"request": line_of(self.request), **rest}
 
 
+Asked = TypeVar("Asked", Try, Stop, Set)
+
+
+def accepted(answers: Iterable[Answer], kind: type[Asked]) -> list[tuple[Asked, Answer]]:
+    """Returns the requests of one kind that were not refused, with their answers."""
+    found = [(each.request, each) for each in answers if not each.refused]
+    return [(request, answer) for request, answer in found if isinstance(request, kind)]
+
+
 def checked_in(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a request's fields, held against the tree of its study; names are written out.
 
-    Raises: ConfigError if what is to be tried lies outside of the space, or the target cannot be.
+    Raises: ConfigError if what is to be tried lies outside of the space.
     """
     found = dict(fields)
     if found.get("action") == "try" and isinstance(found.get("params"), Mapping):
-        space = space_of(tree)
+        space = SearchSpace.from_tree(tree["recipe"])
         found["params"] = full_names(found["params"], [p.name for p in space.parameters])
         completed(space, found["params"], {})
-    target = found.get("target")
-    if isinstance(target, int | float) and not isinstance(target, bool):
-        target_of(tree["workload"]["target"], target)
     return found
 
 
-_OTHER_TARGETS = "Search for others in a study of its own, whose search.warm_start names this one."
-
-
-class _Aimed(Config):
-    target: Target
-
-
-def target_of(before: Mapping[str, Any], value: float) -> Target:
-    """Returns a target with another value.
-
-    Raises: ConfigError if its metric has no such, or the study has several targets or a goal.
-    """
-    if before.get("within_s") is not None:
-        must = "must be left as it is: the study has a goal, which no value of a target changes"
-        raise ConfigError.of("target", must, given=f"{value:g}")
-    if (values := before.get("values")) and value != before["value"]:
-        shown_values = ", ".join(f"{each:g}" for each in values)
-        must = f"must be left as it is: the study has several targets, {shown_values}, to its end"
-        raise ConfigError.of("target", must, given=f"{value:g}", hint=_OTHER_TARGETS)
-    tree = {**before, "value": value}
-    mistakes = list(section_mistakes(_Aimed, "target", tree, fixed="it is not searched"))
-    if mistakes:
-        raise ConfigError(problems=tuple(mistake.problem() for mistake in mistakes))
-    return Target.model_validate(tree)
+def refuse_target(changes: Mapping[str, Any]) -> None:
+    """Raises a ConfigError if a request sets the target, as earlier versions let it."""
+    if "target" in changes:
+        given, hint = shown(changes["target"]), LEFT_TARGET
+        raise ConfigError.of("target", LEFT_MUST, given=given, hint=hint)
 
 
 def completed(space: SearchSpace, given: Mapping[str, Any], best: Mapping[str, Any]) -> Params:

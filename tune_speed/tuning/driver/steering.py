@@ -6,7 +6,7 @@ pause, trials to add, trials to stop) is read from there when a search is resume
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.records import TrialRecord, ended_as
@@ -16,6 +16,7 @@ from tune_speed.study.settings import parse_duration_s
 from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver.control import Inbox
 from tune_speed.tuning.driver.requests import (
+    SETTINGS,
     Answer,
     GoOn,
     Pause,
@@ -23,8 +24,9 @@ from tune_speed.tuning.driver.requests import (
     Set,
     Stop,
     Try,
+    accepted,
     completed,
-    target_of,
+    refuse_target,
 )
 from tune_speed.tuning.driver.trial_files import read_trial_file
 
@@ -33,14 +35,10 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.2
 
-Asked = TypeVar("Asked", Try, Stop, Set)
-
 
 def configured_in(study: StudyFile) -> dict[str, Any]:
     """Returns the settings that can be changed, as the study's file or options have them."""
-    search, target = study.search, study.workload.target
-    settings = search.model_dump(include={"trials", "concurrent", "time_budget"})
-    return {**settings, "target": target.value}
+    return study.search.model_dump(include=set(SETTINGS))
 
 
 def steered(study: StudyFile, answers: Iterable[Answer]) -> StudyFile:
@@ -51,19 +49,14 @@ def steered(study: StudyFile, answers: Iterable[Answer]) -> StudyFile:
     said, changed = configured_in(study), dict[str, Any]()
     for request, answer in accepted(answers, Set):
         for name, value in request.changes.items():
-            if answer.configured.get(name) == said[name]:
+            if name in said and answer.configured.get(name) == said[name]:
                 changed[name] = value
     return with_settings(study, changed)
 
 
 def with_settings(study: StudyFile, changes: Mapping[str, Any]) -> StudyFile:
-    """Returns the study with other settings. Raises: ConfigError if the target cannot be it."""
-    workload = study.workload
-    if "target" in changes:
-        target = target_of(workload.target.model_dump(), changes["target"])
-        workload = workload.model_copy(update={"target": target})
-    rest = {name: value for name, value in changes.items() if name != "target"}
-    return replace(study, workload=workload, search=study.search.model_copy(update=rest))
+    """Returns the study with other settings."""
+    return replace(study, search=study.search.model_copy(update=changes))
 
 
 def is_paused(answers: Iterable[Answer]) -> bool:
@@ -71,12 +64,6 @@ def is_paused(answers: Iterable[Answer]) -> bool:
     said = [each.request for each in answers if not each.refused]
     last = [each for each in said if isinstance(each, Pause | GoOn)][-1:]
     return any(isinstance(each, Pause) for each in last)
-
-
-def accepted(answers: Iterable[Answer], kind: type[Asked]) -> list[tuple[Asked, Answer]]:
-    """Returns the requests of one kind that were not refused, with their answers."""
-    found = [(each.request, each) for each in answers if not each.refused]
-    return [(request, answer) for request, answer in found if isinstance(request, kind)]
 
 
 def standing(answers: Iterable[Answer], begun: StudyFile, study: StudyFile) -> list[str]:
@@ -192,6 +179,7 @@ class Steering:
 
     def _answer_set(self, request: Set) -> Answer:
         controller, changes = self._controller, request.changes
+        refuse_target(changes)
         before = configured_in(controller.study)
         if "trials" in changes and changes["trials"] < controller.num_begun:
             must = f"must be at least {controller.num_begun}, as so many have begun"
@@ -200,8 +188,6 @@ class Steering:
             self._check_room(changes["concurrent"])
         if (budget := changes.get("time_budget")) is not None:
             self._check_time(parse_duration_s(budget))
-        if "target" in changes:
-            controller.hash_of(with_settings(controller.study, changes).workload)
         told = (f"{name} was {_shown(before[name])}" for name in changes)
         configured = {name: self._configured[name] for name in changes}
         return Answer(request=request, at=utc_now(), text="; ".join(told), configured=configured)

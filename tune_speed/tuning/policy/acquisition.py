@@ -217,18 +217,6 @@ class Model:
         return GaussianProcess(points, values, none, scales)
 
 
-class Aim(NamedTuple):
-    """One of several targets of a search, and what is known of it: see `best_candidate`."""
-
-    model: Model
-    evidence: Evidence
-    running: tuple[FloatArray, FloatArray]
-    objective: Objective
-    tried: Sequence[Candidate]
-    weight: float
-    """Of its gains; those of all targets come to 1."""
-
-
 def best_candidate(
     encoder: Encoder,
     model: Model,
@@ -240,23 +228,19 @@ def best_candidate(
     tried: Sequence[Candidate],
     rng: np.random.Generator,
     settings: AcquisitionSettings,
-    others: Sequence[Aim] = (),
 ) -> Candidate | None:
     """Returns the maximum of the acquisition function; None if none is allowed.
 
     The evidence are finished trials; of running ones there are units (R, P) and likely costs (R,)
-    [s]. Gains are measured against the objective. `tried` may be run again. With `others`, which
-    are further targets, it is the maximum of the weighted sum of all gains.
+    [s]. Gains are measured against the objective. `tried` may be run again.
     """
     search = _Search(encoder, model, running, objective, allowed, settings)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
-    search.take(others)
-    again = search.again_at_any(tried)
+    again = search.again(tried)
     if objective.only_again:
         return again[1] if again else None
-    every = (evidence, *(aim.evidence for aim in others))
-    centers = np.concatenate([best_units(each, 5) for each in every])
+    centers = best_units(evidence, 5)
     drawn = candidates(encoder, centers, num=settings.num_candidates, rng=rng)
     for part in np.split(drawn, 2):
         search.add(part)
@@ -298,30 +282,6 @@ class _Search:
         """The best candidates so far, with their gains."""
         self._model = model.with_running(*running)
         self._fractions = np.array(objective.fractions)
-        self._others: list[tuple[float, _Search, Sequence[Candidate]]] = []
-        """What other targets weigh in units of this one, their own searches, and what was tried."""
-
-    def take(self, others: Sequence[Aim]) -> None:
-        """Takes further targets, whose gains are added to this one's."""
-        own = self._unit * (1 - sum(aim.weight for aim in others))
-        for aim in others:
-            search = _Search(
-                self._encoder, aim.model, aim.running, aim.objective, self._allowed, self._settings
-            )
-            self._others.append((aim.weight * search._unit / own, search, aim.tried))
-
-    @property
-    def _unit(self) -> float:
-        """What a gain is over at the usual cost: times it, gains of any kind are of ln E*."""
-        settings, objective = self._settings, self._objective
-        power = settings.cost_power if objective.has_leader else settings.early_cost_power
-        return self._of.usual_cost**power if objective.at_end else 1.0
-
-    def again_at_any(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
-        """Returns the best of what `again` returns at each target, in this one's units."""
-        every = [(1.0, self, tried), *self._others]
-        found = [(w * again[0], again[1]) for w, s, own in every if (again := s.again(own))]
-        return max(found, key=lambda scored: scored[0], default=None)
 
     def add(self, units: FloatArray) -> None:
         params = self._encoder.params(units)
@@ -331,9 +291,6 @@ class _Search:
             return
         cost_s = np.array([costs[row] for row in rows], dtype=float)
         gain, chance = self._score(units[rows], cost_s)
-        for weight, other, _ in self._others:
-            more, chance_there = other._score(units[rows], cost_s)
-            gain, chance = gain + weight * more, np.maximum(chance, chance_there)
         for i in np.argsort(-gain, kind="stable")[:6]:
             row, cost = rows[i], float(cost_s[i])
             candidate = Candidate(units[row], params[row], cost, float(chance[i]))

@@ -16,10 +16,6 @@ class SearchTarget(NamedTuple):
     mode: Mode
     max_train_s: float
     """Longest run on the training clock [s]."""
-    lower: tuple[float, ...] = ()
-    """Of several targets, the lower values of the metric, the hardest first."""
-    weights: tuple[float, ...] = (1.0,)
-    """Of `value` and of each of `lower`; they come to 1."""
     best: bool = False
     """Whether the best metric of a run that ends within `max_train_s` is sought, not the time."""
 
@@ -122,7 +118,7 @@ class Policy(Protocol):
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids.
 
-        The first `num_taken` numbers belong to trials, of another target some of them.
+        The first `num_taken` numbers belong to trials.
         """
 
     def ask(self) -> Proposal | None:
@@ -130,9 +126,6 @@ class Policy(Protocol):
 
     def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
         """Proposes a configuration next, tried before or not; fills in what it leaves out."""
-
-    def learn(self, prior: PriorTrial) -> None:
-        """Learns from a trial that ended and was to reach another target."""
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""
@@ -187,15 +180,6 @@ def alone(
 def trial_number(trial_id: str) -> int:
     """Returns 7 for `t0007`."""
     return int(trial_id[1:])
-
-
-def past_leader(leader: Leader, train_s: float) -> str | None:
-    """Returns why a trial whose clock is at `train_s` [s] can no longer lead, or None."""
-    # The clock only grows, so this never stops a trial that would have led.
-    time_s = leader.time_to_target_s
-    if train_s <= time_s:
-        return None
-    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
 
 
 ParamsKey = tuple[tuple[str, Any], ...]

@@ -30,13 +30,7 @@ from tune_speed.core.stats import wilson_interval
 from tune_speed.study.settings import UntilConfig
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.acquisition import (
-    Aim,
-    Candidate,
-    Model,
-    Objective,
-    best_candidate,
-)
+from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective, best_candidate
 from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance
@@ -192,10 +186,6 @@ class TimeToTarget:
     def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
         """Proposes a configuration next, tried before or not; fills in what it leaves out."""
         self._wanted.append((dict(point), reason))
-
-    def learn(self, prior: PriorTrial) -> None:
-        """Learns from a trial that ended and was to reach another target."""
-        self._history.add_prior(prior)
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""
@@ -379,21 +369,21 @@ class TimeToTarget:
     def _by_acquisition(
         self, rng: np.random.Generator, *, only_again: bool = False, is_end: bool = False
     ) -> Choice | None:
-        parts, history = self._parts, self._history
-        aim = self._aim(only_again=only_again, is_end=is_end)
-        if aim is None:
+        parts, history, model = self._parts, self._history, self._known[1]
+        if model is None:
             return None
+        running = sorted(history.running.values(), key=lambda trial: trial.number)
+        units = np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1])
         candidate = best_candidate(
             self._encoder,
-            aim.model,
-            aim.evidence,
-            running=aim.running,
-            objective=aim.objective,
+            model,
+            self._evidence,
+            running=(units, np.array([t.likely_s for t in running])),
+            objective=self._objective(only_again=only_again, is_end=is_end),
             allowed=self._allowed,
-            tried=aim.tried,
+            tried=self._tried if parts.repeats else (),
             rng=rng,
             settings=parts.acquisition,
-            others=self._other_aims(only_again=only_again),
         )
         if candidate is None:
             return None
@@ -401,26 +391,6 @@ class TimeToTarget:
             return candidate.params, self._reason_again(candidate.params)
         is_hopeless = candidate.chance < parts.no_chance
         return None if is_hopeless else (candidate.params, self._reason(candidate))
-
-    def _aim(self, *, only_again: bool, is_end: bool = False, weight: float = 1.0) -> Aim | None:
-        """Returns what is known of the target; None without a model."""
-        history, model = self._history, self._known[1]
-        if model is None:
-            return None
-        running = sorted(history.running.values(), key=lambda trial: trial.number)
-        units = np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1])
-        return Aim(
-            model,
-            self._evidence,
-            (units, np.array([t.likely_s for t in running])),
-            self._objective(only_again=only_again, is_end=is_end),
-            self._tried if self._parts.repeats else (),
-            weight,
-        )
-
-    def _other_aims(self, *, only_again: bool) -> Sequence[Aim]:
-        """Returns what is known of other targets of the search."""
-        return ()
 
     def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
         history, has_leader = self._history, self.leader is not None

@@ -51,10 +51,11 @@ def connected(
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
     """Connects to the Ray cluster at `address`, or (None) starts a local one.
 
-    `resources` is what one device of a trial gets, `devices` the most that one trains on.
+    `resources` is what one device of a trial gets, `devices` the most that one trains on, all of
+    one node.
 
-    Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial;
-        ConfigError if this machine does.
+    Raises: ServiceError if nothing answers there, or if no node has the resources of one trial;
+        ConfigError if this machine does not.
     """
     quiet_ray()
     if address is not None:
@@ -77,16 +78,26 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
             ray.shutdown()
             end_failed_start()
     for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
-        wanted, there = each * devices, ray.cluster_resources().get(name, 0.0)
-        if wanted > there:
+        there = max((node.resources.get(name, 0.0) for node in alive_nodes()), default=0.0)
+        if each * devices > there:
             disconnect()
-            where = "this machine" if address is None else "the cluster"
+            where = "this machine" if address is None else "a node of the cluster"
             kind: type[TuneSpeedError] = ConfigError if address is None else ServiceError
-            raise kind(
-                f"search.resources.{name.lower()}: {where} must have the {name} of one trial,"
-                f" but got {wanted:g} asked for and {there:g} there."
-                f" Try --set search.resources.{name.lower()}={there / devices:g}."
-            )
+            raise kind(_too_small(name, each, devices=devices, there=there, where=where))
+
+
+def _too_small(name: str, each: float, *, devices: int, there: float, where: str) -> str:
+    if devices == 1:
+        return (
+            f"search.resources.{name.lower()}: {where} must have the {name} of one trial, but got"
+            f" {each:g} asked for and {there:g} there. Try --set"
+            f" search.resources.{name.lower()}={there:g}."
+        )
+    return (
+        f"recipe.devices: {where} must have the {name} of all devices of a trial, but got {devices}"
+        f" × {each:g} asked for and {there:g} there. Try fewer devices with more"
+        " accumulation_steps: the gradient is the same."
+    )
 
 
 def _init(address: str | None) -> None:

@@ -16,7 +16,6 @@ import psutil
 import ray
 from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
-from ray.experimental import internal_kv
 
 BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 """Starters of the autoscaler's monitor, the dashboard and the log monitor."""
@@ -153,17 +152,6 @@ def use_prestarted_workers() -> None:
 
     class_cache.DEFAULT_ENV_VARS.clear()
     class_cache.ENV_VARS_TO_PROPAGATE.clear()
-
-
-def without_group_cleaner() -> None:
-    """Lets trials on several devices end at once where no dashboard runs."""
-    # An actor of Ray Train asks the dashboard whether a trial's controller lives. Without an answer
-    # the trial's end waits 12 s for it. What it would give back, `placement_groups` does.
-    from ray.train.v2._internal.execution.callback import ControllerCallback
-    from ray.train.v2.api import data_parallel_trainer
-
-    if not internal_kv._internal_kv_exists(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard"):
-        data_parallel_trainer.PlacementGroupCleanerCallback = ControllerCallback
 
 
 def trial_actors(tune_controller: Any) -> Mapping[str, Any]:

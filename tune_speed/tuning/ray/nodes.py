@@ -1,15 +1,13 @@
 """Chooses the nodes of a cluster that run a study's trials: those with the study's type of device.
 
 Times on different devices are not comparable, so a study has one type of device, from its first
-trial to its last; or several, of which each trial chooses one, where money is compared. Nodes that
-join later are queried too, in a thread.
+trial to its last. Nodes that join later are queried too, in a thread.
 """
 
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,16 +48,15 @@ class Nodes:
         see `study`, a file of the study's, where storage is shared.
         """
         self._resources, self._look = resources, look
-        # Of several types a study has named all that it may run on.
-        self._pin = None if resources.device_types else pin
+        self._pin = pin
         self.device_type = resources.device_type or self._pin
-        """Of all trials; None: not known yet, or each chooses one."""
+        """Of all trials; None: not known yet."""
         self._threads = max(1, int(resources.cpu))
         self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
         self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
         self._kinds: dict[str, Answer | Unfit] = {}
-        self._allowed: dict[str, tuple[str, ...]] = {}
+        self._allowed: tuple[str, ...] = ()
         self._messages: list[str] = []
         self._is_over = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -69,7 +66,7 @@ class Nodes:
         # seconds.
         elif not resources.gpu:
             self._kinds[""] = here(cpu_threads=self._threads)
-        elif self.types:
+        elif self.device_type:
             self._query_new()
 
     def __enter__(self) -> Self:
@@ -91,14 +88,13 @@ class Nodes:
                 f" search.resources.device_type={self.device_type}. Take that back, or begin"
                 " another study with --set study=NAME."
             )
-        if self.is_local and not self._kinds and not self.types:
+        if self.is_local and not self._kinds and not self.device_type:
             return
         if not self.is_local or not self._kinds:
             self._wait()
-        if not self.types:
+        if not self.device_type:
             self.device_type = commonest(self._machines())
-        for each in self.types:
-            self._refuse_missing(each)
+        self._refuse_missing(self.device_type)
         if self.is_local:
             return
         self._update_allowed()
@@ -110,26 +106,11 @@ class Nodes:
         """Returns the Ray ids of the nodes where trials may run; empty where any will do."""
         # A lost node stays in the list: it does no harm, and with a changed list Tune would reuse
         # no process.
-        return tuple(sorted(chain.from_iterable(self._allowed.values())))
+        return self._allowed
 
-    @property
-    def types(self) -> tuple[str, ...]:
-        """Types of device on which trials run; empty: not known yet."""
-        one = () if self.device_type is None else (self.device_type,)
-        return tuple(self._resources.device_types) or one
-
-    @property
-    def words(self) -> str:
-        """These types for people."""
-        return " or ".join(self.types)
-
-    def placement(self, device_type: str | None = None) -> dict[str, Any]:
-        """Returns `node_ids` and `device_type`, for the configuration of a trial's process.
-
-        `device_type` is the one that the trial chose, of several.
-        """
-        own = device_type or self.device_type
-        return {"node_ids": list(self._allowed.get(own or "", ())), "device_type": own}
+    def placement(self) -> dict[str, Any]:
+        """Returns `node_ids` and `device_type`, for the configuration of a trial's process."""
+        return {"node_ids": list(self._allowed), "device_type": self.device_type}
 
     def messages(self) -> tuple[str, ...]:
         """Returns lines for the user since the last call: nodes that are used or left out."""
@@ -142,7 +123,7 @@ class Nodes:
         if not self._kinds:
             self._query_new()
             self._wait()
-        first = max(self._machines().values(), key=lambda each: each.device in self.types)
+        first = max(self._machines().values(), key=lambda each: each.device == self.device_type)
         return Machine(first.device, first.torch)
 
     def most_cpus(self) -> float:
@@ -190,25 +171,20 @@ class Nodes:
                 f" on others do not compare. But here is only {found}. Go on where there is one, or"
                 " begin another study with --set study=NAME."
             )
-        several = bool(self._resources.device_types)
         hint = did_you_mean(device_type, list(there)) or "."
-        if several and self.is_local:
-            hint += " Other nodes are those of a cluster: --address."
         raise ConfigError(
-            f"search.resources.device_type{'s' * several} must be a device of the cluster, but got"
-            f" {device_type} and there is {found}{hint}"
+            f"search.resources.device_type must be a device of the cluster, but got {device_type}"
+            f" and there is {found}{hint}"
         )
 
     def _update_allowed(self) -> None:
         machines = sorted(self._machines().items())
-        own = {each: tuple(i for i, m in machines if m.device == each) for each in self.types}
-        self._allowed = own
+        self._allowed = tuple(i for i, m in machines if m.device == self.device_type)
 
     def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
-            each = [f"{t} ({counted(len(ids), 'node')})" for t, ids in self._allowed.items()]
-            line = f"trials run on {' or '.join(each)}"
+            line = f"trials run on {self.device_type} ({counted(len(self._allowed), 'node')})"
             self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
         machines = self._machines()
         blind = [self._nodes[i].address for i in self.allowed() if not machines[i].sees_study]
@@ -231,7 +207,7 @@ class Nodes:
             return "which has not answered yet"
         if isinstance(kind, Unfit):
             return f"as {kind.reason}"
-        return None if kind.device in self.types else f"which has {kind.device}"
+        return None if kind.device == self.device_type else f"which has {kind.device}"
 
     def _watch(self) -> None:
         while not self._is_over.wait(POLL_S):

@@ -10,7 +10,6 @@ from ray.exceptions import GetTimeoutError
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.records import StepTime, TrialRecord
-from tune_speed.study.space import DEVICE_TYPE
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.workload import Workload
@@ -37,13 +36,10 @@ def time_rivals(
     Ends early, without an error, where no process can be had or one fails: a tie then stays one.
     """
     rivals, resources = controller.rivals(), controller.study.search.resources
-    chosen = rivals[0].params[DEVICE_TYPE] if rivals and resources.device_types else None
-    # Each type of device has a clock of its own: only what is on the first one's is its rival.
-    rivals = tuple(each for each in rivals if chosen in (None, each.device_type))
     needed_s = START_S + ROUNDS * WINDOW_S * len(rivals)
     if len(rivals) < 2 or needed_s > SHARE * controller.elapsed_s:
         return ()
-    placement = nodes.placement(chosen)
+    placement = nodes.placement()
     there = on_nodes(placement["node_ids"]) or None
     # An actor: cancelling a task that has just failed ends the driver (a check in Ray 2.60).
     timer = ray.remote(_Timer).options(

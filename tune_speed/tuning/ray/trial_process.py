@@ -48,9 +48,9 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
         """Returns what Tune reserves for a trial, on the nodes where trials may run."""
-        resources = ResourceConfig.model_validate_json(config["resources"])
-        # Several devices are reserved by Ray Train, see `multi_gpu`; Tune refuses an empty bundle.
-        bundle = {"memory": 1.0} if config["devices"] > 1 else resources.bundle()
+        each = ResourceConfig.model_validate_json(config["resources"]).bundle()
+        # All devices of a trial are in one bundle, so on one node, and reserved at once.
+        bundle = {name: amount * config["devices"] for name, amount in each.items()}
         there = on_nodes(config.get("node_ids") or [])
         if not there:
             return tune.PlacementGroupFactory([bundle])
@@ -171,16 +171,10 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> "Trial":
         if spec.devices > 1:
-            from tune_speed.tuning.ray.multi_gpu import run_on_cluster
+            from tune_speed.tuning.ray.multi_gpu import run_on_node
 
-            return run_on_cluster(
-                spec,
-                config["resources"],
-                holdings=config["holdings"],
-                interrupt=self._interrupt,
-                node_ids=config.get("node_ids") or [],
-                hang_after_s=config["hang_after_s"],
-            )
+            hang_after_s = config["hang_after_s"]
+            return run_on_node(spec, interrupt=self._interrupt, hang_after_s=hang_after_s)
         from tune_speed.training.objective import run_trial
 
         set_up_device(spec.allotment, config.get("device_type"))

@@ -24,14 +24,12 @@ from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
-from tune_speed.study.space import DEVICE_TYPE
 from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.steering import Steering
 from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.reports import Receiver
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
@@ -57,11 +55,12 @@ class Adapter:
         """Starts before the first trial; Ray must be connected."""
         self.controller = controller
         self._nodes = nodes
-        self._groups: PlacementGroups | None = None
         self.trial_ids: dict[str, str] = {}
         """Our id of each Ray trial that is running."""
         self._receivers: dict[str, Receiver] = {}
-        search, loop = controller.study.search, controller.study.loop
+        study = controller.study
+        search, loop = study.search, study.loop
+        self._most_devices = most_devices(study.space) if loop is None else 1
         self._loop = "" if loop is None else loop.packed
         self._heartbeat_s = max(HEARTBEAT_S, search.at_once / HEARTBEATS_PER_S)
         self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
@@ -89,19 +88,13 @@ class Adapter:
         self._told_budget[ray_id] = search.time_budget_s
         self.trial_ids[ray_id] = spec.trial_id
         self._receivers[ray_id] = Receiver()
-        if spec.devices > 1 and self._groups is None:
-            # An actor, hence a process: only trials on several devices need it.
-            self._groups = PlacementGroups()
         return {
             "spec": spec.model_dump_json(),
             "plugins": shipped(),
             "loop": self._loop,
             "devices": spec.devices,
-            "holdings": self._groups.name if self._groups and spec.devices > 1 else "",
             "resources": search.resources.model_dump_json(),
-            **self._nodes.placement(
-                spec.params[DEVICE_TYPE] if search.resources.device_types else None
-            ),
+            **self._nodes.placement(),
             "folder": str(self.controller.ledger.folder),
             "stop_after_s": self.controller.time_left_s(),
             "hang_after_s": search.hang_after_s,
@@ -167,8 +160,6 @@ class Adapter:
         if ray_id not in self.trial_ids:
             return
         trial_id = self._forget(ray_id)
-        if self._groups is not None:
-            self._groups.release(trial_id)
         details = readable(_error_text(ray_trial))
         last_line = one_line(details.strip().splitlines()[-1])
         if not self._has_run and f"{SetUpFailed.__name__}: " in last_line:
@@ -192,7 +183,8 @@ class Adapter:
         if not self._stall.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
             return
         there, wanted = ray.cluster_resources(), search.resources.bundle()
-        where = f" on {self._nodes.words}" if self._nodes.types else ""
+        wanted = {name: amount * self._most_devices for name, amount in wanted.items()}
+        where = f" on {self._nodes.device_type}" if self._nodes.device_type else ""
         self.failure = self.failure or ServiceError(
             f"a node must have room for a trial, which asks for {_amounts(wanted)}{where}, but for"
             f" {search.hang_after_s:g} s none had; all nodes together have"

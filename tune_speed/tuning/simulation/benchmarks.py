@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.renamed import LEFT, LEFT_MUST
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES
 from tune_speed.tuning.policy.samplers import hush_optuna
@@ -92,6 +93,8 @@ def check_policies(names: Iterable[str]) -> list[str]:
     """Returns the names, repeated ones once. Raises: ConfigError if there is no such policy."""
     checked = list(dict.fromkeys(names))
     for name in checked:
+        if left := next((each for each in LEFT if each.value == name), None):
+            raise ConfigError(f"--policy {name} {LEFT_MUST}. {left.instead}")
         if name not in POLICY_NAMES:
             near = did_you_mean(name, POLICY_NAMES) or "."
             raise ConfigError(

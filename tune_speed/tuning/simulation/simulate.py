@@ -87,8 +87,6 @@ class Trace:
     """Configuration that the search recommends at its end; None: none."""
     why_ended: str | None = None
     """Why the policy ended the search before its budget was used up; None: it did not."""
-    recommended_lower: tuple[dict[str, Any] | None, ...] = ()
-    """Of several targets, the same at each lower one."""
 
     @property
     def best_s(self) -> float:
@@ -135,12 +133,11 @@ def simulate(
 def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     """Returns the policy of that name for a benchmark's space, target and costs.
 
-    A benchmark that has `lower` has several targets, which weigh the same; one that has `within_s`
-    seeks the best end of a run within it; one that has `rates`, the least cost.
+    A benchmark that has `within_s` seeks the best end of a run within it.
 
     Raises: ConfigError if there is no policy of that name.
     """
-    lower, within_s = getattr(benchmark, "lower", ()), getattr(benchmark, "within_s", None)
+    within_s = getattr(benchmark, "within_s", None)
     return make_policy(
         name,
         space=benchmark.space,
@@ -148,13 +145,10 @@ def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
             benchmark.target,
             benchmark.mode,
             math.inf if within_s is None else within_s,
-            lower,
-            (1 / (1 + len(lower)),) * (1 + len(lower)),
             best=within_s is not None,
         ),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
-        rates=getattr(benchmark, "rates", None),
     )
 
 
@@ -202,14 +196,8 @@ class _Simulation:
                 self._push(trial, worker)
         self._trace.why_ended = self._policy.why_settled
         found = {trial.trial_id: trial.params for trial in self._trace.trials}
-        self._trace.recommended, *lower = (
-            next((found[each.trial_id] for each in favourites), None)
-            for favourites in (
-                self._policy.favourites,
-                *getattr(self._policy, "lower_favourites", ()),
-            )
-        )
-        self._trace.recommended_lower = tuple(lower)
+        best = self._policy.favourites
+        self._trace.recommended = found[best[0].trial_id] if best else None
         return self._trace
 
     def _push(self, trial: _Running, worker: int) -> None:
