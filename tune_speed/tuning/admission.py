@@ -187,7 +187,7 @@ def begin(
     """Writes header and study file where there are none yet; returns the search's own id."""
     # Searches may share a name in MLflow but not a ledger: the id tells them apart.
     if ledger.header is not None:
-        # A driver may be killed between the two, and steering reads the file.
+        # A driver may be killed between the two, and requests to a search read the file.
         if not (ledger.folder / STUDY_FILE).is_file():
             _write_study(ledger.folder, study)
         return str(ledger.header["search_id"])

@@ -191,7 +191,7 @@ class Tracker:
                     self._reclock(record, now_ms)
                 else:
                     misses.append(trial_id)
-            # Last, as no board ranks them: a slow store may not take all that is left in time.
+            # Last, as no board lists them: a slow store may not take all that is left in time.
             for trial_id in misses:
                 self._reclock(self._records[trial_id], now_ms)
 
