@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from making import make_run
 from nvml_double import put_driver
 
 from tune_speed.components.metrics.energy import PackageMeter, energy_meter, idle_power_w
-from tune_speed.core.records import RunResult, Status
 from tune_speed.runtime.sharing import Sharing
 
 RANGE_UJ = 262_143_328_850
@@ -114,7 +114,7 @@ def test_baseline_is_measured_only_while_all_others_pause(turn: object, is_known
 
 
 def test_energy_to_the_target_is_power_times_its_time() -> None:
-    run = RunResult(status=Status.REACHED, seed=0, stop_reason="", time_to_target_s=3.0)
+    run = make_run(time_s=3.0)
     assert run.energy_j is None
     assert run.model_copy(update={"power_w": 200.0}).energy_j == 600.0
     missed = run.model_copy(update={"power_w": 200.0, "time_to_target_s": None})

@@ -178,8 +178,9 @@ def test_a_trial_says_its_metric_and_target_and_why_it_was_tried() -> None:
     assert "**missed**; final accuracy 0.9500 (target: accuracy ≥ 0.9)." in text
     assert "Why it was tried: a guess." in text
     bare = make_run().model_copy(update={"evaluations": ()})
-    nothing = descriptions.trial_note(make_record(runs=(bare,)), run_id="a")
-    assert "**reached**; no evaluation" in nothing
+    unseen = make_record().model_copy(update={"runs": (bare,)})
+    nothing = descriptions.trial_note(unseen, run_id="a")
+    assert "**reached** in **1 s**; no evaluation" in nothing
     assert "Why" not in nothing
 
 

@@ -268,5 +268,5 @@ def test_earlier_trial_reads_back_from_json() -> None:
 
 
 def test_run_result_without_a_limit_has_no_memory_ratio() -> None:
-    run = RunResult(status=Status.MISSED, seed=0, stop_reason="", peak_memory_gib=1.0)
+    run = RunResult(status=Status.CAPPED, seed=0, stop_reason="", peak_memory_gib=1.0)
     assert told(record(0.5).model_copy(update={"runs": (run,)})).memory_ratio is None
