@@ -47,14 +47,6 @@ def test_places_have_speeds_of_their_own() -> None:
     assert found == pytest.approx({"a": 0.1, "b": 0.1})
 
 
-@pytest.mark.parametrize("step_s", [0.0, -1.0])
-def test_what_is_no_time_is_ignored(step_s: float) -> None:
-    sound = window("a", 0.1)
-    for other in (window("a", step_s), window("a", 0.1, step_s)):
-        assert times(sound, other) == pytest.approx({"a": 0.1})
-        assert times(other) == {}
-
-
 def test_disturbed_windows_count_only_where_there_are_no_others() -> None:
     noisy = window("a", 0.9, 0.02, disturbed="others")
     assert times(noisy, window("a", 0.1)) == pytest.approx({"a": 0.1})

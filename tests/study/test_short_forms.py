@@ -95,11 +95,3 @@ def test_target_of_a_training_function_may_be_a_number() -> None:
     text = "workload: {target: 0.9, max_train_s: 1m}\nrecipe: {lr: {low: 0.1, high: 1.0}}\n"
     study = own_study_of(scan_yaml(text, file="own.yaml"), packed(my_train))
     assert (study.workload.target.value, study.workload.max_train_s) == (0.9, 60.0)
-
-
-def test_values_that_are_none_are_refused_where_they_stand() -> None:
-    for wrong, message in (("[0.9]", "two different"), ("[]", "value"), ("most", "value")):
-        text = WHOLE.replace("{value: 0.95}", f"{{values: {wrong}}}")
-        with pytest.raises(ConfigError, match=message) as caught:
-            study_of(scan_yaml(text, file="s.yaml"))
-        assert caught.value.problems[0].path.startswith("workload.target")

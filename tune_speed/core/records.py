@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.prices import Prices, price_of
-from tune_speed.core.renamed import RecordedRecipe, RecordedWorkload, with_present_names
+from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import counted
 
 CLOCK_STATEMENT = (
@@ -26,6 +26,10 @@ CLOCK_STATEMENT = (
 )
 """What the training clock counts, under the present `PROTOCOL_VERSION`."""
 
+RecordedWorkload = Annotated[dict[str, Any], AfterValidator(with_one_target)]
+"""A workload's tree that may have been written by an earlier version."""
+RecordedRecipe = Annotated[dict[str, Any], AfterValidator(with_present_names)]
+"""A recipe's tree that may have been written by an earlier version."""
 
 # Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
 # never ranked together. 2: a search's times are steps times isolated step time; 1: wall-clock.

@@ -1,9 +1,7 @@
 """Names of earlier versions: what has another name now, and what has left the package."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import AfterValidator
+from typing import Any, NamedTuple
 
 # Present name by the former one, by the field of a recipe that holds the entry. None is ever
 # removed: ledgers and stores are not rewritten.
@@ -80,9 +78,3 @@ def with_one_target(workload: Mapping[str, Any]) -> dict[str, Any]:
         return dict(workload)
     kept = {name: value for name, value in target.items() if name not in ("values", "weights")}
     return {**workload, "target": kept}
-
-
-RecordedWorkload = Annotated[dict[str, Any], AfterValidator(with_one_target)]
-"""A workload's tree that may have been written by an earlier version."""
-RecordedRecipe = Annotated[dict[str, Any], AfterValidator(with_present_names)]
-"""A recipe's tree that may have been written by an earlier version."""

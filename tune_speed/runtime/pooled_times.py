@@ -34,9 +34,7 @@ def pooled(
     """
     places: dict[str, dict[str, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
     for window in windows:
-        # Times that a store holds may be anything.
-        if window.step_s > 0 and (window.reference_s is None or window.reference_s > 0):
-            places[window.place][window.key].append(window)
+        places[window.place][window.key].append(window)
     return {
         key: step_time
         for place, kinds in places.items()

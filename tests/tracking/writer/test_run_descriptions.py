@@ -181,7 +181,7 @@ def test_a_trial_says_its_metric_and_target_and_why_it_was_tried() -> None:
     unseen = make_record().model_copy(update={"runs": (bare,)})
     nothing = descriptions.trial_note(unseen, run_id="a")
     assert "**reached** in **1 s**; no evaluation" in nothing
-    assert "Why" not in nothing
+    assert "Why it was tried" not in nothing
 
 
 def test_an_interrupted_trial_says_why_and_what_comes_next() -> None:

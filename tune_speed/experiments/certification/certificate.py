@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tune_speed.core import records
-from tune_speed.core.renamed import RecordedRecipe
+from tune_speed.core.records import RecordedRecipe
 from tune_speed.core.stats import RateInterval, TimeInterval
 from tune_speed.data.split import TrainedOn
 from tune_speed.runtime.hardware import SystemFacts

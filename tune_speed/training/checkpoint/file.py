@@ -15,7 +15,7 @@ from typing import IO, Annotated
 from pydantic import Field, ValidationError
 
 from tune_speed.core.config import Config
-from tune_speed.core.renamed import RecordedRecipe
+from tune_speed.core.records import RecordedRecipe
 from tune_speed.core.text import counted
 
 FORMAT = 1
