@@ -1,5 +1,6 @@
 """The application of the command line: its commands, and how errors end."""
 
+import gc
 import os
 import sys
 from io import TextIOWrapper
@@ -24,7 +25,7 @@ from tune_speed.cli import (
     train,
     watch,
 )
-from tune_speed.cli.common import load_plugins_of_environment
+from tune_speed.cli.common import INTERRUPTED, load_plugins_of_environment
 from tune_speed.cli.common import note as tell
 from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.version import __version__
@@ -106,6 +107,10 @@ def main() -> None:
     except TuneSpeedError as error:
         tell(f"error: {error}")
         sys.exit(error.exit_code)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            gc.freeze()  # Ctrl-C is to answer at once: a last look for garbage takes seconds.
+        raise
 
 
 def _refuse_removed_folder() -> None:
