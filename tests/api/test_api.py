@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -452,7 +453,8 @@ def test_errors_of_commands_speak_of_their_options() -> None:
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ("Begin another with --set study=NAME.", 'another with set={"study": NAME}.'),
+        ("Begin another with --set study=NAME.", "Begin another with study=NAME."),
+        ("--resume (and --trials for more)", "resume=True (and trials= for more)"),
         ("Go on with --resume, or", "Go on with resume=True, or"),
         ("Try --set search.resources.cpu=1.5.", 'Try set={"search.resources.cpu": 1.5}.'),
         ("try `--set optimizer=sgd` before it", 'try `set={"optimizer": "sgd"}` before it'),
@@ -468,6 +470,20 @@ def test_options_in_messages_become_keywords(said: str, shown: str) -> None:
     with pytest.raises(ServiceError) as caught:
         fails()
     assert shown in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ServiceError, KeyboardInterrupt])
+def test_what_ends_a_call_names_no_lines_of_ours(kind: type[BaseException]) -> None:
+    def below(depth: int) -> None:
+        if depth == 0:
+            raise kind("said") from RuntimeError("inner")
+        below(depth - 1)
+
+    with pytest.raises(kind) as caught:
+        in_python(below)(20)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "in below" not in shown and "inner" not in shown
+    assert len(shown.splitlines()) < 10
 
 
 def test_study_that_mlflow_does_not_have_cannot_be_certified(

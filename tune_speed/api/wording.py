@@ -1,6 +1,7 @@
 """Messages of calls from Python: options of commands become keywords."""
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -10,11 +11,13 @@ from tune_speed.core.errors import ConfigError, TuneSpeedError
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+_log = logging.getLogger(__name__)
 # Whole commands stay as they are: they are for a shell.
 _OPTION = re.compile(
     r"(?P<command>`[^`]*tune-speed [^`]*`)"
     r"|--set (?P<path>[A-Za-z_][\w.]*)=(?P<value>[\w+-]+(?:\.\w+)*)"
     r"|--(?P<flag>resume|from-mlflow|download|again)\b"
+    r"|--(?P<value_of>trials|address)\b"
 )
 
 
@@ -25,11 +28,15 @@ def in_python(call: Callable[Parameters, Result]) -> Callable[Parameters, Result
     def called(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
             return call(*args, **options)
-        except TuneSpeedError as error:
+        except (TuneSpeedError, KeyboardInterrupt) as error:
             # Commands bring a `Progress` of their own.
-            if not hasattr(options.get("progress"), "line"):
+            if hasattr(options.get("progress"), "line"):
+                raise
+            _log.debug("a call ended", exc_info=True)
+            if isinstance(error, TuneSpeedError):
                 error.args = (_with_keywords(error, options),)
-            raise
+            # The message says it all: below it would come forty lines about our own code.
+            raise error.with_traceback(None) from None
 
     return called
 
@@ -50,7 +57,9 @@ def _keyword(option: re.Match[str]) -> str:
         return f"{option['flag'].replace('-', '_')}=True"
     if option["command"]:
         return option["command"]
-    value = option["value"]
+    if option["value_of"]:
+        return f"{option['value_of']}="
+    path, value = option["path"], option["value"]
     if not re.fullmatch(r"[-+\d.e]+|[A-Z]+", value):
         value = f'"{value}"'
-    return f'set={{"{option["path"]}": {value}}}'
+    return f"study={value}" if path == "study" else f'set={{"{path}": {value}}}'

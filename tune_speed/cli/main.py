@@ -1,5 +1,6 @@
 """The application of the command line: its commands, and how errors end."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from tune_speed.cli import (
     train,
     watch,
 )
-from tune_speed.cli.common import load_plugins_of_environment
+from tune_speed.cli.common import INTERRUPTED, load_plugins_of_environment
 from tune_speed.cli.common import note as tell
 from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.renamed import LEFT_MUST, LEFT_OPTIONS
@@ -110,6 +111,10 @@ def main() -> None:
     except TuneSpeedError as error:
         tell(f"error: {error}")
         sys.exit(error.exit_code)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            gc.freeze()  # Ctrl-C is to answer at once: a last look for garbage takes seconds.
+        raise
 
 
 def _refuse_left_options(arguments: Sequence[str]) -> None:

@@ -148,6 +148,16 @@ def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
+def ends_as_ctrl_c() -> Iterator[None]:
+    """Makes SIGTERM, and the end of the terminal, what Ctrl-C is, where each ends the process."""
+    with handlers_kept(signal.SIGTERM, signal.SIGHUP) as before:
+        for number, handler in before.items():
+            if handler is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
+        yield
+
+
+@contextmanager
 def handlers_kept(*numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
     """Puts back what these signals do now as the block ends; yields it, by signal.
 

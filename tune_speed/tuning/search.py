@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -28,7 +27,9 @@ from tune_speed.study.range_ends import at_ends
 from tune_speed.study.settings import SearchConfig
 from tune_speed.study.validation import most_devices
 from tune_speed.tracking.reader.step_times import find_step_times
-from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.deadline import begun
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_store, refuse_deleted
 from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.tracking.writer.tracker import DELIVERY_S, Tracker, Undelivered
@@ -41,6 +42,7 @@ from tune_speed.tuning.driver import control, steering
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.requests import Answer
+from tune_speed.tuning.ray.health import RAY_SETTINGS, Head
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import describe, name_of, read_new
 
@@ -286,26 +288,34 @@ def _services(
     uri: str, address: str | None, study: StudyFile, *, pin: str | None
 ) -> "Iterator[tuple[Any, Nodes]]":
     """Opens the MLflow store and joins or starts Ray, both at once; yields client and nodes."""
-    # Ray reads both variables on import. Its processes have 30 s to start by default, which is too
-    # little on a busy machine.
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+    os.environ.update(RAY_SETTINGS | os.environ)  # Ray reads some as it is imported.
     if address is not None:
         agree_on_token(address)
-    from tune_speed.tuning.ray import cluster
-    from tune_speed.tuning.ray.nodes import Nodes
-
     seen = studies_folder() / study.name / "ledger.jsonl"
     resources, is_local = study.search.resources, address is None
     with ExitStack() as stack:
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            store = pool.submit(open_store, uri)
-            # Imports of the first proposal, while Ray's own processes start.
-            policies = pool.submit(importlib.import_module, "tune_speed.tuning.policies")
-            devices = most_devices(study.space) if study.loop is None else 1
-            stack.enter_context(cluster.connected(address, resources=resources, devices=devices))
-        client, _ = store.result(), policies.result()
+        if is_local:
+            stack.callback(Head().end)  # It starts while Ray is imported here.
+        from tune_speed.tuning.ray import cluster
+        from tune_speed.tuning.ray.nodes import Nodes
+
+        store = begun(partial(_store_of, study.name, uri))
+        # Imports of the first proposal, while Ray's own processes start.
+        policies = begun(partial(importlib.import_module, "tune_speed.tuning.policies"))
+        devices = most_devices(study.space) if study.loop is None else 1
+        if is_local:
+            store()  # Where this refuses, Ray is not waited for.
+        stack.enter_context(cluster.connected(address, resources=resources, devices=devices))
+        client, _ = store(), policies()
         with Nodes(resources, pin=pin, is_local=is_local, study=seen) as nodes:
             yield client, nodes
+
+
+def _store_of(study: str, uri: str) -> Any:
+    client = open_store(uri)
+    with errors_of(uri):
+        refuse_deleted(client.get_experiment_by_name(study), uri)
+    return client
 
 
 def _track_steering(tracker: Tracker, controller: SearchController) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.server.address import address_of, is_loopback, listen
+from tune_speed.reporting.server.run import TOKEN_VARIABLE, serve
 
 
 def test_port_zero_is_any_that_is_free_and_the_address_has_it() -> None:
@@ -34,3 +35,10 @@ def test_all_networks_are_no_loopback_and_the_address_has_the_token() -> None:
         address = address_of(listener, token="a b&c")
         assert address.startswith(f"http://{socket.gethostname()}:")
         assert address.endswith("/?token=a%20b%26c")
+
+
+@pytest.mark.parametrize("token", ["ключ", "a\nb"])
+def test_token_that_no_header_holds_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    with pytest.raises(ConfigError, match="ASCII"):
+        serve("sqlite:///none", host="::1", port=0, recipe_yaml=lambda *_: "", announce=print)

@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
-from tune_speed.tracking import open_store
+from tune_speed.tracking import open_store, schema
+from tune_speed.tracking.reader.queries import experiments_of
 from tune_speed.tracking.store import store
 
 
@@ -182,6 +183,14 @@ def test_a_deleted_experiment_says_how_to_bring_it_back(client: Any) -> None:
     client.delete_experiment(experiment)
     with pytest.raises(ServiceError, match=f"restore --experiment-id {experiment}"):
         store.open_experiment(client, "gone", tags={})
+
+
+def test_a_reader_says_it_too_where_no_other_study_is_left(client: Any) -> None:
+    experiment = store.open_experiment(client, "gone", tags={schema.KIND: schema.STUDY_KIND})
+    client.delete_experiment(experiment)
+    for study in ("gone", None):
+        with pytest.raises(ServiceError, match=f"restore --experiment-id {experiment}"):
+            experiments_of(client, client.tracking_uri, study)
 
 
 def test_mlflow_is_silenced_unless_the_user_says_otherwise(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tuning.ray import health
+from tune_speed.tuning.ray import compat, health
 
 SOON_S = 60.0
 
@@ -73,15 +73,12 @@ def test_search_that_does_not_heed_ctrl_c_ends_with_its_process(
 
 
 class Node:
-    """A local cluster's own processes."""
+    """A cluster's own processes."""
 
     gcs_address = "[fe80::1]:6379"
 
-    def __init__(self, *dead: tuple[str, int], head: bool = True) -> None:
-        self._dead, self._head = dead, head
-
-    def is_head(self) -> bool:
-        return self._head
+    def __init__(self, *dead: tuple[str, int]) -> None:
+        self._dead = dead
 
     def dead_processes(self) -> list[tuple[str, Any]]:
         return [(name, SimpleNamespace(returncode=code)) for name, code in self._dead]
@@ -98,11 +95,9 @@ class Node:
     ],
 )
 def test_local_cluster_is_dead_without_a_process_that_it_needs(
-    monkeypatch: pytest.MonkeyPatch, dead: list[tuple[str, int]], cause: str | None
+    dead: list[tuple[str, int]], cause: str | None
 ) -> None:
-    monkeypatch.setattr(health, "is_client", lambda: False)
-    monkeypatch.setattr(health, "own_node", lambda: Node(*dead))
-    found = health._death_check()()
+    found = health._cause_of(Node(*dead))
     assert (found is None) == (cause is None)
     assert cause is None or re.search(cause, str(found))
 
@@ -110,11 +105,11 @@ def test_local_cluster_is_dead_without_a_process_that_it_needs(
 def test_joined_cluster_is_watched_by_its_heads_address_and_a_clients_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "is_client", lambda: False)
-    monkeypatch.setattr(health, "own_node", lambda: Node(("raylet", 1), head=False))
+    monkeypatch.setattr(compat, "is_client", lambda: False)
+    monkeypatch.setattr(compat, "own_node", lambda: Node(("raylet", 1)))
     check = health._death_check()
     assert check.__self__._place == ("fe80::1", 6379)  # type: ignore[attr-defined]
     for is_client, node in ((True, Node(("raylet", 1))), (False, None)):
-        monkeypatch.setattr(health, "is_client", lambda is_client=is_client: is_client)
-        monkeypatch.setattr(health, "own_node", lambda node=node: node)
+        monkeypatch.setattr(compat, "is_client", lambda is_client=is_client: is_client)
+        monkeypatch.setattr(compat, "own_node", lambda node=node: node)
         assert health._death_check()() is None

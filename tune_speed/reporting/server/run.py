@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.server.address import address_of, is_loopback, listen
 from tune_speed.reporting.server.app import MOST_STREAMS, LivePages
@@ -48,9 +49,14 @@ def serve(
     Raises: ConfigError if the host or the port is not to be had; ServiceError or StorageError if
         the store does not answer or does not exist; KeyboardInterrupt on Ctrl-C.
     """
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token and not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            f"${TOKEN_VARIABLE} must hold printable ASCII characters, as HTTP's headers do, but got"
+            " others. Leave it unset for a new token."
+        )
     with listen(host, port) as listener:
         list_studies(uri)
-        token = os.environ.get(TOKEN_VARIABLE)
         if not token:
             token = None if is_loopback(listener) else secrets.token_urlsafe(24)
         # Importing MLflow takes two seconds, which the first viewer would wait.

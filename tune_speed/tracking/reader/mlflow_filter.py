@@ -63,9 +63,9 @@ def runs_with(
         yield from _all_pages(search, tags, also=also, page_size=page_size)
 
 
-def experiments_with(client: "MlflowClient", tags: Mapping[str, str]) -> Iterator[Any]:
-    """Yields the experiments that have `tags`, page by page."""
-    return _all_pages(client.search_experiments, tags)
+def experiments_with(client: "MlflowClient", tags: Mapping[str, str], **view: int) -> Iterator[Any]:
+    """Yields the experiments that have `tags`, page by page; `view_type`: deleted ones, too."""
+    return _all_pages(partial(client.search_experiments, **view), tags)
 
 
 def _all_pages(

@@ -26,7 +26,7 @@ from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, run
 from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.search_summary import NUM_TRIALS
 from tune_speed.tracking.store.errors import errors_of
-from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.store import open_store, refuse_deleted
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
 
 if TYPE_CHECKING:
@@ -193,10 +193,15 @@ def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[
     """Returns the ids of the study's experiment, or of all studies."""
     if study is not None:
         found = client.get_experiment_by_name(study)
-        if found is not None and found.lifecycle_stage == "active":
+        refuse_deleted(found, uri)
+        if found is not None:
             return [found.experiment_id]
     names = {e.name: e.experiment_id for e in experiments_with(client, _ANY_STUDY)}
     if not names:
+        from mlflow.entities import ViewType
+
+        for deleted in experiments_with(client, _ANY_STUDY, view_type=ViewType.DELETED_ONLY):
+            refuse_deleted(deleted, uri)
         raise ServiceError(
             f"there is no study in {strip_secrets(uri)} yet. Run `tune-speed search"
             " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."

@@ -12,6 +12,11 @@ def within(timeout_s: float, function: Callable[[], Result]) -> Result:
 
     Raises: TimeoutError if it takes longer than `timeout_s`. It then continues in a daemon thread.
     """
+    return begun(function)(timeout_s)
+
+
+def begun(function: Callable[[], Result]) -> Callable[..., Result]:
+    """Begins a call; returns what waits for its end, so many seconds if it is given a number."""
     # A thread, as nothing can stop a name look-up or a connection attempt from outside.
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -24,9 +29,13 @@ def within(timeout_s: float, function: Callable[[], Result]) -> Result:
 
     thread = threading.Thread(target=call, name="tune_speed-bounded-call", daemon=True)
     thread.start()
-    thread.join(timeout_s)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeoutError(f"no answer within {timeout_s:g} s")
-    return results[0]
+
+    def wait(timeout_s: float | None = None) -> Result:
+        thread.join(timeout_s)
+        if errors:
+            raise errors[0]
+        if not results:
+            raise TimeoutError(f"no answer within {timeout_s:g} s")
+        return results[0]
+
+    return wait

@@ -91,16 +91,21 @@ def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str])
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             found = client.get_experiment_by_name(study)
-        if found.lifecycle_stage != "active":
-            raise ServiceError(
-                f"the MLflow experiment {study!r} is deleted: it lies in the trash of"
-                f" {strip_secrets(uri)}. Bring it back with `mlflow experiments restore"
-                f" --experiment-id {found.experiment_id}`, or give the study another name."
-            )
+        refuse_deleted(found, uri)
         for key, value in tags.items():
             if found.tags.get(key) != value:
                 client.set_experiment_tag(found.experiment_id, key, value)
     return str(found.experiment_id)
+
+
+def refuse_deleted(experiment: Any, uri: str) -> None:
+    """Raises a ServiceError if the experiment, None if there is none, was deleted."""
+    if experiment is not None and experiment.lifecycle_stage != "active":
+        raise ServiceError(
+            f"the MLflow experiment {experiment.name!r} is deleted: it lies in the trash of"
+            f" {strip_secrets(uri)}. Bring it back with `mlflow experiments restore"
+            f" --experiment-id {experiment.experiment_id}`, or give the study another name."
+        )
 
 
 def artifact_root(uri: str, study: str) -> str | None:

@@ -1,9 +1,10 @@
 """Joins a Ray cluster or starts a local one, and checks its resources."""
 
+import atexit
 import logging
 import os
-import signal
 import socket
+import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,19 +13,20 @@ from pathlib import Path
 import ray
 
 from tune_speed.core.errors import ConfigError, ServiceError, TuneSpeedError
-from tune_speed.runtime.process import handlers_kept
+from tune_speed.runtime.process import ends_as_ctrl_c
 from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.tracking.store.deadline import within
 from tune_speed.tuning.ray.compat import (
-    end_failed_start,
     mute_daemons,
     on_loopback,
     patient,
-    with_known_ports,
-    without_bystanders,
+    send_token,
+    without_sigterm,
 )
+from tune_speed.tuning.ray.health import END_S, RAY_SETTINGS, START_LIMIT_S, Head
 from tune_speed.tuning.ray.node_query import alive_nodes
-from tune_speed.tuning.ray.token import have_token, server_of
+from tune_speed.tuning.ray.token import server_of
 
 CONNECT_TIMEOUT_S = 8.0
 STARTS = 3
@@ -39,13 +41,11 @@ def connected(
 ) -> Iterator[None]:
     """Connects for the block, as `connect` does, and leaves the cluster after it."""
     remove_leftovers()
-    # Ray leaves a handler of its own, in a process that may be the caller's.
-    with handlers_kept(signal.SIGTERM):
-        connect(address, resources=resources, devices=devices)
-        try:
-            yield
-        finally:
-            disconnect()
+    connect(address, resources=resources, devices=devices)
+    try:
+        yield
+    finally:
+        disconnect()
 
 
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
@@ -60,23 +60,17 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     quiet_ray()
     if address is not None:
         _refuse_dead_address(address)
-    is_here = address is None or (server_of(address) or "").startswith(LOOPBACK)
     for left in reversed(range(STARTS if address is None else 1)):
         try:
-            with (
-                on_loopback() if is_here else nullcontext(),
-                without_bystanders(),
-                with_known_ports(),
-                patient(is_ours=address is None),
-            ):
-                _init(address)
+            if address is None:
+                _start()
+            else:
+                _join(address)
             break
         except Exception as error:  # Ray raises a bare one where a process of its own ends early.
             if not left or "ray.init twice" in str(error):
                 raise ServiceError(_no_ray(address, error)) from error
-            _log.info("Ray is started again", exc_info=error)
-            ray.shutdown()
-            end_failed_start()
+            _log.warning("Ray is started again, as it did not start: %s", error)
     for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
         there = max((node.resources.get(name, 0.0) for node in alive_nodes()), default=0.0)
         if each * devices > there:
@@ -100,24 +94,56 @@ def _too_small(name: str, each: float, *, devices: int, there: float, where: str
     )
 
 
-def _init(address: str | None) -> None:
-    if address is None:
-        have_token()
+def _start() -> None:
+    """Starts a local cluster, unless one starts already, and joins it."""
+    began_s, head = time.monotonic(), Head.own or Head()
+    with ends_as_ctrl_c():
+        try:
+            address = head.address()
+            send_token()
+            with head.watched():
+                _join(address)
+            _wait_for_worker(until_s=began_s + START_LIMIT_S)
+        except BaseException:
+            disconnect(within_s=1.0)
+            raise
+
+
+def _join(address: str) -> None:
+    is_ours = Head.own is not None
+    is_here = (server_of(address) or "").startswith(LOOPBACK)
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
-    ray.init(
-        address=address or "local",
-        include_dashboard=False if address is None else None,
-        log_to_driver=False,
-        logging_level=logging.CRITICAL,
-        runtime_env=None if address is None else package,
-        configure_logging=False,
-    )
+    with on_loopback() if is_here else nullcontext(), patient(), without_sigterm():
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            runtime_env=None if is_ours else package,
+            configure_logging=False,
+        )
 
 
-def disconnect() -> None:
-    """Leaves the cluster; a local one ends."""
-    ray.shutdown()
+def _wait_for_worker(*, until_s: float) -> None:
+    """Has processes start for what will run. Raises: ConnectionError if none of them comes."""
+    run = ray.remote(num_cpus=1)(lambda: None).remote
+    answers = [run() for _ in range(max(1, int(ray.cluster_resources().get("CPU", 0))))]
+    while not (first := ray.wait(answers, timeout=0.5)[0]):
+        if time.monotonic() > until_s:
+            raise ConnectionError(f"its workers need more than {START_LIMIT_S:g} s")
+    ray.get(first)  # Raises what Ray says of workers that do not start.
+
+
+def disconnect(*, within_s: float = END_S) -> None:
+    """Leaves the cluster; a local one ends. Nothing that hangs is waited for."""
+    try:
+        if ray.is_initialized():  # Without, it would import much.
+            within(within_s, ray.shutdown)
+    except TimeoutError:
+        atexit.unregister(ray.shutdown)
+    finally:
+        if Head.own is not None:
+            Head.own.end()
 
 
 def node_cpus(node_ids: Sequence[str] = ()) -> float:
@@ -128,22 +154,7 @@ def node_cpus(node_ids: Sequence[str] = ()) -> float:
 
 def quiet_ray() -> None:
     """Keeps Ray's console output and result files apart from ours; before `ray.init`."""
-    defaults = {
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-        "TUNE_MAX_PENDING_TRIALS_PG": "16",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # Ray's default is 15: any other process of the machine would go first, and trials are
-        # timed.
-        "RAY_worker_niceness": "0",
-        # Tune sets it for trials; here for all processes, see `compat.use_prestarted_workers`.
-        "PL_DISABLE_FORK": "1",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(RAY_SETTINGS | os.environ)
     for name in ("ray", "ray.tune"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     mute_daemons()

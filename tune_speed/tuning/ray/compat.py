@@ -4,7 +4,6 @@ Each function says what breaks without it. Look at all of them when Ray is upgra
 by Ray's deprecation policy.
 """
 
-import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -15,16 +14,16 @@ from typing import Any
 import psutil
 import ray
 from ray._private import ray_constants, services, utils, worker
+from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default
 from ray._private.node import Node
+
+from tune_speed.tuning.ray.health import START_LIMIT_S
 
 BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 """Starters of the autoscaler's monitor, the dashboard and the log monitor."""
 
 BYSTANDERS_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 """Without a dashboard its agent has none of them, and says so with -1."""
-
-START_LIMIT_S = 120.0
-"""In this time a local cluster's node must have registered."""
 
 
 @contextmanager
@@ -46,6 +45,11 @@ def on_loopback() -> AbstractContextManager[None]:
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
+def without_sigterm() -> AbstractContextManager[None]:
+    """Makes Ray leave alone what SIGTERM does in a process that may be the caller's."""
+    return _replaced(utils, set_sigterm_handler=lambda _: None)
+
+
 @contextmanager
 def without_bystanders() -> Iterator[None]:
     """Makes a local cluster start without dashboard, autoscaler and log monitor."""
@@ -57,8 +61,8 @@ def without_bystanders() -> Iterator[None]:
         yield
 
 
-def patient(*, is_ours: bool = True) -> AbstractContextManager[None]:
-    """Makes a local cluster wait `START_LIMIT_S` for its node instead of Ray's fixed 30 s.
+def patient() -> AbstractContextManager[None]:
+    """Makes Ray wait `START_LIMIT_S` for a node instead of its fixed 30 s.
 
     One of ours that has ended is not waited for.
     """
@@ -72,7 +76,8 @@ def patient(*, is_ours: bool = True) -> AbstractContextManager[None]:
             except RuntimeError as error:
                 if time.monotonic() >= deadline:
                     raise
-                if is_ours and "raylet" not in (each.name() for each in _daemons()):
+                own = ((each.name(), each.status()) for each in psutil.Process().children())
+                if ("raylet", psutil.STATUS_ZOMBIE) in own:
                     raise ConnectionError("Ray's node ended while it started") from error
             time.sleep(0.1)
 
@@ -96,26 +101,33 @@ def with_known_ports() -> AbstractContextManager[None]:
     return _replaced(Node, start_head_processes=start_head_processes)
 
 
-def end_failed_start() -> None:
-    """Ends what is left of a local cluster that did not start."""
-    # Ray itself ends its processes only with this one, and the next start would share the machine
-    # with them.
-    for daemon in _daemons():
-        with suppress(psutil.NoSuchProcess):
-            left = [*daemon.children(recursive=True), daemon]
-            for process in left:
-                process.kill()
-            psutil.wait_procs(left, timeout=10)
+class _HasStarted(Exception):
+    pass
 
 
-def _daemons() -> list[psutil.Process]:
-    found, core = [], f"{os.sep}ray{os.sep}core{os.sep}"
-    for child in psutil.Process().children():
-        # One that has ended, and that nobody has waited for, has no command line.
-        with suppress(psutil.Error):
-            if core in child.cmdline()[0]:
-                found.append(child)
-    return found
+def start_node() -> Node:
+    """Starts a local cluster's processes, which end with this one, and connects no driver."""
+
+    # What `ray.init` does before that is in no call of its own.
+    def connect(*_: Any, **__: Any) -> None:
+        raise _HasStarted
+
+    with (
+        on_loopback(),
+        without_bystanders(),
+        with_known_ports(),
+        patient(),
+        _replaced(worker, connect=connect),
+        suppress(_HasStarted),
+    ):
+        ray.init(address="local", include_dashboard=False, configure_logging=False)
+    return worker._global_node
+
+
+def send_token() -> None:
+    """Makes this process send its token to the cluster that `start_node` began for it."""
+    # Ray does so by itself where this process begins the cluster.
+    enable_token_auth_by_default()
 
 
 def mute_daemons() -> None:

@@ -68,10 +68,14 @@ def server_of(address: str) -> str | None:
         return None
     if address != "auto":
         return address.removeprefix("ray://")
-    folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
-    latest = folder / "ray" / "ray_current_cluster"
+    latest = ray_folder() / "ray_current_cluster"
     last = latest.read_text().strip() if latest.exists() else None
     return os.environ.get("RAY_ADDRESS") or last
+
+
+def ray_folder() -> Path:
+    """Returns where Ray keeps a folder for each cluster that this machine is in."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
 
 
 def _token() -> tuple[str | None, str]:
