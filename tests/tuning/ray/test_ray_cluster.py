@@ -176,7 +176,7 @@ def test_node_that_ended_while_it_started_is_not_waited_for(
     monkeypatch.setattr(services, "get_node", get_node)
     own = SimpleNamespace(children=lambda: [DEAD] if clock[0] >= 17 else [])
     monkeypatch.setattr(compat.psutil, "Process", lambda: own)
-    with compat.patient(), pytest.raises(ConnectionError, match="ended while it started"):
+    with compat.patient(120.0), pytest.raises(ConnectionError, match="ended while it started"):
         services.get_node("127.0.0.1:1", "node")
     assert clock[0] == pytest.approx(17, abs=0.2)
 
@@ -202,13 +202,13 @@ def test_node_that_registers_late_is_waited_for(
     monkeypatch.setattr(services, "get_node", get_node)
     own = SimpleNamespace(children=list)
     monkeypatch.setattr(compat.psutil, "Process", lambda: own)
-    with compat.patient():
+    with compat.patient(120.0):
         if is_found:
             assert services.get_node("127.0.0.1:1", "node") == "node"
         else:
             with pytest.raises(RuntimeError):
                 services.get_node("127.0.0.1:1", "node")
-    assert clock[0] == pytest.approx(min(registers_s, compat.START_LIMIT_S), abs=0.2)
+    assert clock[0] == pytest.approx(min(registers_s, 120.0), abs=0.2)
     assert services.get_node is get_node
 
 

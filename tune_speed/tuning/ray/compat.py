@@ -17,8 +17,6 @@ from ray._private import ray_constants, services, utils, worker
 from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default
 from ray._private.node import Node
 
-from tune_speed.tuning.ray.health import START_LIMIT_S
-
 BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 """Starters of the autoscaler's monitor, the dashboard and the log monitor."""
 
@@ -61,13 +59,13 @@ def without_bystanders() -> Iterator[None]:
         yield
 
 
-def patient() -> AbstractContextManager[None]:
-    """Makes Ray wait `START_LIMIT_S` for a node instead of its fixed 30 s.
+def patient(limit_s: float) -> AbstractContextManager[None]:
+    """Makes Ray wait `limit_s` for a node instead of its fixed 30 s.
 
     One of ours that has ended is not waited for.
     """
     # At a load of 14 on two cores, searches ended with "the current node timed out".
-    get_node, deadline = services.get_node, time.monotonic() + START_LIMIT_S
+    get_node, deadline = services.get_node, time.monotonic() + limit_s
 
     def wait_for_node(gcs_address: str, node_id: str) -> Any:
         while True:
@@ -105,8 +103,11 @@ class _HasStarted(Exception):
     pass
 
 
-def start_node() -> Node:
-    """Starts a local cluster's processes, which end with this one, and connects no driver."""
+def start_node(limit_s: float) -> Node:
+    """Starts a local cluster's processes, which end with this one, and connects no driver.
+
+    Ray waits `limit_s` for its node.
+    """
 
     # What `ray.init` does before that is in no call of its own.
     def connect(*_: Any, **__: Any) -> None:
@@ -116,7 +117,7 @@ def start_node() -> Node:
         on_loopback(),
         without_bystanders(),
         with_known_ports(),
-        patient(),
+        patient(limit_s),
         _replaced(worker, connect=connect),
         suppress(_HasStarted),
     ):

@@ -229,7 +229,7 @@ def keep(line_descriptor: int) -> None:
 
         # Where not even that thread runs, which ends this process.
         signal.alarm(int(START_LIMIT_S))
-        node = start_node()
+        node = start_node(START_LIMIT_S)
         signal.alarm(0)
         line.sendall(node.gcs_address.encode())
         while (cause := _cause_of(node)) is None:
