@@ -43,7 +43,7 @@ from tune_speed.tuning.driver import control, steering
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.requests import Answer
-from tune_speed.tuning.ray.health import RAY_SETTINGS, Head
+from tune_speed.tuning.ray.health import Head
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import describe, name_of, read_new
 
@@ -289,7 +289,9 @@ def _services(
     uri: str, address: str | None, study: StudyFile, *, pin: str | None
 ) -> "Iterator[tuple[Any, Nodes]]":
     """Opens the MLflow store and joins or starts Ray, both at once; yields client and nodes."""
-    os.environ.update(RAY_SETTINGS | os.environ)  # Ray reads some as it is imported.
+    # Ray reads both variables on import. Its processes have 30 s to start by default, which is too
+    # little on a busy machine.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     if address is not None:
         agree_on_token(address)
     seen = studies_folder() / study.name / "ledger.jsonl"

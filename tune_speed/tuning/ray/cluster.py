@@ -125,13 +125,12 @@ def _join(address: str) -> None:
 
 
 def _wait_for_worker(*, until_s: float) -> None:
-    """Has processes start for what will run. Raises: ConnectionError if none of them comes."""
-    run = ray.remote(num_cpus=1)(lambda: None).remote
-    answers = [run() for _ in range(max(1, int(ray.cluster_resources().get("CPU", 0))))]
-    while not (first := ray.wait(answers, timeout=0.5)[0]):
+    """Raises: ConnectionError if no process comes that could run a trial; Ray's error on why."""
+    answer = ray.remote(num_cpus=1)(lambda: None).remote()
+    while not ray.wait([answer], timeout=0.5)[0]:
         if time.monotonic() > until_s:
             raise ConnectionError(f"its workers need more than {START_LIMIT_S:g} s")
-    ray.get(first)  # Raises what Ray says of workers that do not start.
+    ray.get(answer)
 
 
 def disconnect(*, within_s: float = END_S) -> None:

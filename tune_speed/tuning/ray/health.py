@@ -43,8 +43,7 @@ RAY_SETTINGS = {
     "RAY_worker_niceness": "0",
     # Tune sets it for trials; here for all processes, see `compat.use_prestarted_workers`.
     "PL_DISABLE_FORK": "1",
-    # The defaults are 30 and 60 s: too little on a busy machine.
-    "RAY_raylet_start_wait_time_s": f"{START_LIMIT_S:.0f}",
+    # The default is 60 s: too little on a busy machine.
     "RAY_worker_register_timeout_seconds": f"{START_LIMIT_S:.0f}",
     # Ray would hold the driver in C++ until its first workers register: for ever, if one is late
     # (Ray's issue 40131). `cluster` waits for them instead.
@@ -65,11 +64,12 @@ KEEP = (
     "import sys; sys.path[:] = sys.argv[2:];"
     " from tune_speed.tuning.ray.health import keep; keep(int(sys.argv[1]))"
 )
-# For how long the driver may join a cluster, and go on with that after a signal [s]: it takes 0.2 s
-# at a load of 29 on two cores. It says when it does; C code writes the signals' numbers.
+# For how long the driver may join a cluster, and go on with that after a signal [s]. It takes 0.2 s
+# at a load of 29 on two cores, and Ray gives up a node that has died after 60. The driver says when
+# it does; C code writes the signals' numbers.
 JOINS, HAS_JOINED = 0xFE, 0xFF
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LIMITS_S = {JOINS: 60.0, HAS_JOINED: math.inf} | dict.fromkeys(STOPS, 1.0)
+LIMITS_S = {JOINS: 90.0, HAS_JOINED: math.inf} | dict.fromkeys(STOPS, 1.0)
 HANGS = "Ray does not start on this machine: this process hangs in it, and is ended"
 
 
