@@ -29,23 +29,15 @@ RECIPE = STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
 RECIPE = RECIPE.replace("{low: 1, high: 10}", "6")
 WAIT_S = 180.0
 
-ON_TWO_CPUS = """
-import functools, sys, ray
-ray.init = functools.partial(ray.init, num_cpus=2)
-from tune_speed.cli.main import main
-sys.exit(main())
-"""
-
 
 def search_on_two_cpus(folder: Path, *changes: str, **variables: str) -> subprocess.Popen[str]:
     """Starts a search on a local cluster that takes this machine to have two CPUs."""
     (folder / "tiny.yaml").write_text(STUDY)
-    (folder / "search.py").write_text(ON_TWO_CPUS)
     sets = [text for change in changes for text in ("--set", change)]
     return subprocess.Popen(
-        [sys.executable, "search.py", "search", "tiny.yaml", *sets],
+        [sys.executable, "-m", "tune_speed", "search", "tiny.yaml", *sets],
         cwd=folder,
-        env={**environment(folder), **variables},
+        env={**environment(folder), "RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,11 +2,14 @@
 
 import base64
 import json
+import os
 import shutil
 import ssl
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -176,7 +179,8 @@ def test_search_with_login_and_tls_works_and_leaks_nothing(
     (work / "tiny.yaml").write_text(f"{text}tracking: {{log_model: best}}\n")
     write(work)
     own = {**server.variables, "RAY_TMPDIR": str(ray_folder)}
-    search = run_inside("search", "tiny.yaml", "--plugin", "my_nets.py", folder=work, **own)
+    with links_to_logs(ray_folder, tmp_path / "logs"):
+        search = run_inside("search", "tiny.yaml", "--plugin", "my_nets.py", folder=work, **own)
     assert search.code in (0, 1) and "warning" not in search.err, search.err
     assert "is logged: models:/" in search.out + search.err
     check_curves(database, "tiny", finished(work))
@@ -198,8 +202,29 @@ def test_search_with_login_and_tls_works_and_leaks_nothing(
     assert "tiny/t000" in shown[0].out and server.uri in shown[1].out
     said = "".join([search.out, search.err, *(done.out + done.err for done in shown)])
     assert not [form for form in FORMS if form.decode() in said]
-    assert (work / "report.html").is_file() and any(ray_folder.rglob("*.out"))
-    assert leaks(work) + leaks(ray_folder) + leaks(server.log.parent) == []
+    assert (work / "report.html").is_file() and any((tmp_path / "logs").iterdir())
+    assert leaks(work) + leaks(tmp_path / "logs") + leaks(server.log.parent) == []
+
+
+@contextmanager
+def links_to_logs(ray_folder: Path, kept: Path) -> Iterator[None]:
+    """Keeps Ray's log files in another folder: a search removes them with their session."""
+    kept.mkdir()
+    has_ended = threading.Event()
+
+    def link() -> None:
+        while not has_ended.wait(0.1):
+            for file in ray_folder.glob("**/logs/*.*"):
+                with suppress(FileExistsError, FileNotFoundError):
+                    os.link(file, kept / file.name)
+
+    thread = threading.Thread(target=link)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 def leaks(folder: Path) -> list[Path]:
