@@ -272,7 +272,7 @@ def _follow(line: socket.socket, driver: int) -> None:
 
 def _heard(line: socket.socket) -> bytes:
     with suppress(ConnectionError):  # The other end is gone, and left something unread.
-        return line.recv(65536)
+        return os.read(line.fileno(), 65536)
     return b""
 
 
