@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from browsing import Visit
     from playwright.sync_api import Browser, BrowserContext
+    from texts import Texts
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).parent
@@ -26,6 +27,7 @@ settings.load_profile("tests")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", metavar="FILE", help="see tests/durations.py")
+    parser.addoption("--keep-texts", action="store_true", help="see tests/helpers/texts.py")
     parser.addoption("--record-lines", metavar="FOLDER", help="see tests/coverage_by_room.py")
 
 
@@ -68,6 +70,14 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def kept_text(request: pytest.FixtureRequest) -> "Texts":
+    """Holds a text that people read against `texts.yaml` of the test's room."""
+    from texts import Texts
+
+    return Texts(request)
 
 
 def pytest_runtest_setup() -> None:
