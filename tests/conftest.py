@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from browsing import Visit
+    from helpers.reporting.browser import Visit
+    from helpers.texts import Texts
     from playwright.sync_api import Browser, BrowserContext
-    from texts import Texts
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).parent
 _num_frozen = [0]
-sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
+sys.path.insert(0, str(TESTS))
 # How fast examples are drawn says how busy the machine is, not whether the code is right.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
@@ -32,13 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from durations_recorder import DurationsRecorder
+    from helpers.recorders import DurationsRecorder, LinesRecorder
 
     if path := config.getoption("--record-durations"):
         config.pluginmanager.register(DurationsRecorder(Path(path).absolute()))
     if folder := config.getoption("--record-lines"):
-        from lines_recorder import LinesRecorder
-
         config.pluginmanager.register(LinesRecorder(Path(folder).absolute()))
 
 
@@ -75,7 +73,7 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kept_text(request: pytest.FixtureRequest) -> "Texts":
     """Holds a text that people read against `texts.yaml` of the test's room."""
-    from texts import Texts
+    from helpers.texts import Texts
 
     return Texts(request)
 
@@ -118,7 +116,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     For commands that neither start Ray nor are about a process: what they print, and their code.
     """
-    from command import Done, exit_code
+    from helpers.command import Done, exit_code
 
     def call(*arguments: str, folder: Path) -> Done:
         monkeypatch.chdir(folder)
@@ -134,7 +132,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 @pytest.fixture(scope="session")
 def browser() -> "Iterator[Browser]":
     """A browser, started once."""
-    from browsing import chromium
+    from helpers.reporting.browser import chromium
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -147,7 +145,7 @@ def browser() -> "Iterator[Browser]":
 @pytest.fixture
 def visit(browser: "Browser") -> "Iterator[Callable[..., Visit]]":
     """Opens a page of its own in the browser."""
-    from browsing import DESKTOP, Visit
+    from helpers.reporting.browser import DESKTOP, Visit
 
     contexts: list[BrowserContext] = []
 

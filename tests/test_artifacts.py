@@ -14,8 +14,8 @@ import pytest
 import torch
 import yaml
 from artifacts.old_store import EXPECTED, HERE, LOOP, QUESTIONS, expected, known, plain, unpack
-from command import Done, finished, run, run_inside
-from golden import EVERYWHERE
+from helpers.command import Done, finished, run, run_inside
+from helpers.training.golden import EVERYWHERE
 
 import tune_speed
 from tune_speed.cli.function_file import function_of

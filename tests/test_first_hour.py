@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run_inside, start
+from helpers.command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run_inside, start
 
 from tune_speed import Results
 from tune_speed.core.records import NOT_CERTIFIED

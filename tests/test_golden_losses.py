@@ -4,7 +4,7 @@ import json
 import platform
 
 import pytest
-from golden import FILE, RECIPES, Losses, losses_as_everywhere
+from helpers.training.golden import FILE, RECIPES, Losses, losses_as_everywhere
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Done, environment, here, run, run_inside
-from image_files import write_photos
-from options import PROGRAMS, unknown_options
+from helpers.command import Done, environment, here, run, run_inside
+from helpers.data.files import write_photos
+from helpers.documents import PROGRAMS, unknown_options
 
 from tune_speed.components.plugins import registry
 from tune_speed.study.file import load_recipe, load_study

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import environment
-from wheels import build_wheel
+from helpers.command import build_wheel, environment
 
 pytestmark = pytest.mark.slow
 EASY = "workload.target.value=0.15 recipe.epochs.high=5 search.concurrent=1 search.trials=4"

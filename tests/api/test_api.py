@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from making import make_record
-from plugging import write
+from helpers.components.plugins import write
+from helpers.making import make_record
 from ray import cloudpickle
 
 import tune_speed

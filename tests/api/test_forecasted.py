@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 from rich.table import Table
 
 from tune_speed.api.forecasted import SHARES, Forecasted

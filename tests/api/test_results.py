@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from making import make_evaluation, make_record, make_run
-from stored import store_of
+from helpers.making import make_evaluation, make_record, make_run
+from helpers.tracking.stores import store_of
 
 from tune_speed.api.results import COLUMNS, Results
 from tune_speed.core.errors import ConfigError, ServiceError

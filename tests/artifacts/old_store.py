@@ -111,7 +111,7 @@ def main(folder: Path) -> None:
     for name, question in QUESTIONS.items():
         keep(name, answer(question, folder))
     sys.path.append(str(HERE.parent))
-    from golden import EVERYWHERE
+    from helpers.training.golden import EVERYWHERE
 
     keep("train", answer(("train", "best.yaml", "--json"), folder, **EVERYWHERE))
 

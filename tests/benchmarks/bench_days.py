@@ -31,14 +31,14 @@ from typing import NamedTuple
 import psutil
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "helpers"), str(TESTS / "faults"), str(TESTS / "cluster")]
+sys.path[:0] = [str(TESTS), str(TESTS / "faults"), str(TESTS / "cluster")]
 
 from bench_soak import study_of  # noqa: E402
-from command import finished  # noqa: E402
+from helpers.command import finished  # noqa: E402
+from helpers.tracking.stores import locked  # noqa: E402
 from soak_claims import check_records  # noqa: E402
 from soak_scenes import Place  # noqa: E402
 from soak_world import Process  # noqa: E402
-from stored import locked  # noqa: E402
 
 LOCKED_S, LEAST_S, MOST_S = 8.0, 600.0, 3.0
 """The others: of the whole search, and a trial more of it."""

@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parent)]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from browsing import DESKTOP, chromium  # noqa: E402
+from helpers.reporting.browser import DESKTOP, chromium  # noqa: E402
 from synthetic_store import fill  # noqa: E402
 
 STUDY, BAR_MS = "study-0000", 1000.0

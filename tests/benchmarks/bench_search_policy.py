@@ -33,9 +33,9 @@ import numpy as np
 import psutil
 from pydantic import TypeAdapter
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "helpers")]
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from plain_policies import FACTORIES  # noqa: E402
+from helpers.tuning.policies import FACTORIES  # noqa: E402
 
 from tune_speed.core.records import Status  # noqa: E402
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy  # noqa: E402

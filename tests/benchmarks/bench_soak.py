@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "helpers"), str(TESTS / "faults"), str(TESTS / "cluster")]
+sys.path[:0] = [str(TESTS), str(TESTS / "faults"), str(TESTS / "cluster")]
 
 from soak_claims import Claims, check_leaks, check_records, print_trials  # noqa: E402
 from soak_faults import KINDS, Soak  # noqa: E402

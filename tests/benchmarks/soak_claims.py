@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from command import ledger
 from faulty_runs import assert_unlocked
+from helpers.command import ledger
 from soak_faults import Sample, Soak
 
 Claims = dict[str, bool]

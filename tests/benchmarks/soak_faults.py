@@ -14,9 +14,10 @@ from random import Random
 from typing import NamedTuple, Self
 
 import psutil
-from command import finished, ledger
+from helpers.command import finished, ledger
+from helpers.tracking.servers import mlflow_server
+from helpers.tracking.stores import locked
 from ray_nodes import Cluster, RayNode
-from servers import mlflow_server
 from soak_world import (
     COMMANDS,
     DOCUMENTED,
@@ -28,7 +29,6 @@ from soak_world import (
     ShiftedClock,
     frozen,
 )
-from stored import locked
 
 NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S, FROZEN_S = 15.0, 10.0, 8.0, 8.0
 SEEN_WITHIN_S = 60.0

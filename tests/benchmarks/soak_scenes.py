@@ -22,8 +22,9 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from command import finished, ledger
-from processes import command_of
+from helpers.command import finished, ledger
+from helpers.processes import command_of
+from helpers.tracking.stores import locked
 from soak_claims import check_records
 from soak_world import (
     DOCUMENTED,
@@ -35,7 +36,6 @@ from soak_world import (
     ShiftedClock,
     frozen,
 )
-from stored import locked
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty"
 START_S = 240.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import yaml
-from command import TUNE_SPEED, environment
 from faulty_runs import MARK
-from processes import command_of, marked
+from helpers.command import TUNE_SPEED, environment
+from helpers.processes import command_of, marked
 
 DISK_MIB = 256
 LONGEST_S, LIMIT_S = 600.0, 120.0

@@ -2,7 +2,7 @@
 
 import pytest
 from benchmarks import bench_speedrun
-from training import CPU
+from helpers.training.tiny import CPU
 
 
 @pytest.mark.parametrize("batch_size", [128, 2000])

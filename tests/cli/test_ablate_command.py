@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablating import RECIPE, write_recipe
-from command import TINY_STUDY, Done, run_inside, start
-from stored import store_of
+from helpers.command import TINY_STUDY, Done, run_inside, start
+from helpers.experiments.ablations import RECIPE, write_recipe
+from helpers.tracking.stores import store_of
 
 from tune_speed import Results
 from tune_speed.core.errors import DataError

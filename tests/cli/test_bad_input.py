@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import ray
-from command import TINY_STUDY, Done, run_inside
-from making import make_record
-from stored import store_of
+from helpers.command import TINY_STUDY, Done, run_inside
+from helpers.making import make_record
+from helpers.tracking.stores import store_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from command import TINY_STUDY, TUNE_SPEED, Done, environment
+from helpers.command import TINY_STUDY, TUNE_SPEED, Done, environment
 
 from tune_speed.cli import checks, main, show
 from tune_speed.core.errors import ServiceError

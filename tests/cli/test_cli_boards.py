@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 
 from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from making import make_record, make_run
-from stored import store_of
+from helpers.making import make_record, make_run
+from helpers.tracking.stores import store_of
 
 from tune_speed.api.results import trials_frame, write_parquet
 from tune_speed.cli import main

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import TUNE_SPEED, Done, environment, run
+from helpers.command import TUNE_SPEED, Done, environment, run
 
 from tune_speed import __version__
 from tune_speed.cli import completion

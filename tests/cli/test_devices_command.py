@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from command import TINY_STUDY, Done, environment, finished, ledger, start
-from processes import command_of
+from helpers.command import TINY_STUDY, Done, environment, finished, ledger, start
+from helpers.processes import command_of
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.training.distributed.local import run_here

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablating import RECIPE
-from ablation_parts import ablated, make_arm_run
-from command import Done
-from making import make_record
-from profiles import make_profile
-from stored import store_of
+from helpers.command import Done
+from helpers.experiments.ablations import RECIPE, ablated, make_arm_run
+from helpers.experiments.profiles import make_profile
+from helpers.making import make_record
+from helpers.tracking.stores import store_of
 
 from tune_speed.api import calls
 from tune_speed.api.ablated import Ablated

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from command import Done, environment, run_inside
-from exported_scripts import scores_of
-from image_files import write_noise
-from making import make_record, make_run
-from stored import store_of
+from helpers.command import Done, environment, run_inside
+from helpers.data.files import write_noise
+from helpers.experiments.exports import scores_of
+from helpers.making import make_record, make_run
+from helpers.tracking.stores import store_of
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.study.file import load_recipe

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import run_inside
-from image_files import encode, write_photos
+from helpers.command import run_inside
+from helpers.data.files import encode, write_photos
 
 from tune_speed.api import first_study
 from tune_speed.study.file import load_study

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import run_inside
-from making import make_record
+from helpers.command import run_inside
+from helpers.making import make_record
 
 from tune_speed.core.event_log import EventLog
 from tune_speed.core.records import Status

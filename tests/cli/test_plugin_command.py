@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import Done
-from plugging import MY_NET, RECIPE, write
+from helpers.command import Done
+from helpers.components.plugins import MY_NET, RECIPE, write
 
 from tune_speed.components.plugins import registry
 from tune_speed.components.speedups.base import Shape

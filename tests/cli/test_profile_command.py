@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from ablating import RECIPE, write_recipe
-from command import Done, start
+from helpers.command import Done, start
+from helpers.experiments.ablations import RECIPE, write_recipe
 
 from tune_speed.cli import main
 from tune_speed.experiments.profiling.phases import PHASES

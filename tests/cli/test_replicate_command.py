@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Done
+from helpers.command import Done
 
 Call = Callable[..., Done]
 

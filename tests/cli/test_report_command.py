@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Done
-from making import make_record
+from helpers.command import Done
+from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.runtime.atomic_file import replace_text

@@ -19,10 +19,10 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, run_inside, start
+from helpers.command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, run_inside, start
+from helpers.processes import command_of
 from numpy.typing import NDArray
 from PIL import Image
-from processes import command_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from command import TUNE_SPEED, environment, start
-from page_views import ordinary
-from stored import store_of
+from helpers.command import TUNE_SPEED, environment, start
+from helpers.reporting.pages import ordinary
+from helpers.tracking.stores import store_of
 
 
 def first_line(process: "subprocess.Popen[str]") -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import start
-from making import make_evaluation, make_record, make_run
+from helpers.command import start
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, run_inside
+from helpers.command import TINY_STUDY, run_inside
 
 from tune_speed.tuning.driver.control import driving
 from tune_speed.tuning.driver.ledger import Ledger

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, start
+from helpers.command import TINY_STUDY, Done, start
 
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1").replace(
     "value: 0.8", "value: 0.3"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command import finished, run_inside
+from helpers.command import finished, run_inside
 
 pytestmark = pytest.mark.slow
 

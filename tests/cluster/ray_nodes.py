@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-from processes import marked
+from helpers.processes import marked
 
 START_S, STOP_S = 240.0, 20.0
 START_ATTEMPTS = 3

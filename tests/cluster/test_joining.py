@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from command import TINY_STUDY, TUNE_SPEED, Done, finished, mlflow_runs, run, run_inside
+from helpers.command import TINY_STUDY, TUNE_SPEED, Done, finished, mlflow_runs, run, run_inside
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_nodes import Cluster, listening
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import namespaces
 import psutil
 import pytest
-from command import TINY_STUDY, TUNE_SPEED, environment, finished, run
-from processes import marked
+from helpers.command import TINY_STUDY, TUNE_SPEED, environment, finished, run
+from helpers.processes import marked
 from ray_nodes import MARK, listening
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run
-from processes import command_of
+from helpers.command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run
+from helpers.processes import command_of
 from ray_nodes import Cluster, RayNode
 
 pytestmark = pytest.mark.slow

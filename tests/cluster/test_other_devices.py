@@ -5,7 +5,7 @@ from pathlib import Path
 
 import namespaces
 import pytest
-from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, run_inside
+from helpers.command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, run_inside
 from ray_nodes import Cluster, RayNode
 
 pytestmark = [

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.comparability import (
     Totals,

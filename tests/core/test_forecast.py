@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import WORKLOAD, make_evaluation, make_record, make_run
+from helpers.making import WORKLOAD, make_evaluation, make_record, make_run
 
 from tune_speed.core.comparability import target_of
 from tune_speed.core.forecast import CHECKED_RATIO, FINEST, LAW, LEAST_RUNS, Law, Outlook

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.prices import own_prices, prices_file

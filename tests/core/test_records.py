@@ -2,9 +2,9 @@ import json
 from typing import Any
 
 import pytest
+from helpers.making import make_evaluation, make_record, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_evaluation, make_record, make_run
 from pydantic import ValidationError
 
 from tune_speed.core.records import (

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record
-from stored import store_of
+from helpers.making import make_record
+from helpers.tracking.stores import store_of
 
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.config import did_you_mean

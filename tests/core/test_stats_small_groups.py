@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 from scipy.stats import t as student
 
 from tune_speed.core.records import Status

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
+from helpers.making import make_evaluation
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_evaluation
 from pydantic import ValidationError
 
 from tune_speed.core.records import Evaluation, Recommended

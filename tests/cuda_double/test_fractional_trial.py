@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from cuda_double.double import MIB, NAME, Driver, installed
+from helpers.training.tiny import Tiny, TinyNetwork
 from torch import Tensor, nn
-from training import Tiny, TinyNetwork
 
 from tune_speed.components.metrics.of_run import OF_RUN
 from tune_speed.components.models import MODELS

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Done, finished, ledger, mlflow_runs, run
 from cuda_double.double import NAME
+from helpers.command import Done, finished, ledger, mlflow_runs, run
 
 pytestmark = pytest.mark.slow
 

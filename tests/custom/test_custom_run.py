@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from own_runs import Hand, make_own_spec, make_run, make_task
+from helpers.custom.runs import Hand, make_own_spec, make_run, make_task
 
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from own_runs import make_own_spec, make_task
+from helpers.custom.runs import make_own_spec, make_task
 
 from tune_speed.core.records import CLOCKED, Status, Timing, TrialRecord
 from tune_speed.core.targets import Target

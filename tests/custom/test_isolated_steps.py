@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from own_runs import Hand, make_own_spec, make_task
+from helpers.custom.runs import Hand, make_own_spec, make_task
 
 from tune_speed.core.records import Status
 from tune_speed.custom.isolated_steps import AGAIN_S, FIRST_STEPS, IsolatedSteps

@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from adapted import Hand, run_on
+from helpers.custom.runs import Hand, run_on
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -35,7 +35,7 @@ class Rows(Dataset[torch.Tensor]):
         return BATCHES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self.hand.wind(self.seconds)
+        self.hand.passes(self.seconds)
         return torch.ones(2)
 
 
@@ -49,7 +49,7 @@ class SlowToStart(Sampler[int]):
         return BATCHES
 
     def __iter__(self) -> Iterator[int]:
-        self.hand.wind(START_S)
+        self.hand.passes(START_S)
         return iter(range(BATCHES))
 
 
@@ -60,14 +60,14 @@ class Module(pl.LightningModule):
         super().__init__()
         self.hand, self.accuracies, self.validations = hand, accuracies, 0
         self.layer = torch.nn.Linear(2, 1)
-        hand.wind(SETUP_S)
+        hand.passes(SETUP_S)
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        self.hand.wind(STEP_S)
+        self.hand.passes(STEP_S)
         return self.layer(batch).sum()
 
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-        self.hand.wind(VALIDATE_S)
+        self.hand.passes(VALIDATE_S)
 
     def on_validation_epoch_end(self) -> None:
         if not self.trainer.sanity_checking:
@@ -75,10 +75,10 @@ class Module(pl.LightningModule):
             self.validations += 1
 
     def on_validation_end(self) -> None:
-        self.hand.wind(VALIDATE_S)
+        self.hand.passes(VALIDATE_S)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.hand.wind(SAVE_S)
+        self.hand.passes(SAVE_S)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -109,7 +109,7 @@ def fit(trainer: pl.Trainer, hand: Hand, accuracies: tuple[float, ...] = (0.5, 0
 
 @pytest.fixture
 def hand() -> Hand:
-    return Hand()
+    return Hand(0.0)
 
 
 def test_clock_counts_loading_and_steps_but_no_validation_nor_sanity_check(
@@ -253,7 +253,7 @@ def test_error_in_the_module_stops_the_clock_and_frees_the_trainer(
             loader = DataLoader(Rows(hand, seconds=LOAD_S))
             trainer.fit(Broken(hand, [0.5]), loader, loader)
         before_s = run.train_s
-        hand.wind(50.0)
+        hand.passes(50.0)
         assert run.train_s == before_s
     assert "save_checkpoint" not in vars(trainer)
     assert "run" not in vars(trainer.fit_loop.epoch_loop.val_loop)

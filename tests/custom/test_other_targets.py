@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import store_of
-from targets import loss_record, own_record, part_of, top5_record
+from helpers.custom.targets import loss_record, own_record, part_of, top5_record
+from helpers.tracking.stores import store_of
 
 from tune_speed.api.results import Results
 from tune_speed.core.comparability import best_metric, fastest, final_metric

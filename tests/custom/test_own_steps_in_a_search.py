@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from making import make_run
-from own_runs import make_task
+from helpers.custom.runs import make_task
+from helpers.making import make_run
 
 from tune_speed.core.records import Recommended, Status, StepTime, Timing, TrialRecord
 from tune_speed.study.file import load_study

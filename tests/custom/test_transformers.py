@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapted import Hand, run_on
+from helpers.custom.runs import Hand, run_on
 from torch.utils.data import Dataset
 from transformers import (
     PretrainedConfig,
@@ -40,7 +40,7 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         return BATCHES
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        self.hand.wind(self.seconds)
+        self.hand.passes(self.seconds)
         return {"x": torch.ones(2), "labels": torch.tensor(1.0)}
 
 
@@ -52,16 +52,16 @@ class Model(PreTrainedModel):
     def __init__(self, hand: Hand) -> None:
         super().__init__(PretrainedConfig())
         self.hand, self.layer = hand, torch.nn.Linear(2, 1)
-        hand.wind(SETUP_S)
+        hand.passes(SETUP_S)
         self.post_init()
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        self.hand.wind(STEP_S if self.training else VALIDATE_S)
+        self.hand.passes(STEP_S if self.training else VALIDATE_S)
         logits = self.layer(x).squeeze(1)
         return {"loss": ((logits - labels) ** 2).mean(), "logits": logits}
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        self.hand.wind(SAVE_S)
+        self.hand.passes(SAVE_S)
         super().save_pretrained(*args, **kwargs)
 
 
@@ -110,13 +110,13 @@ def trainer_of(
 
 @pytest.fixture
 def hand() -> Hand:
-    return Hand()
+    return Hand(0.0)
 
 
 def test_clock_counts_loading_and_steps_but_no_evaluation(hand: Hand, tmp_path: Path) -> None:
     with run_on(hand) as run:
         trainer_of(run, hand, tmp_path).train()
-        hand.wind(50.0)
+        hand.passes(50.0)
         assert run.train_s == 2 * EPOCH_S
     assert [each.train_s for each in run.evaluations] == [EPOCH_S, 2 * EPOCH_S]
     assert [each.accuracy for each in run.evaluations] == [0.5, 0.6]

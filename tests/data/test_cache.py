@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_files import encode, write_parquet
+from helpers.data.files import encode, write_parquet
 
 from tune_speed.core.errors import DataError, StorageError
 from tune_speed.data import cache

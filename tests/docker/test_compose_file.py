@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from compose_file import COMPOSE, CUDA, DOCKER, read_compose
-from options import unknown_options
+from helpers.documents import unknown_options
 
 TOGETHER = {"cpu": read_compose(COMPOSE), "cuda": read_compose(COMPOSE, CUDA)}
 SERVICES = [(which, name) for which, compose in TOGETHER.items() for name in compose["services"]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from compose_file import COMPOSE, DOCKER, ROOT, read_compose
-from options import PROGRAMS, unknown_options
+from helpers.documents import PROGRAMS, unknown_options
 
 README = (DOCKER / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from compose_file import COMPOSE as COMPOSE_FILE
 from compose_file import DOCKER, read_compose
-from options import unknown_options
+from helpers.documents import unknown_options
 
 MANIFEST = [*yaml.safe_load_all((DOCKER / "kuberay.yaml").read_text())]
 SEARCH = yaml.safe_load((DOCKER / "kuberay-search.yaml").read_text())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Done, finished, run_inside
+from helpers.command import Done, finished, run_inside
 
 from tune_speed.components.plugins import registry
 from tune_speed.testing import contract_tests

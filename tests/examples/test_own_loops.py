@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from adapted import CountedRun, run_on
-from command import finished, here
+from helpers.command import finished, here
+from helpers.custom.runs import CountedRun, run_on
 
 import tune_speed
 from tune_speed.api.inputs import overrides_of, own_study_from

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord

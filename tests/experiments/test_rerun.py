@@ -1,5 +1,5 @@
 import pytest
-from making import WORKLOAD, make_record, make_run
+from helpers.making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
 from tune_speed.experiments.margin import Slope

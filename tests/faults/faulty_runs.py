@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from command import TUNE_SPEED, environment, exit_code, finished, here, mlflow_runs
-from processes import command_of, marked
+from helpers.command import TUNE_SPEED, environment, exit_code, finished, here, mlflow_runs
+from helpers.processes import command_of, marked
 
 from tune_speed.components.models import MODELS
 from tune_speed.tuning import precheck

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, finished, ledger
 from faulty_runs import (
     assert_each_once,
     assert_unlocked,
@@ -13,6 +12,7 @@ from faulty_runs import (
     searching,
     write_study,
 )
+from helpers.command import TINY_STUDY, Done, finished, ledger
 from small_disk import can_mount, fill, make_room, mounted
 
 pytestmark = [

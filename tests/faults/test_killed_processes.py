@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from command import finished, ledger
 from faulty_runs import (
     Search,
     assert_each_once,
@@ -20,6 +19,7 @@ from faulty_runs import (
     searching,
     write_study,
 )
+from helpers.command import finished, ledger
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 import pytest
-from command import finished
 from faulty_runs import (
     Search,
     assert_each_once,
@@ -25,6 +24,7 @@ from faulty_runs import (
     searching,
     write_study,
 )
+from helpers.command import finished
 from jumping_clock import JumpingClock
 
 pytestmark = pytest.mark.slow

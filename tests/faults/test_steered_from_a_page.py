@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import DESKTOP, PHONE, Visit
-from command import finished, ledger, start
 from faulty_runs import limits, searching, write_study
+from helpers.command import finished, ledger, start
+from helpers.reporting.browser import DESKTOP, PHONE, Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import finished, ledger, run_inside
 from faulty_runs import Search, assert_each_once, limits, searching, write_study
+from helpers.command import finished, ledger, run_inside
 
 import tune_speed
 from tune_speed.core.errors import ConfigError, ServiceError

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, finished
 from faulty_runs import Search, assert_unlocked, limits, one_each, searching, write_study
-from kept import check_curves, runs_of_trials
-from servers import Postgresql, postgresql, why_no_postgresql
+from helpers.command import TINY_STUDY, Done, finished
+from helpers.tracking.servers import Postgresql, postgresql, why_no_postgresql
+from helpers.tracking.stores import check_curves, runs_of_trials
 
 from tune_speed.tracking import open_store
 from tune_speed.tracking.writer.runs import StudyRuns

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from command import TINY_STUDY
-from making import make_record
+from helpers.command import TINY_STUDY
+from helpers.making import make_record
 
 from tune_speed.core.comparability import board_key, totals_of
 from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError

@@ -25,9 +25,9 @@ from fuzz_targets import (
     saved_state,
     whole_checkpoint,
 )
+from helpers.making import make_record, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_record, make_run
 
 from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.records import Status, TrialRecord

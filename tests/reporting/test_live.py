@@ -3,7 +3,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 from rich.console import Console
 from rich.text import Text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from gpu_machine import UUID
+from helpers.runtime.gpus import UUID
 
 from tune_speed.runtime import cuda_context
 

@@ -13,9 +13,8 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from recorded_runs import RECORDED
-from techniques_net import SETTINGS, TECHNIQUES, Everything, changes
-from training import CPU, make_images, make_recipe, make_splits, make_workload, to_end
+from helpers.components.techniques import RECORDED, SETTINGS, TECHNIQUES, Everything, changes
+from helpers.training.tiny import CPU, make_images, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS

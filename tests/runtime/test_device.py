@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from training import CPU
+from helpers.training.tiny import CPU
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.device import (

@@ -7,8 +7,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from gpu_machine import H200, UUID, fake_nvidia_smi
-from training import CPU
+from helpers.runtime.gpus import H200, UUID, fake_nvidia_smi
+from helpers.training.tiny import CPU
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime import device, hardware

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_machine import H200, UUID, fake_nvidia_smi
-from nvml_double import MISMATCH, NO_DRIVER, put_driver
-from training import CPU, make_recipe, make_splits
+from helpers.runtime.gpus import H200, MISMATCH, NO_DRIVER, UUID, fake_nvidia_smi, put_driver
+from helpers.training.tiny import CPU, make_recipe, make_splits
 
 from tune_speed.cli.checks import CHECKS
 from tune_speed.components.models.resnet import ResNet20

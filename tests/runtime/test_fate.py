@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from processes import is_alive
+from helpers.processes import is_alive
 
 CHILD = "{call}\nprint('ready', flush=True)\nimport time; time.sleep(600)"
 PARENT = """

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from gpu_machine import H200, UUID, fake_nvidia_smi
-from nvml_double import FAILURES, NOT_FOUND, put_driver
-from training import CPU
+from helpers.runtime.gpus import FAILURES, H200, NOT_FOUND, UUID, fake_nvidia_smi, put_driver
+from helpers.training.tiny import CPU
 
 from tune_speed.experiments.certification.certificate import was_throttled
 from tune_speed.runtime.cpu_name import cpu_model

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from training import CPU
+from helpers.training.tiny import CPU
 
 from tune_speed.runtime.device import STEPS_AHEAD, pacer
 

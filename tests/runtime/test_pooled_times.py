@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Clocks, RunResult, StepTime, Timing, TrialRecord
 from tune_speed.runtime.pooled_times import pooled, power_of_run, reclocked, with_window

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
 

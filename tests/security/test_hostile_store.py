@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.tracking.stores import store_of
 from hostile import EVIL, FILE, hostile_record, is_quiet
-from stored import store_of
 from typer.testing import CliRunner
 
 from tune_speed.cli.main import app

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.runtime.cotenants import Tenancy

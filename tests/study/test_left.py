@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Done
+from helpers.command import Done
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.renamed import LEFT, LEFT_MUST, LEFT_OPTIONS, Left

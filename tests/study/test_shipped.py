@@ -4,7 +4,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import build_wheel
+from helpers.command import build_wheel
 
 from tune_speed.study.file import find_file, load_study, shipped_files
 from tune_speed.training.recipe import Recipe

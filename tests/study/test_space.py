@@ -5,9 +5,9 @@ import warnings
 
 import optuna
 import pytest
+from helpers.tuning.spaces import PARAMS, TREE, TREES, fits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spaces import PARAMS, TREE, TREES, fits
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace

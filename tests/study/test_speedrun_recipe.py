@@ -1,7 +1,7 @@
 """The speed-run: the shipped recipe is that of the records, and it learns."""
 
 import pytest
-from training import CPU, to_end
+from helpers.training.tiny import CPU, to_end
 
 from tune_speed.components.optim import Muon, Sgd
 from tune_speed.data.cache import prepare

@@ -4,9 +4,9 @@ import copy
 from pathlib import Path
 
 import pytest
+from helpers.tuning.spaces import NODES, SCALARS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spaces import NODES, SCALARS
 
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.study.file import load_recipe, load_study

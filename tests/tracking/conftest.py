@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres import Postgres
-from servers import postgresql, why_no_postgresql
+from helpers.tracking.servers import Postgres, postgresql, why_no_postgresql
 
 from tune_speed.tracking import Tracker, open_store
 

@@ -1,5 +1,5 @@
-from documented import undocumented
-from making import make_record, make_run
+from helpers.documents import undocumented
+from helpers.making import make_record, make_run
 
 from tune_speed.core.records import Status
 from tune_speed.tracking import schema

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import permutations
 
-from making import WORKLOAD, make_record, make_run
+from helpers.making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.comparability import board_key, fastest
 from tune_speed.core.records import Recommended, Status

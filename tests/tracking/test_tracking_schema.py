@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.making import make_evaluation, make_record, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_evaluation, make_record, make_run
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.core.comparability import Totals, board_key, totals_of

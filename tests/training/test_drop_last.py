@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from helpers.training.tiny import CPU, make_recipe, make_splits, make_workload, to_end
 from pydantic import ValidationError
-from training import CPU, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.build import open_loader, step_schedule_of

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from helpers.training.tiny import CPU, Tiny, make_images
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 from torch import Tensor, nn
-from training import CPU, Tiny, make_images
 
 from tune_speed.training.evaluate import Scores, evaluate
 

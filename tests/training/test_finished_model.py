@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-from making import make_record, make_run
+from helpers.making import make_record, make_run
+from helpers.training.tiny import CPU, make_splits, make_workload, to_end
 from torch import nn
 from torch.nn import functional
-from training import CPU, make_splits, make_workload, to_end
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.records import Status, TrialRecord

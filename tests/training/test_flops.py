@@ -4,8 +4,16 @@ from typing import ClassVar
 
 import pytest
 import torch
+from helpers.training.tiny import (
+    CPU,
+    Tiny,
+    TinyNetwork,
+    make_recipe,
+    make_splits,
+    make_workload,
+    run,
+)
 from torch import nn
-from training import CPU, Tiny, TinyNetwork, make_recipe, make_splits, make_workload, run
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig

@@ -5,10 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import Case, Ended, assert_same_run, disturb, open_checkpoints, run_on
+from helpers.training.checkpoints import (
+    Case,
+    Ended,
+    assert_same_run,
+    disturb,
+    open_checkpoints,
+    run_on,
+)
+from helpers.training.tiny import CPU, make_images, make_workload
 from torch import Tensor
 from torch.nn import functional
-from training import CPU, make_images, make_workload
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.split import Splits, channel_statistics

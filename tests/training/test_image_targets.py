@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, make_recipe, make_splits, to_end
 from sklearn.metrics import top_k_accuracy_score
-from training import CPU, make_recipe, make_splits, to_end
 
 from tune_speed.components.metrics.of_run import top5_accuracy
 from tune_speed.components.plugins import registry

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from own_runs import make_own_spec
-from training import Tiny, make_spec
+from helpers.custom.runs import make_own_spec
+from helpers.training.tiny import Tiny, make_spec
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.records import RunResult, Timing

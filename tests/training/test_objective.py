@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import NUM_TRAIN, Tiny, make_spec, make_workload
 from torch import nn
-from training import NUM_TRAIN, Tiny, make_spec, make_workload
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError, DataError
@@ -430,8 +430,8 @@ def test_auto_accumulation_trains_with_a_micro_batch_that_fits(
 
 REAL_OUT_OF_MEMORY = """
 import sys
-sys.path.insert(0, {helpers!r})
-from training import CPU, Tiny, make_spec
+sys.path.insert(0, {tests!r})
+from helpers.training.tiny import CPU, Tiny, make_spec
 from tune_speed.components.models import MODELS
 from tune_speed.runtime import device
 from tune_speed.training.objective import finish, load_splits, run_trial
@@ -457,9 +457,9 @@ print(finish(run_trial(spec), on_report=lambda record: None).model_dump_json())
 
 @pytest.mark.slow
 def test_real_out_of_memory_halves_the_micro_batch() -> None:
-    helpers = str(Path(__file__).parents[1] / "helpers")
+    tests = str(Path(__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", REAL_OUT_OF_MEMORY.format(helpers=helpers)],
+        [sys.executable, "-c", REAL_OUT_OF_MEMORY.format(tests=tests)],
         capture_output=True,
         text=True,
         timeout=300,

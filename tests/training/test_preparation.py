@@ -7,10 +7,10 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from helpers.training.tiny import CPU, Tiny, make_images, make_recipe, make_workload
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torchvision.models import mnasnet0_5
-from training import CPU, Tiny, make_images, make_recipe, make_workload
 
 from tune_speed.components.optim import Adam, Sgd, YellowFin
 from tune_speed.components.speedups.base import Shape

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe
 from torch import Tensor, nn
-from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
 from tune_speed.components.optim import Sgd
 from tune_speed.components.speedups.base import Shape

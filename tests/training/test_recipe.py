@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from helpers.training.tiny import make_recipe
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from training import make_recipe
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.training.recipe import Recipe

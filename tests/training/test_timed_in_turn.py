@@ -1,7 +1,7 @@
 """Recipes timed in turn in one process."""
 
 import pytest
-from training import Tiny, make_spec
+from helpers.training.tiny import Tiny, make_spec
 
 from tune_speed.components.models import MODELS
 from tune_speed.training import side_by_side

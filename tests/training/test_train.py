@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, Tiny, make_recipe, make_splits, make_workload, run, to_end
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import CPU, Tiny, make_recipe, make_splits, make_workload, run, to_end
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Adam, Sgd, Swats
@@ -396,7 +396,7 @@ def test_lone_image_that_batch_norm_cannot_take_is_refused_before_training(
 @pytest.mark.slow
 def test_compiling_in_a_process_of_its_own() -> None:
     """Runs compiled_runs.py: tracing slows down by orders in a process that ran many tests."""
-    checks = Path(__file__).parents[1] / "helpers" / "compiled_runs.py"
+    checks = Path(__file__).parents[1] / "helpers/training/compiled_runs.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(checks)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "4 passed" in done.stdout, done.stdout

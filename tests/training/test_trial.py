@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 
 import pytest
-from making import make_run
+from helpers.making import make_run
 from pydantic import ValidationError
 
 from tune_speed.components.models.resnet import ResNet20

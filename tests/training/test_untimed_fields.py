@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, make_recipe, make_splits
 from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import CPU, make_recipe, make_splits
 
 from tune_speed.components.models.plain_cnn import PlainCNN
 from tune_speed.components.models.resnet import ResNet

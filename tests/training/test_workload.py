@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from making import make_evaluation
+from helpers.making import make_evaluation
+from helpers.training.tiny import make_workload
 from pydantic import ValidationError
-from training import make_workload
 
 from tune_speed.core.records import Evaluation
 from tune_speed.data.datasets.cifar import Cifar10

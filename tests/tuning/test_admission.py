@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY
-from making import make_record
-from stored import store_of
+from helpers.command import TINY_STUDY
+from helpers.making import make_record
+from helpers.tracking.stores import store_of
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import TINY_STUDY, Done, finished, run_inside
-from documented import undocumented
-from making import make_record
+from helpers.command import TINY_STUDY, Done, finished, run_inside
+from helpers.documents import undocumented
+from helpers.making import make_record
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status, TrialRecord

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "helpers"))
+sys.path.append(str(Path(__file__).parents[2]))
 
-from after_import import after_import
+from helpers.after_import import after_import
 
 
 def _count_builds(cache: ModuleType) -> None:

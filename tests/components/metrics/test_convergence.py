@@ -1,5 +1,5 @@
 import pytest
-from making import make_evaluation, make_run
+from helpers.making import make_evaluation, make_run
 
 from tune_speed.components.metrics.of_run import Point, epochs_of_run, epochs_to_convergence
 

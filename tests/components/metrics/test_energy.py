@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from making import make_run
-from nvml_double import put_driver
+from helpers.making import make_run
+from helpers.runtime.gpus import put_driver
 
 from tune_speed.components.metrics.energy import PackageMeter, energy_meter, idle_power_w
 from tune_speed.runtime.sharing import Sharing

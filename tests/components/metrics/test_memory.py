@@ -1,4 +1,4 @@
-from making import make_run
+from helpers.making import make_run
 
 from tune_speed.components.metrics.of_run import OF_RUN, peak_memory_frac
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from making import make_evaluation, make_run
+from helpers.making import make_evaluation, make_run
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.core.records import RunResult, Status

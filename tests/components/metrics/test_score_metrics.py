@@ -1,5 +1,5 @@
 import pytest
-from making import make_evaluation, make_run
+from helpers.making import make_evaluation, make_run
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.core.records import Evaluation, RunResult

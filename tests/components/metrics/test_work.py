@@ -2,8 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from nvml_double import NO_DRIVER, put_driver
-from training import CPU
+from helpers.runtime.gpus import NO_DRIVER, put_driver
+from helpers.training.tiny import CPU
 
 from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.training.flops import training_flop_per_sample

@@ -2,7 +2,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from hub_cache import go_offline, publish
+from helpers.data.files import go_offline, publish
 from pydantic import ValidationError
 from torch import nn
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hub_cache import go_offline, publish
+from helpers.data.files import go_offline, publish
 from pydantic import ValidationError
 from torch import nn
 

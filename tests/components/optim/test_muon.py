@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from singular_values import by_hand
+from helpers.components.references import by_hand
 from torch import nn
 
 from tune_speed.components.models import ResNet20

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from plugging import MY_NET, write
+from helpers.components.plugins import MY_NET, write
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS

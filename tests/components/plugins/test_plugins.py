@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from plugging import MY_NET, RECIPE, write
+from helpers.components.plugins import MY_NET, RECIPE, write
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.plugins import registry

@@ -1,5 +1,5 @@
 import pytest
-from grids import factors_of_run, lr_of_run, torch_lr_of_run
+from helpers.components.references import factors_of_run, lr_of_run, torch_lr_of_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from grids import lr_of_run
+from helpers.components.references import lr_of_run
 
 from tune_speed.components.schedules.exponential import Exponential
 

@@ -1,5 +1,5 @@
 import pytest
-from grids import torch_optimizer
+from helpers.components.references import torch_optimizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from grids import factors_of_run, lr_of_run
+from helpers.components.references import factors_of_run, lr_of_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from grids import factors_of_run, lr_of_run
+from helpers.components.references import factors_of_run, lr_of_run
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -3,9 +3,9 @@ import math
 
 import pytest
 import torch
+from helpers.training.tiny import make_recipe
 from torch import nn
 from torch.nn import functional
-from training import make_recipe
 
 from tune_speed.components.models import MODELS, ResNet20, Timm
 from tune_speed.components.optim import Sgd

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from starting import make_start
+from helpers.components.techniques import make_start
+from helpers.training.tiny import CPU, make_recipe
 from torch import nn
-from training import CPU, make_recipe
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import Adam

@@ -3,7 +3,7 @@ import math
 import pytest
 import timm
 import torch
-from starting import make_start
+from helpers.components.techniques import make_start
 from torch import nn
 from torch.nn import functional
 

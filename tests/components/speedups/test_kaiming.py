@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from starting import make_start
+from helpers.components.techniques import make_start
+from helpers.training.tiny import make_recipe
 from torch import nn
-from training import make_recipe
 
 from tune_speed.components.models import Timm, TorchVision
 from tune_speed.components.models.networks.cifar_resnet import CifarPreActResNet

@@ -9,8 +9,14 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from techniques_net import SETTINGS, TECHNIQUES, Everything, EverythingNetwork, changes
-from training import CPU, make_recipe, make_splits, make_workload, to_end
+from helpers.components.techniques import (
+    SETTINGS,
+    TECHNIQUES,
+    Everything,
+    EverythingNetwork,
+    changes,
+)
+from helpers.training.tiny import CPU, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import RunResult, Status

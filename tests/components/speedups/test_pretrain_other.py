@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from starting import make_start
+from helpers.components.techniques import make_start
+from helpers.training.tiny import CPU, Tiny, make_recipe, make_splits, make_workload, to_end
 from torch import nn
-from training import CPU, Tiny, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.components.speedups.pretrain_other import PretrainOther
 from tune_speed.core.errors import ConfigError

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from starting import make_start
+from helpers.components.techniques import make_start
 from torch import nn
 
 from tune_speed.components.speedups.pretrain_subset import PretrainSubset

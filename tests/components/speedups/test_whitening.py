@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from starting import make_start
+from helpers.components.techniques import make_start
 from torch import nn
 
 from tune_speed.components.models.resnet import ResNet20

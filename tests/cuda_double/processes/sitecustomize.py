@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 TESTS = Path(__file__).parents[2]
-sys.path += [str(TESTS), str(TESTS / "helpers")]
+sys.path.append(str(TESTS))
 
-from after_import import after_import  # noqa: E402
+from helpers.after_import import after_import  # noqa: E402
 
 
 def _add_gpus(torch: ModuleType) -> None:

@@ -8,7 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from cifar_files import write_cifar
+from helpers.data.files import write_cifar
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.core.errors import DataError

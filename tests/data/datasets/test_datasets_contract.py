@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cifar_files import write_cifar
-from image_files import encode, write_parquet
+from helpers.data.files import encode, write_cifar, write_parquet
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.core.descriptions import descriptions

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_files import encode
+from helpers.data.files import encode
 from PIL import Image
 
 from tune_speed.core.errors import DataError

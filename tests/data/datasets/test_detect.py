@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from image_files import encode, write_parquet
+from helpers.data.files import encode, write_parquet
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from image_files import encode, write_parquet
+from helpers.data.files import encode, write_parquet
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DecodedData

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from affine import changed_by_scipy
+from helpers.components.references import changed_by_scipy
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tune_speed.data.loaders import image_ops

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from affine import changed_by_scipy
+from helpers.components.references import changed_by_scipy
 from torch import Tensor
 
 from tune_speed.core.errors import ConfigError

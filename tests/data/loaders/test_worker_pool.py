@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from processes import command_of, is_alive
+from helpers.processes import command_of, is_alive
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.augment import Augmentation

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from ablating import AXES, Trainer, ablate, make_broken, make_epoch, make_plan
-from planted import ACCURACY, CONTRASTS, LN_SPEED, Planted, truth
+from helpers.experiments.ablations import AXES, Trainer, ablate, make_broken, make_epoch, make_plan
+from helpers.experiments.planted import ACCURACY, CONTRASTS, LN_SPEED, Planted, truth
 from scipy.stats import binom
 
 from tune_speed.core.errors import ConfigError, DataError, StorageError

@@ -2,9 +2,9 @@ import itertools
 from collections import Counter
 
 import pytest
+from helpers.experiments.planted import AXES
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import AXES
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.ablation.design import (

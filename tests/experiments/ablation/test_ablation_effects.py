@@ -5,9 +5,19 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from helpers.experiments.planted import (
+    ACCURACY,
+    ARMS,
+    AXES,
+    CONTRASTS,
+    LN_SPEED,
+    NOTHING,
+    Planted,
+    Values,
+    truth,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from planted import ACCURACY, ARMS, AXES, CONTRASTS, LN_SPEED, NOTHING, Planted, Values, truth
 from scipy.stats import binom, ttest_1samp
 
 from tune_speed.experiments.ablation.design import Arm, Design, arms_of, read_axes

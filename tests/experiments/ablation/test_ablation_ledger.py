@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn

@@ -3,8 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablating import RECIPE, make_plan
-from command import TINY_STUDY
+from helpers.command import TINY_STUDY
+from helpers.experiments.ablations import RECIPE, make_plan
 
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.experiments.ablation import plan as ablation_plan

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablation_parts import ablated, make_arm_run, planted
+from helpers.experiments.ablations import ablated, make_arm_run, planted
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure

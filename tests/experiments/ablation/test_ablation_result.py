@@ -3,7 +3,7 @@ import math
 from typing import Any
 
 import pytest
-from ablation_parts import ablated, make_arm_run, planted
+from helpers.experiments.ablations import ablated, make_arm_run, planted
 from scipy import stats
 
 from tune_speed.core.records import RunResult, Status

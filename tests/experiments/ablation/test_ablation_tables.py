@@ -3,7 +3,7 @@ import io
 import math
 
 import pytest
-from ablation_parts import FULL_WORKLOAD, ablated, make_arm_run, planted
+from helpers.experiments.ablations import FULL_WORKLOAD, ablated, make_arm_run, planted
 from rich.console import Console
 
 from tune_speed.core.records import Status, Timing

@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-from making import make_run
+from helpers.making import make_run
+from helpers.training.tiny import CPU
 from pydantic import ValidationError
-from training import CPU
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Sgd

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
+from helpers.making import make_run
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_run
 from scipy.stats import ttest_rel
 
 from tune_speed.core.records import RunResult, Status

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import TINY_STUDY, Done, run_inside
-from making import make_record
+from helpers.command import TINY_STUDY, Done, run_inside
+from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import NOT_CERTIFIED, Status

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.experiments.certification.schedule import CertifyLedger, Turn

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making import WORKLOAD, make_evaluation, make_record, make_run
+from helpers.making import WORKLOAD, make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.experiments.certification.certify import CertifyResult

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import Done
-from page_views import certified, page_of, trained, viewed
-from stored import store_of
+from helpers.command import Done
+from helpers.reporting.pages import certified, page_of, trained, viewed
+from helpers.tracking.stores import store_of
 
 from tune_speed.api.certified import Certified
 from tune_speed.core.records import NOT_CERTIFIED, Timing, TrialRecord, ended_as

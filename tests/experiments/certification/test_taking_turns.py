@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, Timing, TrialRecord

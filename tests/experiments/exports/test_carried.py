@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 
 import pytest
-from exported_scripts import RECIPES, SGD, small
+from helpers.experiments.exports import RECIPES, SGD, small
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.exports.carried import Form, Setting, refuse_what_is_lost, settings_of

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from exported_scripts import (
+from helpers.experiments.exports import (
     RECIPES,
     SGD,
     complaints,

@@ -13,8 +13,8 @@ import pytest
 import timm
 import torch
 import torchvision
-from cifar_files import write_cifar
-from exported_scripts import (
+from helpers.data.files import encode, go_offline, publish, write_cifar, write_noise, write_parquet
+from helpers.experiments.exports import (
     RECIPES,
     SGD,
     complaints,
@@ -25,9 +25,7 @@ from exported_scripts import (
     scores_of_ours,
     small,
 )
-from hub_cache import go_offline, publish
-from image_files import encode, write_noise, write_parquet
-from making import make_record
+from helpers.making import make_record
 from PIL import Image
 from torchvision.datasets import CIFAR10
 

@@ -10,9 +10,8 @@ import pytest
 import timm
 import torch
 import yaml
-from cifar_files import write_cifar
-from exported_scripts import RECIPES, recipe_file, small
-from image_files import write_noise
+from helpers.data.files import write_cifar, write_noise
+from helpers.experiments.exports import RECIPES, recipe_file, small
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from timm.optim import create_optimizer_v2, optimizer_kwargs

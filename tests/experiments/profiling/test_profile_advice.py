@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from profiles import make_recipe_of, make_situation
+from helpers.experiments.profiles import make_recipe_of, make_situation
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.loaders.base import Resident, Streaming

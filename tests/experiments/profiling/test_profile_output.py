@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiles import make_profile, make_recipe_of
+from helpers.experiments.profiles import make_profile, make_recipe_of
 from rich.console import Console
 
 from tune_speed.core.errors import ConfigError, StorageError

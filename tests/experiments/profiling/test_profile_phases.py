@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, NUM_CLASSES, make_recipe, make_splits
 from torch import Tensor, nn
-from training import CPU, NUM_CLASSES, make_recipe, make_splits
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Streaming

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, make_recipe, make_splits
 from torch import nn
-from training import CPU, make_recipe, make_splits
 
 from tune_speed.experiments.profiling import rates
 from tune_speed.experiments.profiling.pipeline import open_pipeline

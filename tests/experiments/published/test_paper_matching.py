@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from shipped_points import shipped
+from helpers.experiments.replications import shipped
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS

@@ -2,8 +2,8 @@ import json
 from dataclasses import asdict
 
 import pytest
-from making import make_record, make_run
-from shipped_points import shipped
+from helpers.experiments.replications import shipped
+from helpers.making import make_record, make_run
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.core.records import Clocks

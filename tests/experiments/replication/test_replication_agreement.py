@@ -1,9 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from replication_parts import (
+from helpers.experiments.replications import (
     BOTH,
     estimate,
     figure,
@@ -13,6 +11,8 @@ from replication_parts import (
     make_result,
     median,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tune_speed.experiments.replication.agreement import (
     NEGLIGIBLE,

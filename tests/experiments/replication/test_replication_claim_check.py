@@ -1,5 +1,5 @@
 import pytest
-from replication_parts import BOTH, make_claim
+from helpers.experiments.replications import BOTH, make_claim
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.replication.replicate import arms_in_full, check_claims

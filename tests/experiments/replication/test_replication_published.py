@@ -1,7 +1,7 @@
 """Figures by hand from the tables of the source documents."""
 
 import pytest
-from replication_parts import make_claim
+from helpers.experiments.replications import make_claim
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.replication.figures import paper_figure

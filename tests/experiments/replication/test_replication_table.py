@@ -2,7 +2,7 @@ import csv
 import io
 
 import pytest
-from replication_parts import estimate, figure, make_arm, make_claim, make_result
+from helpers.experiments.replications import estimate, figure, make_arm, make_claim, make_result
 from rich.console import Console
 
 from tune_speed.experiments.replication.agreement import Agreement, CheckRow, Outcome

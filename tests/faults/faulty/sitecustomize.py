@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-sys.path.append(str(Path(__file__).parents[2] / "helpers"))
+sys.path.append(str(Path(__file__).parents[2]))
 
-from after_import import after_import
+from helpers.after_import import after_import
 
 
 def _add_faulty(models: ModuleType) -> None:

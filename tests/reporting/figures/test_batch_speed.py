@@ -1,7 +1,7 @@
 import statistics
 
 import pytest
-from figure_parts import make_part, make_trial, viewed
+from helpers.reporting.figures import make_part, make_trial, viewed
 
 from tune_speed.reporting.figures.step_time import STEP_TIME, medians, speeds
 from tune_speed.reporting.figures.theme import LIGHT

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from figure_parts import line, make_part, make_trial, points, random_part
+from helpers.reporting.figures import line, make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import FIGURES

@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from figure_parts import certified_trial, make_part, make_trial, points
+from helpers.reporting.figures import certified_trial, make_part, make_trial, points
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES, pairs

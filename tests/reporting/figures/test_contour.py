@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from figure_parts import make_part, make_trial, points, random_part
+from helpers.reporting.figures import make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import facts

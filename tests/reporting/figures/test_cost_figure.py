@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from figure_parts import line, make_part, make_trial
+from helpers.reporting.figures import line, make_part, make_trial
 
 from tune_speed.reporting.figures.cost import COST, Priced, front_of
 from tune_speed.reporting.figures.theme import LIGHT

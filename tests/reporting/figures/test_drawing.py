@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from figure_parts import certified_trial, make_part, make_trial, random_part, viewed
+from helpers.reporting.figures import certified_trial, make_part, make_trial, random_part, viewed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

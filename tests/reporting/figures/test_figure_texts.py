@@ -1,5 +1,5 @@
 import pytest
-from figure_parts import make_trial
+from helpers.reporting.figures import make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 

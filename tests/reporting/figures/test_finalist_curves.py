@@ -1,6 +1,6 @@
 import pytest
-from figure_parts import certified_trial, line, make_part, make_trial, points, viewed
-from making import make_evaluation
+from helpers.making import make_evaluation
+from helpers.reporting.figures import certified_trial, line, make_part, make_trial, points, viewed
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures.curves import CURVES, MOST, MOST_WITH_MISSES, finalists

@@ -1,5 +1,5 @@
 import pytest
-from figure_parts import make_part, make_trial
+from helpers.reporting.figures import make_part, make_trial
 
 from tune_speed.reporting.figures import facts, importance_bars
 from tune_speed.reporting.figures.theme import LIGHT

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from figure_parts import make_part, make_trial, random_part
+from helpers.reporting.figures import make_part, make_trial, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import draw_svg, facts

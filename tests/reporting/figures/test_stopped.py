@@ -1,5 +1,5 @@
 import pytest
-from figure_parts import make_part, make_trial, random_part
+from helpers.reporting.figures import make_part, make_trial, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures.stopped import MOST_KINDS, STOPPED, bars

@@ -2,7 +2,7 @@ import functools
 
 import numpy as np
 import pytest
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord

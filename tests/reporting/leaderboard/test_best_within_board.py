@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from making import WORKLOAD, make_record, make_run
-from page_views import viewed
+from helpers.making import WORKLOAD, make_record, make_run
+from helpers.reporting.pages import viewed
 
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import mean_interval

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from making import make_record, make_run
-from stored import store_of
+from helpers.making import make_record, make_run
+from helpers.tracking.stores import store_of
 
 from tune_speed.api.results import Results
 from tune_speed.cli.show import Listing, _listing

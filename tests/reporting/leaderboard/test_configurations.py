@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord

@@ -3,7 +3,7 @@ import io
 import json
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 from rich.console import Console
 
 from tune_speed.core.records import TrialRecord

@@ -1,9 +1,9 @@
 import random
 
 import pytest
+from helpers.making import make_record, make_run
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_record, make_run
 
 from tune_speed.core.comparability import Totals, board_key
 from tune_speed.core.records import Status, StepTime, Timing, TrialRecord

@@ -1,7 +1,7 @@
 import io
 
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 

@@ -3,9 +3,9 @@ import io
 import json
 
 import pandas as pd
+from helpers.making import make_record, make_run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from making import make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import NOT_CERTIFIED, Status, Timing

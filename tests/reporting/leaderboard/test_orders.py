@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Done
-from making import make_record, make_run
+from helpers.command import Done
+from helpers.making import make_record, make_run
 
 from tune_speed.api.results import Results
 from tune_speed.core.errors import ConfigError

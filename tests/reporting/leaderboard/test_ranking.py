@@ -2,9 +2,9 @@ import math
 from typing import Any
 
 import pytest
+from helpers.making import make_record, make_run
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, StepTime, Timing
 from tune_speed.reporting.leaderboard.ranking import shared_ranks, timed

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from command import Done
-from making import make_record
+from helpers.command import Done
+from helpers.making import make_record
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord

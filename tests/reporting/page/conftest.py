@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import Visit
-from command import run
-from page_views import certified, ordinary, page_of, varied
+from helpers.command import run
+from helpers.reporting.browser import Visit
+from helpers.reporting.pages import certified, ordinary, page_of, varied
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Tracker, open_store

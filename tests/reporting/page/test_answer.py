@@ -1,7 +1,7 @@
 from typing import Any
 
-from making import make_record, make_run
-from page_views import certified, ordinary, trained, viewed
+from helpers.making import make_record, make_run
+from helpers.reporting.pages import certified, ordinary, trained, viewed
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.reporting.page.answer import Answer, answer_of

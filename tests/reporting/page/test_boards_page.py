@@ -1,6 +1,6 @@
 import re
 
-from page_views import certified, ordinary, trained, viewed
+from helpers.reporting.pages import certified, ordinary, trained, viewed
 
 from tune_speed.reporting.page.boards import boards_page
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import DESKTOP, PHONE, Visit
-from page_views import varied
+from helpers.reporting.browser import DESKTOP, PHONE, Visit
+from helpers.reporting.pages import varied
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

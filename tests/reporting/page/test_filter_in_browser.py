@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import PHONE, Visit, column
-from page_views import varied
+from helpers.reporting.browser import PHONE, Visit, column
+from helpers.reporting.pages import varied
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tracking.filter.where import parse_where

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Visit, column
-from page_views import page_of, trained
+from helpers.reporting.browser import DESKTOP, PHONE, Visit, column
+from helpers.reporting.pages import page_of, trained
 
 from tune_speed.core.records import Status
 from tune_speed.study.file import load_recipe

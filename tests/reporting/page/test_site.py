@@ -4,7 +4,7 @@ from hashlib import sha256
 from html import unescape
 
 import pytest
-from page_views import page_of
+from helpers.reporting.pages import page_of
 
 from tune_speed.reporting.figures import theme
 from tune_speed.reporting.page import site

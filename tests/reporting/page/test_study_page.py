@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from helpers.reporting.pages import certified, ordinary, page_of, running, searched, trained, viewed
 from markupsafe import escape
-from page_views import certified, ordinary, page_of, running, searched, trained, viewed
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.page import trial_table

@@ -1,7 +1,7 @@
 import json
 from typing import Any
 
-from page_views import trained
+from helpers.reporting.pages import trained
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.reporting.page.trial_fields import fields_of

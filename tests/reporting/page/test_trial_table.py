@@ -1,4 +1,4 @@
-from page_views import certified, ordinary, trained, viewed
+from helpers.reporting.pages import certified, ordinary, trained, viewed
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.page.trial_table import TrialTable, trial_anchors, trial_table

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from asgi import run
+from helpers.reporting.server import run
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.reporting.server import channel as module

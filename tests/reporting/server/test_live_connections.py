@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
-from serving import wait_for
+from helpers.reporting.server import wait_for
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse

@@ -3,7 +3,7 @@
 from http.cookies import SimpleCookie
 
 import pytest
-from asgi import Answer, ask, run
+from helpers.reporting.server import Answer, ask, run
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route

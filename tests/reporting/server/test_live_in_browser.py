@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Visit, column
-from making import make_evaluation
-from page_views import certified, ordinary, trained, varied
-from serving import Search, serving
-from stored import store_of
+from helpers.making import make_evaluation
+from helpers.reporting.browser import DESKTOP, PHONE, Visit, column
+from helpers.reporting.pages import certified, ordinary, trained, varied
+from helpers.reporting.server import Search, serving
+from helpers.tracking.stores import store_of
 
 from tune_speed.core.records import Status
 

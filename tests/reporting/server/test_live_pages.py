@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi import Answer, Client, ask, run
-from making import make_evaluation
-from page_views import certified, ordinary, trained, varied
-from serving import Search, wait_for
-from stored import put, store_of
+from helpers.making import make_evaluation
+from helpers.reporting.pages import certified, ordinary, trained, varied
+from helpers.reporting.server import Answer, Client, Search, ask, run, wait_for
+from helpers.tracking.stores import put, store_of
 
 from tune_speed.cli.report import recipe_text
 from tune_speed.core.records import Status

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi import Answer, Client, ask
-from page_views import ordinary
-from serving import Search, wait_for
-from stored import store_of
+from helpers.reporting.pages import ordinary
+from helpers.reporting.server import Answer, Client, Search, ask, wait_for
+from helpers.tracking.stores import store_of
 
 from tune_speed.cli.report import recipe_text
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError

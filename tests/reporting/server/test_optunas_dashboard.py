@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import DESKTOP
-from command import run
+from helpers.command import run
+from helpers.reporting.browser import DESKTOP
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

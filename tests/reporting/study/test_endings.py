@@ -1,5 +1,5 @@
 import pytest
-from page_views import ordinary, trained, viewed
+from helpers.reporting.pages import ordinary, trained, viewed
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.study.endings import endings_of

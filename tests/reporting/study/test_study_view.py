@@ -2,9 +2,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from helpers.making import make_record
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_record
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import PROTOCOL_VERSION, Status

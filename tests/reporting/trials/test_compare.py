@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 import pytest
-from making import WORKLOAD, make_record, make_run
+from helpers.making import WORKLOAD, make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import Status, TrialRecord

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 
 from tune_speed.core.comparability import Totals
 from tune_speed.core.records import Status, Timing, TrialRecord

@@ -1,7 +1,7 @@
 import io
 import json
 
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import Status, TrialRecord

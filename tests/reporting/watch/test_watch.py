@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import command
 import pytest
-from making import make_record, make_run
+from helpers import command
+from helpers.making import make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.comparability import final_metric, target_of

@@ -5,10 +5,10 @@ import random
 from typing import Any
 
 import pytest
+from helpers.making import make_record, make_run
+from helpers.tracking.stores import store_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import make_record, make_run
-from stored import store_of
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord

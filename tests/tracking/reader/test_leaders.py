@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import WORKLOAD, make_record, make_run
+from helpers.making import WORKLOAD, make_record, make_run
 from sqlalchemy import NullPool, create_engine, text
 
 from tune_speed.core.comparability import board_key, totals_of

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from making import make_record
-from stored import put
+from helpers.making import make_record
+from helpers.tracking.stores import put
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord

@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord

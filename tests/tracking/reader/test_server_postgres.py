@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kept import check_each_once
-from making import make_evaluation, make_record
-from servers import Postgresql, postgresql, why_no_postgresql
-from tcp_proxy import tcp_proxy
+from helpers.making import make_evaluation, make_record
+from helpers.tracking.loopback import tcp_proxy
+from helpers.tracking.servers import Postgresql, postgresql, why_no_postgresql
+from helpers.tracking.stores import check_each_once
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.tracking import Tracker, open_store

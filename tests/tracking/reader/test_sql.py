@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record
-from postgres import Postgres
+from helpers.making import make_record
+from helpers.tracking.servers import Postgres
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.tracking import Tracker, find_trials, open_store

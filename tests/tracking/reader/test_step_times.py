@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.records import StepTime, TrialRecord
 from tune_speed.tracking import Tracker

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kept import check_each_once
+from helpers.tracking.stores import check_each_once
 
 from tune_speed.tracking import list_studies
 
@@ -21,7 +21,7 @@ HELD_S = 4.0
 DRIVER = """
     import sys
     sys.path.insert(0, {tests!r})
-    from making import make_evaluation, make_record
+    from helpers.making import make_evaluation, make_record
     from sqlalchemy import Engine, event
     from tune_speed.tracking import Tracker, open_store
 
@@ -47,7 +47,7 @@ DRIVER = """
 
 
 def start_driver(uri: str, number: int) -> subprocess.Popen[str]:
-    tests = str(Path(__file__).parents[2] / "helpers")
+    tests = str(Path(__file__).parents[2])
     code = textwrap.dedent(DRIVER).format(tests=tests, uri=uri, num_trials=NUM_TRIALS)
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", code, str(number)]

@@ -18,7 +18,7 @@ from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies
 DRIVER = """
     import sys, time
     sys.path.insert(0, {tests!r})
-    from making import make_evaluation, make_record
+    from helpers.making import make_evaluation, make_record
     from tune_speed.tracking import Tracker, open_store
 
     tracker = Tracker(open_store({uri!r}), study="study", study_tags={{}}, linger_s=0.02)
@@ -38,7 +38,7 @@ DRIVER = """
 
 
 def start_driver(uri: str, *, num_trials: int) -> subprocess.Popen[str]:
-    tests = str(Path(__file__).parents[2] / "helpers")
+    tests = str(Path(__file__).parents[2])
     code = textwrap.dedent(DRIVER).format(tests=tests, uri=uri, num_trials=num_trials)
     pipe = subprocess.PIPE
     return subprocess.Popen(

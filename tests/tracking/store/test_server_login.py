@@ -14,11 +14,11 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from command import Done, finished, run_inside
-from kept import check_curves, check_each_once
-from making import make_evaluation, make_record
-from plugging import STUDY, write
-from servers import MlflowServer, mlflow_server
+from helpers.command import Done, finished, run_inside
+from helpers.components.plugins import STUDY, write
+from helpers.making import make_evaluation, make_record
+from helpers.tracking.servers import MlflowServer, mlflow_server
+from helpers.tracking.stores import check_curves, check_each_once
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ServiceError

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import make_record
+from helpers.making import make_record
 from torch import Tensor, nn
 
 from tune_speed.tracking import Tracker, schema

@@ -3,7 +3,7 @@ import errno
 import psycopg2
 import pytest
 import sqlalchemy.exc
-from making import make_evaluation, make_record
+from helpers.making import make_evaluation, make_record
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from requests import HTTPError, Response

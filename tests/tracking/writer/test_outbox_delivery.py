@@ -4,7 +4,7 @@ import errno
 from typing import Any
 
 import pytest
-from making import make_evaluation, make_record
+from helpers.making import make_evaluation, make_record
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, INTERNAL_ERROR, INVALID_STATE
 from requests import HTTPError, Response

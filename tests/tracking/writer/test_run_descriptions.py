@@ -5,9 +5,9 @@ from itertools import takewhile
 from typing import Any
 
 import pytest
+from helpers.making import WORKLOAD, make_record, make_run
 from hypothesis import given
 from hypothesis import strategies as st
-from making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics

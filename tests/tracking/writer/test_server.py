@@ -13,10 +13,16 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from kept import check_each_once, runs_of_trials
-from making import make_evaluation, make_record
-from servers import MlflowServer, Postgresql, mlflow_server, postgresql, why_no_postgresql
-from tcp_proxy import tcp_proxy
+from helpers.making import make_evaluation, make_record
+from helpers.tracking.loopback import tcp_proxy
+from helpers.tracking.servers import (
+    MlflowServer,
+    Postgresql,
+    mlflow_server,
+    postgresql,
+    why_no_postgresql,
+)
+from helpers.tracking.stores import check_each_once, runs_of_trials
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies, open_store, run_url

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept import check_each_once, runs_of_searches
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
+from helpers.tracking.stores import check_each_once, runs_of_searches
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ServiceError, StorageError

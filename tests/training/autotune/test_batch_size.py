@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, Tiny, make_recipe, make_splits
 from test_micro_batch import Slow
-from training import CPU, Tiny, make_recipe, make_splits
 
 from tune_speed.training.autotune import batch_size, micro_batch
 from tune_speed.training.autotune.batch_size import probed, resolved, smallest_near_best

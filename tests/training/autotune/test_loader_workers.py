@@ -8,7 +8,7 @@ from itertools import chain, count, cycle, islice
 
 import pytest
 import torch
-from training import CPU, make_recipe, make_splits
+from helpers.training.tiny import CPU, make_recipe, make_splits
 
 from tune_speed.data.loaders.base import Resident, Streaming
 from tune_speed.data.split import Splits

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, Tiny, make_recipe, make_splits
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from training import CPU, Tiny, make_recipe, make_splits
 
 from tune_speed.training.autotune import micro_batch
 from tune_speed.training.autotune.micro_batch import candidates, fastest, halved

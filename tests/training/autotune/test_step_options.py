@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
-from training import (
+from helpers.training.tiny import (
     CPU,
     Tiny,
     TinyNetwork,
@@ -17,6 +16,7 @@ from training import (
     make_workload,
     to_end,
 )
+from torch import Tensor, nn
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.resnet import ResNet20

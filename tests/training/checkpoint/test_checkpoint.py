@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import (
+from helpers.training.checkpoints import (
     break_off,
     curve_of,
     interrupt_at,
@@ -24,8 +24,8 @@ from checkpoints import (
     run_on,
     to_record,
 )
+from helpers.training.tiny import Tiny, TinyNetwork, make_recipe
 from torch import nn
-from training import Tiny, TinyNetwork, make_recipe
 
 from tune_speed.core.records import CLOCKED, Status, StepTime
 from tune_speed.runtime.clock import Clock

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import (
+from helpers.components.techniques import FIELDS, SETTINGS, TECHNIQUES, Everything, changes
+from helpers.training.checkpoints import (
     assert_same_run,
     disturb,
     interrupt_at,
@@ -13,8 +14,7 @@ from checkpoints import (
     open_checkpoints,
     run_on,
 )
-from techniques_net import FIELDS, SETTINGS, TECHNIQUES, Everything, changes
-from training import Tiny, make_recipe
+from helpers.training.tiny import Tiny, make_recipe
 
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES

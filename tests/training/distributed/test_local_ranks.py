@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.training.tiny import Tiny, TinyNetwork, make_workload
 from torch import Tensor, nn
-from training import Tiny, TinyNetwork, make_workload
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError

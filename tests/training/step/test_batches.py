@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.training.tiny import CPU, make_recipe
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from training import CPU, make_recipe
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.augment import Augmentation

@@ -20,7 +20,7 @@ from tune_speed.training.step.compilation import (
     keep_on_disk,
 )
 
-CHECKS = Path(__file__).parents[2] / "helpers" / "compilations.py"
+CHECKS = Path(__file__).parents[2] / "helpers/training/compilations.py"
 
 
 @pytest.fixture(autouse=True)

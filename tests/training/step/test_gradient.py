@@ -6,9 +6,9 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from recorded_runs import RECORDED
+from helpers.components.techniques import RECORDED
+from helpers.training.tiny import CPU, make_images, make_workload, to_end
 from torch import Tensor
-from training import CPU, make_images, make_workload, to_end
 
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import RunResult

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.training.tiny import CPU
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import CPU
 
 from tune_speed.components.optim import set_rates
 from tune_speed.components.schedules import Factors

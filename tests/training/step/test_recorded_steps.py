@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 from torch import Tensor, nn
 from torch.nn import functional
-from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
 from tune_speed.components.optim import Adam, AdamW, Muon, OptimizerConfig, Sgd, Swats, YellowFin
 from tune_speed.components.optim.base import set_rates

@@ -1,8 +1,8 @@
 """What an optimizer gets in `half_fp32_norms`: the gradient of fp32, as far as fp16 holds it."""
 
 import torch
+from helpers.training.tiny import CPU, make_images
 from torch import Tensor
-from training import CPU, make_images
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.split import Splits, channel_statistics

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe
 from torch import Tensor, nn
 from torch.nn import functional
-from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
 from tune_speed.components.optim import OPTIMIZERS, Sgd
 from tune_speed.components.speedups.base import Shape

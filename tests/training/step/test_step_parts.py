@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe
 from torch import Tensor, nn
-from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
 from tune_speed.components.optim import OPTIMIZERS, Sgd
 from tune_speed.components.speedups.base import Shape

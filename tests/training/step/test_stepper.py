@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 from torch import Tensor, nn
 from torch.nn import functional
-from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
 from tune_speed.components.models.resnet import ResNet
 from tune_speed.components.optim import Adam, AdamW, Sgd, Swats

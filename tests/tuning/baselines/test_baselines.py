@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from helpers.tuning.policies import Capped, past_leader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
-from plain_policies import Capped, past_leader
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace

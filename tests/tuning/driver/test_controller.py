@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import make_evaluation, make_run
-from plain_policies import Capped
+from helpers.making import make_evaluation, make_run
+from helpers.tuning.policies import Capped
 
 from tune_speed.core.records import Evaluation, Status, StepTime, Timing, TrialRecord
 from tune_speed.study.file import load_study

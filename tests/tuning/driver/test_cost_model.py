@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from call_count import count_calls
-from making import make_record, make_run
+from helpers.making import make_record, make_run
+from helpers.tuning.policies import count_calls
 
 from tune_speed.core.records import Status
 from tune_speed.study.file import load_study, shipped_files

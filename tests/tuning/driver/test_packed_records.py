@@ -1,4 +1,4 @@
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tuning.driver.ledger import PackedRecords

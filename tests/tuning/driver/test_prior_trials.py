@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import make_evaluation, make_run
+from helpers.making import make_evaluation, make_run
 
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.data.datasets.digits import Digits

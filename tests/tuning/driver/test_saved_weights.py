@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from making import make_record, make_run
+from helpers.making import make_record, make_run
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_run
+from helpers.making import make_run
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord

@@ -1,7 +1,7 @@
 """Which windows a search has, and when a kind of step is timed again."""
 
 import pytest
-from making import make_run
+from helpers.making import make_run
 
 from tune_speed.core.records import RunResult, StepTime
 from tune_speed.tuning.driver.windows import AGE_S, MOST_WINDOWS, SHARE, WindowHistory

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.training.tiny import make_workload
 from hypothesis import given
 from hypothesis import strategies as st
-from training import make_workload
 
 from tune_speed.core.records import Evaluation
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode, crossing

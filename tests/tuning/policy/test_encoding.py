@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.tuning.spaces import TREE, TREES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.samplers import RandomSampler
-from spaces import TREE, TREES
 
 from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.parameter import Parameter

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repeated_runs import RIVALS, SHORT, TRIED, ask, ended, log_of, restored
+from helpers.tuning.repeats import RIVALS, SHORT, TRIED, ask, ended, log_of, restored
 
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from repeated_runs import (
+from helpers.tuning.repeats import (
     ALMOST,
     LUCKY,
     LUCKY_ID,

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from processes import command_of, is_alive
+from helpers.processes import command_of, is_alive
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.study.settings import ResourceConfig

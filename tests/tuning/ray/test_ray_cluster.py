@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-import processes
 import psutil
 import pytest
 from ray._private import services
@@ -22,7 +21,7 @@ STARTS_ONE = """
 import json
 import signal
 import psutil
-from processes import command_of
+from helpers.processes import command_of
 from tune_speed.tuning.ray.cluster import connected
 from tune_speed.study.settings import ResourceConfig
 
@@ -40,7 +39,7 @@ import threading
 import time
 import psutil
 import ray
-from processes import command_of, is_alive
+from helpers.processes import command_of, is_alive
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.ray.cluster import connected
 
@@ -73,7 +72,7 @@ import threading
 import time
 import psutil
 import ray
-from processes import command_of
+from helpers.processes import command_of
 from tune_speed.core.errors import ServiceError
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.ray import cluster, health
@@ -111,12 +110,12 @@ left = [command_of(each) for each in psutil.Process().children(recursive=True)]
 print(json.dumps([answer, took_s, left]))
 """
 
-HELPERS = str(Path(processes.__file__).parent)
+TESTS = str(Path(__file__).parents[2])
 DEAD = SimpleNamespace(name=lambda: "raylet", status=lambda: psutil.STATUS_ZOMBIE)
 
 
 def run(program: str, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", program, *arguments]
     own = {**os.environ, "PYTHONPATH": path, **variables}
     return subprocess.run(command, env=own, capture_output=True, text=True, check=False)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, finished, run_inside
+from helpers.command import TINY_STUDY, finished, run_inside
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import load_study

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 import ray
-from making import make_run
-from processes import command_of
+from helpers.making import make_run
+from helpers.processes import command_of
 from ray.cluster_utils import Cluster
 from ray.tune.experiment import Trial as RayTrial
 
@@ -169,8 +169,7 @@ def search(study: str, folder: Path, *changes: str) -> Outcomes:
 def search_in_turn(folder: Path) -> list[Outcomes]:
     """Searches of one cluster of two nodes: the first loses one, the last the other."""
     # Processes of trials import this file, and what it imports.
-    helpers = Path(__file__).parents[2] / "helpers"
-    own = [Path(__file__).parent, helpers, os.environ.get("PYTHONPATH", "")]
+    own = [Path(__file__).parent, Path(__file__).parents[2], os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(str(each) for each in own)
     tuner.MARGIN_S = 5.0
     with cluster(2):

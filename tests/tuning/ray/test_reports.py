@@ -1,6 +1,6 @@
 import json
 
-from making import make_evaluation, make_record, make_run
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tuning.ray.reports import Receiver, Sender

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.records import StepTime
 from tune_speed.study.settings import ResourceConfig

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from training import Tiny, make_recipe
+from helpers.training.tiny import Tiny, make_recipe
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.data.datasets.digits import Digits

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from processes import command_of, is_alive
-from trial_config import config_of
+from helpers.processes import command_of, is_alive
+from helpers.training.tiny import config_of
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.records import Status, TrialRecord
@@ -97,7 +97,7 @@ SCRIPTS = {"t0000": steps, "t0001": hangs, "t0002": exits, "t0003": ends}
 
 
 def standing(spec: TrialSpec) -> TrialRecord:
-    from making import make_run
+    from helpers.making import make_run
 
     return make_record(spec, spec.recipe, make_run(Status.CAPPED), started_at="")
 
@@ -137,7 +137,7 @@ class Remote:
 def serve(
     kind: type[TrialProcess], config: dict[str, Any], pipe: Connection, variables: dict[str, str]
 ) -> None:
-    from training import Tiny
+    from helpers.training.tiny import Tiny
 
     os.environ.update(variables)
     MODELS["tiny"] = Tiny
@@ -263,7 +263,7 @@ def test_trials_learn_the_same_as_without_the_thread(begin: Begin, recipe: dict[
 def test_trial_that_is_compiled_trains_in_the_thread(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training import Tiny
+    from helpers.training.tiny import Tiny
 
     monkeypatch.setitem(MODELS, "tiny", Tiny)
     spec = make_spec(epochs=1, model="tiny", compile=True)

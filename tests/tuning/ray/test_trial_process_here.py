@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import make_run
-from trial_config import config_of
+from helpers.making import make_run
+from helpers.training.tiny import config_of
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.runtime import process

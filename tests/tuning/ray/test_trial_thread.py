@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from making import make_record
+from helpers.making import make_record
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import is_alive
+from helpers.processes import is_alive
 
 PROGRAM = """
 import os, subprocess, sys, threading, time

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
-from plain_policies import FACTORIES, random_cap
+from helpers.tuning.policies import FACTORIES, random_cap
 from pydantic import TypeAdapter
 
 from tune_speed.core.errors import ConfigError

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from call_count import count_calls
+from helpers.tuning.policies import count_calls
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tuning.simulation.recorded import SCHEMA, RecordedBenchmark, write_table

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.tuning.policies import Capped
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_policies import Capped
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended, Status

@@ -3,9 +3,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.making import make_evaluation, make_record, make_run
+from helpers.tuning.spaces import TREES
 from hypothesis import given
-from making import make_evaluation, make_record, make_run
-from spaces import TREES
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from singular_values import by_hand
+from helpers.components.references import by_hand
 
 from tune_speed.components.optim.torch.muon import (
     COEFFICIENTS,

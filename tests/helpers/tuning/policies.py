@@ -1,0 +1,68 @@
+"""Policies to compare with, a flat penalty and a cap, and how much a function does."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import tune_speed
+from tune_speed.tuning.baselines.plain import Plain
+from tune_speed.tuning.policy.base import Leader, Policy, SearchTarget
+from tune_speed.tuning.simulation.comparison import Factory
+from tune_speed.tuning.simulation.simulate import Benchmark
+
+
+class Capped(Plain):
+    """Stops a trial at the best time to target."""
+
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+        """Returns why to stop, where the leader's time has passed."""
+        return None if self.leader is None else past_leader(self.leader, train_s)
+
+
+def past_leader(leader: Leader, train_s: float) -> str | None:
+    """Returns why a trial whose clock is at `train_s` [s] can no longer lead, or None."""
+    # The clock only grows, so this never stops a trial that would have led.
+    time_s = leader.time_to_target_s
+    if train_s <= time_s:
+        return None
+    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
+
+
+def random_cap(benchmark: Benchmark, seed: int) -> Policy:
+    """Draws at random, and stops a trial at the leader's time."""
+    target = SearchTarget(benchmark.target, benchmark.mode, 1e9)
+    return Capped(space=benchmark.space, target=target, seed=seed)
+
+
+def tpe_penalty(benchmark: Benchmark, seed: int) -> Policy:
+    """TPE with a flat penalty for a miss."""
+    target = SearchTarget(benchmark.target, benchmark.mode, 1e9)
+    return Plain(space=benchmark.space, target=target, sampler="tpe", seed=seed)
+
+
+FACTORIES: dict[str, Factory] = {"random_cap": random_cap, "tpe_penalty": tpe_penalty}
+
+# --- How much a function does, by its calls: the same on a busy machine, and under coverage
+
+PACKAGE = str(Path(tune_speed.__file__).parent)
+
+
+def count_calls(function: Callable[[], object]) -> int:
+    """Returns how many functions are called while `function` runs: the package's, and C's by it."""
+    # Not slipcover's: its probes, and now and then a search of all objects for code.
+    count = 0
+
+    def seen(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        is_probe = event == "c_call" and "slipcover" in str(getattr(argument, "__module__", ""))
+        is_ours = frame.f_code.co_filename.startswith(PACKAGE) and not is_probe
+        count += event in ("call", "c_call") and is_ours
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
