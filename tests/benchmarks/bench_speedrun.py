@@ -1,24 +1,14 @@
-"""The speed-run recipe: steps/s of our loop against a bare one, and accuracy within seconds.
+"""The speed-run recipe: steps/s of our loop against a bare one of the same network.
 
     python tests/benchmarks/bench_speedrun.py                                   # CPU, 2 minutes
     python tests/benchmarks/bench_speedrun.py --device cuda --batch-size 2000 --steps 25
-    python tests/benchmarks/bench_speedrun.py --sides frozen ours --threads 1   # CPU, 2 minutes
-    python tests/benchmarks/bench_speedrun.py --accuracy --data ../shared/data  # CPU, 4 minutes
-    python tests/benchmarks/bench_speedrun.py --accuracy --data DIR --device cuda \
-        --widths 64 256 256 --batch-size 2000 --validation-samples 5000 --seconds 3 --target 0.94
 
-Steps/s: both loops train the same network (speednet) with frozen first filters on the same random
-uint8 images on the device: shifts by up to two pixels, alternating flips, bf16, label smoothing,
-Muon for the convolutions, SGD for the rest, and a triangle of rates. The bare loop is hand-written
-PyTorch. Each has a process of its own, in which spans of a few steps run by turns, ours first in
-every other round; the other process waits meanwhile. The ratio is that of the medians, ours over
-the bare loop's: above 1.0, ours is faster; beside it the quartiles of single rounds. `--allocator
-ours` gives the bare loop our trial processes' malloc settings too. The side `frozen` is ours with a
-first bias that is not trained, as in the last 5 of 8 epochs of the shipped study.
-
-Accuracy: the recipe, and ResNet-20 with SGD and one-cycle, train by turns on real images, each for
-as many steps as fit in `--seconds` by a few steps that are timed before. Accuracy is that at the
-end, in six views, on images of the validation part; the times are those of the training clock.
+Both loops train speednet with frozen first filters on the same random uint8 images on the device:
+shifts by up to two pixels, alternating flips, bf16, label smoothing, Muon for the convolutions, SGD
+for the rest, and a triangle of rates. The bare loop is hand-written PyTorch. Each has a process of
+its own, in which spans of a few steps run by turns; the other process waits meanwhile. The ratio is
+that of the medians, above 1.0 where ours is faster; beside it the quartiles of single rounds.
+`--allocator ours` gives the bare loop our trial processes' malloc settings too.
 """
 
 import argparse
@@ -28,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,12 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
-from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.digits import Digits
-from tune_speed.data.datasets.image_parquet import ImageParquet
-from tune_speed.data.split import SplitConfig, Splits, make_splits
+from tune_speed.data.split import Splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
@@ -55,33 +41,22 @@ WARMUP_FRAC, WARMUP_START, FINAL_FRAC = 0.23, 0.2, 0.07
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 LONG_RUN = 100_000
 """Epochs of a run that is broken off."""
-CALIBRATION_STEPS = 12
-SIDES = ("ours", "bare", "frozen")
+SIDES = ("ours", "bare")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--widths", type=int, nargs=3, help="of the groups")
+    parser.add_argument("--widths", type=int, nargs=3, default=(64, 256, 256), help="of the groups")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--compile", action="store_true", help="both networks")
     parser.add_argument("--steps", type=int, default=2, help="steps of one span")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--allocator", default="default", choices=["default", "ours"])
-    parser.add_argument("--accuracy", action="store_true", help="accuracy within --seconds")
-    parser.add_argument("--data", type=Path, help="folder of the Parquet files")
-    parser.add_argument("--train-samples", type=int, default=45_000)
-    parser.add_argument("--validation-samples", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a run")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--target", type=float, default=0.6, help="accuracy")
     parser.add_argument("--bias-lr", type=float, default=BIAS_LR)
     parser.add_argument("--muon-lr", type=float, default=MUON_LR)
     parser.add_argument("--head-lr", type=float, default=HEAD_LR)
-    parser.add_argument("--resnet-lr", type=float, default=4.0, help="per 1024 images")
-    parser.add_argument("--arms", nargs="+", default=["speednet", "resnet20"])
-    parser.add_argument("--sides", nargs=2, default=["ours", "bare"], choices=SIDES)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -90,15 +65,13 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.side:
         serve(arguments)
-    elif arguments.accuracy:
-        compare_accuracy(arguments)
     else:
         compare_speed(arguments)
 
 
-def speednet_tree(arguments: argparse.Namespace, default: tuple[int, ...]) -> dict[str, Any]:
+def speednet_tree(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the recipe of the speed-run, without its length."""
-    widths = dict(zip(("width1", "width2", "width3"), arguments.widths or default, strict=True))
+    widths = dict(zip(("width1", "width2", "width3"), arguments.widths, strict=True))
     muon = {
         "lr": arguments.muon_lr,
         "momentum": MUON_MOMENTUM,
@@ -130,41 +103,24 @@ def speednet_tree(arguments: argparse.Namespace, default: tuple[int, ...]) -> di
     }
 
 
-def resnet_tree(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns a recipe of ResNet-20, without its length."""
-    sgd = {"lr": arguments.resnet_lr, "lr_per_examples": 1024, "weight_decay": 5e-4}
-    return {
-        "model": {"resnet20": {}},
-        "optimizer": {"sgd": sgd},
-        "lr_schedule": {"one_cycle": {"final_div_factor": 100.0}},
-        "batch_size": arguments.batch_size,
-        "precision": "bf16",
-        "augmentation": {"pad": PAD, "flip": "alternating"},
-        "speedups": {"views": {"tta": {"views": 6}}},
-        "compile": arguments.compile,
-        "cuda_graph": not arguments.compile and arguments.device != "cpu",
-        "deterministic": False,
-    }
-
-
 # Steps per second.
 
 
 def compare_speed(arguments: argparse.Namespace) -> None:
     """Prints our steps per second, the bare loop's, and their ratio."""
     print(f"torch {torch.__version__}, {arguments.threads} threads, batch {arguments.batch_size}")
-    processes = {side: start(side) for side in arguments.sides}
+    processes = {side: start(side) for side in SIDES}
     seconds: dict[str, list[float]] = {side: [] for side in processes}
     for number in range(arguments.rounds):
         for side in sorted(processes, reverse=number % 2 == 0):
             seconds[side].append(ask(processes[side]))
     for process in processes.values():
         process.communicate()
-    first, second = (seconds[side] for side in arguments.sides)
+    first, second = (seconds[side] for side in SIDES)
     rates = [arguments.steps / statistics.median(each) for each in (first, second)]
     low, _, high = statistics.quantiles([b / a for a, b in zip(first, second, strict=True)], n=4)
     print(
-        f"steps/s: {arguments.sides[0]} {rates[0]:.2f}, {arguments.sides[1]} {rates[1]:.2f}, ratio"
+        f"steps/s: ours {rates[0]:.2f}, bare {rates[1]:.2f}, ratio"
         f" {rates[0] / rates[1]:.3f} ({low:.3f} to {high:.3f}), n {arguments.rounds}; malloc of the"
         f" bare loop: {arguments.allocator}"
     )
@@ -209,10 +165,7 @@ def random_images(count: int) -> Images:
 
 
 def our_recipe(arguments: argparse.Namespace) -> Recipe:
-    tree = speednet_tree(arguments, default=(64, 256, 256))
-    whitening = {"frozen": True, "bias_frac": float(arguments.side != "frozen")}
-    tree["speedups"]["init"] = {"whitening": whitening}
-    return Recipe.model_validate({**tree, "epochs": LONG_RUN})
+    return Recipe.model_validate({**speednet_tree(arguments), "epochs": LONG_RUN})
 
 
 def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
@@ -317,87 +270,6 @@ def muon_step(weight: nn.Parameter, buffer: Tensor, *, lr: float) -> None:
         x = a * x + (b * gram + c * gram @ gram) @ x
     weight.mul_(math.sqrt(len(weight)) / weight.norm())
     weight.add_(x.view_as(weight).to(weight.dtype), alpha=-lr)
-
-
-# Accuracy within seconds.
-
-
-def compare_accuracy(arguments: argparse.Namespace) -> None:
-    """Prints what each recipe reaches in the given time, run by turns, for each seed."""
-    device = resolve_device(arguments.device)
-    set_up_process(device, cpu_threads=arguments.threads)
-    workload = real_workload(arguments)
-    splits = make_splits(prepare(workload.dataset), workload.split)
-    trees = {"speednet": speednet_tree(arguments, default=(16, 64, 64))}
-    trees["resnet20"] = resnet_tree(arguments)
-    epochs = {arm: epochs_within(arguments, trees[arm], splits, device) for arm in arguments.arms}
-    print(f"{describe_device(device)}, {arguments.threads} threads, torch {torch.__version__}")
-    print(f"epochs in {arguments.seconds:g} s: {epochs}")
-    results: dict[str, list[RunResult]] = {arm: [] for arm in epochs}
-    for seed in range(arguments.seeds):
-        for arm in sorted(epochs, reverse=seed % 2 == 0):
-            recipe = Recipe.model_validate({**trees[arm], "epochs": epochs[arm]})
-            results[arm].append(last(workload, recipe, splits, seed=seed, device=device))
-            print(f"seed {seed} {row(results[arm][-1:], arm, arguments.target)}", flush=True)
-    for arm in epochs:
-        print(f"all    {row(results[arm], arm, arguments.target)}")
-
-
-def real_workload(arguments: argparse.Namespace) -> Workload:
-    dataset = ImageParquet(
-        train=str(arguments.data / "cifar10-train.parquet"),
-        test=str(arguments.data / "cifar10-test.parquet"),
-    )
-    split = SplitConfig(
-        train_samples=arguments.train_samples, validation_samples=arguments.validation_samples
-    )
-    return Workload(
-        dataset=dataset,
-        split=split,
-        target=Target(value=arguments.target),
-        max_train_s=1e6,
-        eval_every_samples=10**9,
-    )
-
-
-def epochs_within(
-    arguments: argparse.Namespace, tree: dict[str, Any], splits: Splits, device: torch.device
-) -> float:
-    """Returns how many epochs fit in `--seconds`, by a few steps that are timed."""
-    few = Images(splits.validation.pixels[:16], splits.validation.labels[:16])
-    per_epoch = math.ceil(len(splits.train.labels) / arguments.batch_size)
-    recipe = Recipe.model_validate({**tree, "epochs": CALIBRATION_STEPS / per_epoch})
-    workload = real_workload(arguments).model_copy(
-        update={"eval_every_samples": arguments.batch_size, "target": Target(value=1.0)}
-    )
-    result = last(workload, recipe, splits._replace(validation=few), seed=0, device=device)
-    times = [evaluation.train_s for evaluation in result.evaluations]
-    step_s = statistics.median(np.diff(times[2:]))
-    return float(arguments.seconds / (step_s * per_epoch))
-
-
-def last(
-    workload: Workload, recipe: Recipe, splits: Splits, *, seed: int, device: torch.device
-) -> RunResult:
-    """Returns the result of a run that goes to its end."""
-    run = train(workload, recipe, splits, seed=seed, device=device)
-    while True:
-        try:
-            next(run)
-        except StopIteration as end:
-            result: RunResult = end.value
-            return result
-
-
-def row(results: list[RunResult], arm: str, target: float) -> str:
-    accuracies = [run.final.accuracy for run in results if run.final is not None]
-    times = [run.clocks.train_s for run in results]
-    hits = sum(accuracy >= target for accuracy in accuracies)
-    return (
-        f"{arm:9} accuracy {statistics.fmean(accuracies):.4f} ({min(accuracies):.4f} to"
-        f" {max(accuracies):.4f}) after {statistics.median(times):.1f} s ({min(times):.1f} to"
-        f" {max(times):.1f}); {target:g} met by {hits} of {len(results)}"
-    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from gpu_bars import AIRBENCH, TIMM_TRAIN, airbench, short_trials, timm_script, together
+from gpu_bars import AIRBENCH, TIMM_TRAIN, airbench, short_trials, timm_script
 from gpu_part import CIFAR10, HERE, SEARCHING, Options, Part, Row, command, timed, tune_speed
 from torch import Tensor
 
@@ -526,7 +526,6 @@ PARTS = {
     "short_trials": Part(
         "two-second trainings, four at 0.25", short_trials, 240, 40, SEARCHING, can_rehearse=True
     ),
-    "together": Part("trainings in one step", together, 180, 40, ("timm",), can_rehearse=True),
     "mps": Part("concurrent: auto under MPS", with_mps, 240, 40, SEARCHING),
 }
 """By name, in the order in which they run."""
