@@ -1,40 +1,31 @@
 """Hundreds of trials at a time on many nodes: what the driver of a search takes.
 
-    python tests/benchmarks/bench_scale.py ours      # 1,000 trials, 64 at a time, on 8 nodes
-    python tests/benchmarks/bench_scale.py compare [--mlflow] [--repeats 3] [--trials 250]
+    python tests/benchmarks/bench_scale.py ours [--mlflow]   # 1,000 trials, 64 at a time, 8 nodes
     python tests/benchmarks/bench_scale.py resume --policy time_to_target --trials 20000
 
 The nodes are those of Ray's test cluster: each has a raylet of its own, all are on this machine. A
 trial trains nothing: it is evaluated 20 times, every 50 ms, in a process without torch, so that 64
 of them fit here. Each process holds its first trial until all are there: to start 64 takes minutes
-on two cores, and is not what is measured. `compare` runs ours and vanilla in turn (A B A B …), each
-in a process and a cluster of its own. Both sample at random and stop no trial, so that both have
-the same to do. Vanilla is `OptunaSearch` over a class trainable that is used again for the next
-trial, which is Ray Tune at its quickest; with `--mlflow` it tracks by Ray's `MLflowLoggerCallback`
-and ours as always, both to SQLite; without, neither does. `ours --policy time_to_target` has the
-cost of our own proposals and of stopping in it.
+on two cores, and is not what is measured. `--policy time_to_target` has the cost of our own
+proposals and of stopping in it, `--mlflow` tracks in SQLite.
 
 | figure       | what it is                                                                       |
 |--------------|----------------------------------------------------------------------------------|
-| reports/s    | evaluations that trials reported and the driver worked off                       |
+| reports/s    | evaluations that trials reported and the driver worked off; at least 200         |
 | messages/s   | in how many messages they came: ours puts together what is new                   |
 | driver CPU   | seconds of the driver's process from the first report to the last trial's end,   |
 |              | all its threads, Ray's included, per trial                                       |
 | driver wall  | seconds beyond what 64 workers without any overhead would take, per trial        |
-| RSS          | resident memory of the driver's process [MiB], as trials end                     |
+| RSS          | resident memory of the driver's process [MiB], as trials end: flat               |
 
 `resume` writes the ledger of a search of so many of these trials, and then takes it over in a new
 process, as `--resume` does before it starts Ray: the ledger is read, and the controller has its
 next proposal. The bar: 30 s for 20,000 trials.
-
-The bars: at least 200 reports/s; memory flat; driver CPU and wall at most half of vanilla's.
 """
 
 import argparse
-import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,7 +37,6 @@ from typing import Any
 
 import psutil
 import ray
-from ray import tune
 from ray.cluster_utils import Cluster
 
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, TrialRecord
@@ -66,7 +56,6 @@ PATIENT = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
 }
-"""For both searches alike."""
 STUDY = """
 study: scale
 workload: digits
@@ -148,32 +137,6 @@ def result(spec: TrialSpec, evaluations: list[Evaluation], status: Status) -> Ru
         steps=evaluations[-1].step,
         samples=evaluations[-1].samples,
     )
-
-
-class Vanilla(tune.Trainable):
-    """The same as a class trainable of Ray Tune's."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self.params, self.number = config, 0
-
-    def step(self) -> dict[str, Any]:
-        if self.number == 0:
-            wait_for_all()
-        time.sleep(EVERY_S)
-        self.number += 1
-        params = {"optimizer.sgd.lr": self.params["lr"]}
-        accuracy = accuracy_of(params, self.number - 1)
-        return {"accuracy": accuracy, "done": self.number == EVALUATIONS}
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.setup(new_config)
-        return True
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        pass
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        pass
 
 
 class Meter:
@@ -317,59 +280,6 @@ def take_over(folder: Path, options: argparse.Namespace) -> None:
     )
 
 
-class Counter(tune.Callback):
-    """Counts as `Witness` does."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def on_trial_result(
-        self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any
-    ) -> None:
-        self._meter.begin()
-        self._meter.reports += 1
-        self._meter.messages += 1
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self._meter.ended()
-
-
-def vanilla(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs Ray Tune's own search over the same."""
-    import optuna
-    from ray.air.integrations.mlflow import MLflowLoggerCallback
-    from ray.tune.search.optuna import OptunaSearch
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    meter = Meter()
-    callbacks: list[Any] = [Counter(meter)]
-    if options.mlflow:
-        uri = f"sqlite:///{folder}/mlflow.db"
-        callbacks.append(MLflowLoggerCallback(tracking_uri=uri, experiment_name="scale"))
-    sampler = optuna.samplers.RandomSampler(seed=3)
-    tune.Tuner(
-        tune.with_resources(Vanilla, {"cpu": 1}),
-        param_space={
-            "lr": tune.loguniform(0.01, 1.0),
-            "momentum": tune.uniform(0.5, 0.99),
-            "pct_start": tune.uniform(0.1, 0.5),
-            "epochs": tune.randint(4, 41),
-            "batch_size": tune.choice([50, 100]),
-        },
-        tune_config=tune.TuneConfig(
-            search_alg=OptunaSearch(metric="accuracy", mode="max", sampler=sampler),
-            num_samples=options.trials,
-            max_concurrent_trials=options.concurrent,
-            reuse_actors=True,
-        ),
-        run_config=tune.RunConfig(storage_path=str(folder / "ray"), callbacks=callbacks, verbose=0),
-    ).fit()
-    return meter.figures(options.concurrent)
-
-
 @contextmanager
 def nodes(number: int, concurrent: int) -> Iterator[None]:
     """A cluster of so many nodes, with a CPU for each trial."""
@@ -386,7 +296,7 @@ def nodes(number: int, concurrent: int) -> Iterator[None]:
         cluster.shutdown()
 
 
-def run_side(side: str, options: argparse.Namespace) -> dict[str, Any]:
+def run(options: argparse.Namespace) -> dict[str, Any]:
     """Runs one search in this process."""
     from tune_speed.tuning.ray.cluster import quiet_ray
 
@@ -396,86 +306,35 @@ def run_side(side: str, options: argparse.Namespace) -> dict[str, Any]:
         gate.mkdir()
         os.environ.update(PATIENT, BENCH_GATE=str(gate))
         with nodes(options.nodes, options.concurrent):
-            return {"ours": ours, "vanilla": vanilla}[side](Path(name), options)
+            return ours(Path(name), options)
 
 
-def measure(side: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs one search in a process of its own and returns its figures."""
-    own = [f"--{name}={getattr(options, name)}" for name in ("trials", "concurrent", "nodes")]
-    own += [f"--{name}={getattr(options, name)}" for name in ("policy", "sampler")]
-    own += ["--mlflow"] if options.mlflow else []
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [sys.executable, __file__, side, "--out", file.name, *own]
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
-        if done.returncode:
-            sys.exit(f"{side} failed")
-        figures: dict[str, Any] = json.loads(Path(file.name).read_text())
-        return figures
-
-
-SHOWN = ("reports_per_s", "messages_per_s", "driver_cpu_s", "driver_wall_s", "wall_s")
-
-
-def show(side: str, figures: dict[str, Any]) -> None:
-    print(f"{side:8}", "  ".join(f"{name} {figures[name]:.4f}" for name in SHOWN), flush=True)
-
-
-def compare(options: argparse.Namespace) -> None:
-    """Prints each search's figures and the ratios of the medians."""
-    rows: dict[str, list[dict[str, Any]]] = {"ours": [], "vanilla": []}
-    for _ in range(options.repeats):
-        for side, measured in rows.items():
-            measured.append(measure(side, options))
-            show(side, measured[-1])
-    for name in ("driver_cpu_s", "driver_wall_s"):
-        medians = {side: statistics.median(row[name] for row in rows[side]) for side in rows}
-        ratio = medians["ours"] / medians["vanilla"]
-        print(
-            f"{name}: median of {options.repeats}: ours {medians['ours']:.4f} s, vanilla"
-            f" {medians['vanilla']:.4f} s a trial; ratio {ratio:.3f} (bar 0.500)"
-        )
+FIGURES = ("reports_per_s", "messages_per_s", "driver_cpu_s", "driver_wall_s", "wall_s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("side", choices=["ours", "vanilla", "compare", "resume", "take_over"])
-    parser.add_argument("--trials", type=int)
+    parser.add_argument("side", choices=["ours", "resume", "take_over"])
+    parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--concurrent", type=int, default=64)
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--policy", default="random")
     parser.add_argument("--sampler", default="gain")
     parser.add_argument("--mlflow", action="store_true")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--profile", type=Path, help="where to write what cProfile saw")
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.trials = options.trials or (250 if options.side == "compare" else 1000)
-    if options.side == "compare":
-        compare(options)
-        return
     if options.side == "resume":
         with tempfile.TemporaryDirectory() as name:
             write_ledger(Path(name), options)
             own = ["--out", name, "--trials", str(options.trials), "--policy", options.policy]
             subprocess.run([sys.executable, __file__, "take_over", *own], check=True)
-        return
-    if options.side == "take_over":
+    elif options.side == "take_over":
         take_over(options.out, options)
-        return
-    if options.profile:
-        import cProfile
-
-        profile = cProfile.Profile()
-        figures = profile.runcall(run_side, options.side, options)
-        profile.dump_stats(options.profile)
     else:
-        figures = run_side(options.side, options)
-    if options.out:
-        options.out.write_text(json.dumps(figures))
-        return
-    show(options.side, figures)
-    for trials, seconds, rss_mib in figures["rss_mib"]:
-        print(f"{trials:5} trials {seconds:7.1f} s {rss_mib:8.1f} MiB")
+        figures = run(options)
+        print("  ".join(f"{name} {figures[name]:.4f}" for name in FIGURES), flush=True)
+        for trials, seconds, rss_mib in figures["rss_mib"]:
+            print(f"{trials:5} trials {seconds:7.1f} s {rss_mib:8.1f} MiB")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.command import Done
-from helpers.experiments.ablations import RECIPE, ablated, make_arm_run
+from helpers.experiments.ablations import RECIPE, ablated, make_run
 from helpers.experiments.profiles import make_profile
 from helpers.making import make_record
 from helpers.tracking.stores import store_of
@@ -169,7 +169,7 @@ def test_ablation_prints_arms_and_effects_in_each_form(
     given: Any, call: Call, tmp_path: Path, stopped: bool
 ) -> None:
     runs = {
-        name: [make_arm_run(seed=seed, time_s=time_s + seed) for seed in range(3)]
+        name: [make_run(seed=seed, time_s=time_s + seed) for seed in range(3)]
         for name, time_s in (("base", 10.0), ("batch_size=64", 20.0))
     }
     result = ablated(runs, axes={"batch_size": 64})

@@ -27,10 +27,6 @@ class Machine:
         mount = 'mount --bind "$0" /proc/cpuinfo && exec "$@"'
         self.prefix = ("ip", "netns", "exec", self.name, "sh", "-c", mount, str(file))
 
-    def unplug(self) -> None:
-        """Takes the cable out: nothing gets in or out any more, and nobody is told."""
-        _ip("-n", self.name, "link", "set", "cable", "down")
-
 
 @cache
 def why_not() -> str | None:

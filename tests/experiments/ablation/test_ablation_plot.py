@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.experiments.ablations import ablated, make_arm_run, planted
+from helpers.experiments.ablations import ablated, make_run, planted
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -98,9 +98,9 @@ def test_arm_without_a_run_says_so_too() -> None:
 def test_enormous_intervals_leave_room_for_the_points() -> None:
     """Two seeds that differ by 5 %: the interval spans a factor of more than ten."""
     runs = {
-        "base": [make_arm_run(seed=s, time_s=t) for s, t in ((0, 10.0), (1, 10.0))],
-        "precision=bf16": [make_arm_run(seed=s, time_s=t) for s, t in ((0, 8.0), (1, 9.5))],
-        PINNED: [make_arm_run(seed=s, time_s=t) for s, t in ((0, 10.1), (1, 10.2))],
+        "base": [make_run(seed=s, time_s=t) for s, t in ((0, 10.0), (1, 10.0))],
+        "precision=bf16": [make_run(seed=s, time_s=t) for s, t in ((0, 8.0), (1, 9.5))],
+        PINNED: [make_run(seed=s, time_s=t) for s, t in ((0, 10.1), (1, 10.2))],
     }
     result = ablated(runs, axes=AXES, seeds=2)
     low, high = ablation_figure(result).axes[0].get_xlim()

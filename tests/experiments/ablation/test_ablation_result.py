@@ -3,7 +3,7 @@ import math
 from typing import Any
 
 import pytest
-from helpers.experiments.ablations import ablated, make_arm_run, planted
+from helpers.experiments.ablations import ablated, make_run, planted
 from scipy import stats
 
 from tune_speed.core.records import RunResult, Status
@@ -21,11 +21,11 @@ PINNED = "loader.pin_memory=true"
 def runs_of(times_s: tuple[float, ...], accuracies: tuple[float, ...] = ()) -> list[RunResult]:
     scores = accuracies or (0.95,) * len(times_s)
     pairs = zip(times_s, scores, strict=True)
-    return [make_arm_run(seed=s, time_s=t, accuracy=a) for s, (t, a) in enumerate(pairs)]
+    return [make_run(seed=s, time_s=t, accuracy=a) for s, (t, a) in enumerate(pairs)]
 
 
 def missed(seed: int, time_s: float, status: Status = Status.MISSED) -> RunResult:
-    return make_arm_run(seed=seed, time_s=time_s, accuracy=0.5, status=status)
+    return make_run(seed=seed, time_s=time_s, accuracy=0.5, status=status)
 
 
 def arm_of(result: AblationResult, name: str = ARM) -> ArmResult:
@@ -85,14 +85,14 @@ def test_times_have_standard_deviation_and_students_interval_of_their_logarithm(
 
 
 def test_time_per_epoch_is_training_clock_over_passes_done() -> None:
-    run = make_arm_run(seed=0, time_s=12.0)
+    run = make_run(seed=0, time_s=12.0)
     halfway = run.evaluations[0].model_copy(update={"epoch": 2.5})
     run = run.model_copy(update={"evaluations": (halfway,)})
     assert arm_of(ablated({"base": [run]}, axes=AXES), "base").epoch_s.mean == 4.8
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
-    runs = {"base": runs_of(BASE_S), ARM: [make_arm_run(seed=2, time_s=10.0)]}
+    runs = {"base": runs_of(BASE_S), ARM: [make_run(seed=2, time_s=10.0)]}
     arm = arm_of(ablated(runs, axes=AXES))
     assert arm.speed_up is not None
     assert (arm.speed_up.value, arm.speed_up.n) == (pytest.approx(4.0), 1)
@@ -120,7 +120,7 @@ def test_success_rates_interval_is_scipys() -> None:
 
 def test_miss_is_infinite_in_the_median_and_costs_its_time_in_the_expected_one() -> None:
     """A hit of 6 s and two misses of 9 s: a hit costs 24 s."""
-    own = [make_arm_run(seed=0, time_s=6.0), missed(1, 9.0), missed(2, 9.0)]
+    own = [make_run(seed=0, time_s=6.0), missed(1, 9.0), missed(2, 9.0)]
     arm = arm_of(ablated({"base": runs_of(BASE_S), ARM: own}, axes=AXES))
     assert (arm.time_to_target_s.median, arm.time_to_target_s.n) == (None, 3)
     assert arm.expected_s == pytest.approx(24.0)

@@ -3,7 +3,7 @@ import io
 import math
 
 import pytest
-from helpers.experiments.ablations import FULL_WORKLOAD, ablated, make_arm_run, planted
+from helpers.experiments.ablations import FULL_WORKLOAD, ablated, make_run, planted
 from rich.console import Console
 
 from tune_speed.core.records import Status, Timing
@@ -66,9 +66,9 @@ def test_arm_that_is_not_applicable_has_dashes_and_its_reason_below() -> None:
 def test_cells_are_the_results_figures() -> None:
     """Twice as fast with either seed, so without an interval; 0.94 less 0.95."""
     runs = {
-        "base": [make_arm_run(seed=s, time_s=t) for s, t in ((0, 8.0), (1, 12.0))],
+        "base": [make_run(seed=s, time_s=t) for s, t in ((0, 8.0), (1, 12.0))],
         "batch_size=64": [
-            make_arm_run(seed=s, time_s=t, accuracy=0.94) for s, t in ((0, 4.0), (1, 6.0))
+            make_run(seed=s, time_s=t, accuracy=0.94) for s, t in ((0, 4.0), (1, 6.0))
         ],
     }
     lines = text_of(ablated(runs, axes={"batch_size": 64}, seeds=2)).splitlines()
@@ -79,8 +79,8 @@ def test_cells_are_the_results_figures() -> None:
 
 
 def test_miss_is_no_number_in_the_table() -> None:
-    own = [make_arm_run(seed=s, time_s=5.0, accuracy=0.5, status=Status.MISSED) for s in (0, 1)]
-    runs = {"base": [make_arm_run(seed=s, time_s=9.0) for s in (0, 1)], "batch_size=64": own}
+    own = [make_run(seed=s, time_s=5.0, accuracy=0.5, status=Status.MISSED) for s in (0, 1)]
+    runs = {"base": [make_run(seed=s, time_s=9.0) for s in (0, 1)], "batch_size=64": own}
     result = ablated(runs, axes={"batch_size": 64}, seeds=2)
     lines = [line.split() for line in text_of(result).splitlines() if "batch_size=64" in line]
     assert lines[0][4:] == ["∞", "∞", "0.00×"] and lines[1][1] == "0/2"
@@ -91,8 +91,8 @@ def test_miss_is_no_number_in_the_table() -> None:
 
 def test_runs_that_broke_are_told_with_their_reasons() -> None:
     runs = {
-        "base": [make_arm_run(seed=0, time_s=8.0)],
-        "batch_size=64": [make_arm_run(seed=0, time_s=1.0, status=Status.DIVERGED)],
+        "base": [make_run(seed=0, time_s=8.0)],
+        "batch_size=64": [make_run(seed=0, time_s=1.0, status=Status.DIVERGED)],
     }
     text = text_of(ablated(runs, axes={"batch_size": 64}, seeds=2))
     assert "batch_size=64: of 1 run 1 diverged (ended as diverged)." in text
@@ -148,7 +148,7 @@ def test_retuned_rates_are_told_and_marked_at_the_edge() -> None:
 
 
 def test_notes_say_what_the_clock_was() -> None:
-    run = make_arm_run(seed=0, time_s=8.0)
+    run = make_run(seed=0, time_s=8.0)
     runs = [run, run.model_copy(update={"timing": Timing.ISOLATED, "cotenants": ("a/t0001",)})]
     text = flat(text_of(ablated({"base": runs}, axes={"batch_size": 64})))
     assert "Clock: seconds on a SHARED device" in text

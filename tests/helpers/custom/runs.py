@@ -91,23 +91,8 @@ def run_on(
     interrupt: Callable[[], bool] = lambda: False,
 ) -> Iterator[CountedRun]:
     """Yields a run on this clock, alone on its device; by default an accuracy is to be met."""
-    task = OwnTask(
-        target=target or Target(value=value),
-        mode=mode,
-        max_train_s=max_train_s,
-        function="f",
-        function_hash="0",
-    )
-    spec = OwnSpec(
-        study="adapted",
-        trial_id="t000",
-        params={},
-        recipe=OwnRecipe(params={}),
-        workload=task,
-        workload_hash="0",
-        space_hash="0",
-        seed=1,
-    )
+    task = make_task(target=target or Target(value=value), mode=mode, max_train_s=max_train_s)
+    spec = make_own_spec(workload=task)
     place: dict[str, Any] = {"study": "adapted", "trial": "t000", "may_have_company": False}
     with Sharing.open(f"adapted-{os.getpid()}", **place, known=()) as sharing:
         run = CountedRun(

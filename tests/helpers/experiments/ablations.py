@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.making import WORKLOAD, make_evaluation, make_record, make_run
+from helpers.making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import Clocks, RunResult, Status, TrialRecord
 from tune_speed.experiments.ablation.ablate import Ablation, run_ablation
@@ -71,11 +71,9 @@ def make_epoch(
     accuracy: float = 0.95,
     status: Status = Status.REACHED,
 ) -> RunResult:
-    """Returns a run of one epoch."""
-    last = make_evaluation(train_s=epoch_s, accuracy=accuracy)
+    """Returns a run of one epoch, which was alone."""
     run = make_run(status, time_s=epoch_s, accuracy=accuracy, seed=seed)
-    clocks = Clocks(train_s=epoch_s, wall_s=epoch_s)
-    return run.model_copy(update={"evaluations": (last,), "clocks": clocks})
+    return run.model_copy(update={"clocks": Clocks(train_s=epoch_s, wall_s=epoch_s)})
 
 
 def make_broken(seed: int, status: Status) -> RunResult:
@@ -111,16 +109,6 @@ class Trainer:
 # --- Results
 
 FULL_WORKLOAD: dict[str, Any] = {**WORKLOAD, "max_train_s": 100.0}
-
-
-def make_arm_run(
-    *, seed: int, time_s: float, accuracy: float = 0.95, status: Status = Status.REACHED
-) -> RunResult:
-    """Returns a run of one epoch, so that its training clock is its time per epoch."""
-    run = make_run(status, time_s=time_s, accuracy=accuracy, seed=seed)
-    return run.model_copy(
-        update={"evaluations": (make_evaluation(train_s=time_s, accuracy=accuracy),)}
-    )
 
 
 def records_of(runs: Sequence[RunResult], *, precision: str = "fp32") -> list[TrialRecord]:
@@ -182,7 +170,7 @@ def planted(
         labels = [axis.levels[j - 1].label for axis, j in zip(levels, arm.levels, strict=True) if j]
         gain = sum(ln_speeds[label] for label in labels) + (len(labels) > 1) * synergy
         found[arm.name] = [
-            make_arm_run(
+            make_run(
                 seed=seed,
                 time_s=10 * math.exp(-gain + 0.02 * noise.normal()),
                 accuracy=0.95 - 0.004 * len(labels) + 0.002 * noise.normal(),
