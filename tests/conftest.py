@@ -131,7 +131,6 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture(scope="session")
 def browser() -> "Iterator[Browser]":
-    """A browser, started once."""
     from helpers.reporting.browser import chromium
     from playwright.sync_api import sync_playwright
 

@@ -37,7 +37,6 @@ def room_of(test: str) -> str:
 
 
 def file_of(test: str) -> str:
-    """Returns the file below `tests/` of a test's node ID."""
     return test.split("::")[0].removeprefix("tests/")
 
 

@@ -136,7 +136,6 @@ def read_module(file: str, text: str) -> Module:
 
 
 def as_function(node: FunctionNode, file: str) -> Function:
-    """Returns the function that `node` defines."""
     last = node.end_lineno or node.lineno
     first = node.body[0]
     docstring = 0
@@ -211,7 +210,6 @@ def measure(folder: Path) -> list[Measure]:
 
 
 def text_figures(folder: Path, modules: list[Module]) -> dict[str, float]:
-    """Returns the lines of comments, tests and README."""
     readme = folder.parent / "README.md"
     tests = (file.read_text().count("\n") for file in (folder.parent / "tests").rglob("*.py"))
     comments = sum(m.comments for m in modules)
@@ -223,7 +221,6 @@ def text_figures(folder: Path, modules: list[Module]) -> dict[str, float]:
 
 
 def length_figures(lines: list[int]) -> dict[str, float]:
-    """Returns the measures of the functions' lengths."""
     lengths = sorted(lines)
 
     def over(limit: int) -> float:
@@ -239,7 +236,6 @@ def length_figures(lines: list[int]) -> dict[str, float]:
 
 
 def structure_figures(sources: list[structure.Source]) -> dict[str, float]:
-    """Returns the measures of the modules' syntax trees."""
     lines = sum(each.text.count("\n") for each in sources)
     imports = sum(len(each.import_lines()) for each in sources)
     naming = {
@@ -295,7 +291,6 @@ def print_measures(measures: list[Measure]) -> None:
 
 
 def print_figures(title: str, figures: dict[str, int]) -> None:
-    """Prints a title and a line a figure, if there are any."""
     if figures:
         print(f"  {title}", *(f"    {v:>5}  {k}" for k, v in figures.items()), sep="\n")
 

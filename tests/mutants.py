@@ -22,8 +22,8 @@ import argparse
 import ast
 import compileall
 import copy
+import importlib
 import json
-import math
 import os
 import random
 import re
@@ -37,6 +37,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -47,18 +48,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tune_speed"
 ROOMS = ("core", "runtime", "tuning/policy", "training/step", "tracking/writer")
 
-COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+SWAPPED = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+)
+COMPARED = {one: other for pair in SWAPPED for one, other in (pair, pair[::-1])}
 CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -68,6 +65,10 @@ CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
 }
+SLOW_TO_IMPORT = (
+    *("hypothesis", "mlflow.store.tracking.sqlalchemy_store", "optuna", "pandas", "pydantic"),
+    "scipy.stats",
+)
 LOGGERS = {"log", "logger", "logging", "_log", "_logger", "LOG", "LOGGER"}
 TYPES = {"Literal", "TypeVar", "cast", "NewType", "ParamSpec"}
 PROSE = {"description", "title", "examples", "doc", "help"}
@@ -104,11 +105,10 @@ def _short(code: str) -> str:
 
 
 class Mutations(ast.NodeVisitor):
-    """Collects the mutants of a file."""
-
     def __init__(self, file: str, source: str):
         self.file, self.source = file, source
-        self.lines = source.encode().splitlines(keepends=True)
+        lengths = map(len, source.encode().splitlines(keepends=True))
+        self.starts = [0, *accumulate(lengths)]
         self.names: list[str] = []
         self.function = ""
         self.mutants: list[Mutant] = []
@@ -116,12 +116,9 @@ class Mutations(ast.NodeVisitor):
 
     def change(self, node: Any, new: ast.AST | str) -> None:
         """Notes the mutant in which `new` stands for `node`."""
-        starts = [0]
-        for line in self.lines:
-            starts.append(starts[-1] + len(line))
         data = self.source.encode()
-        first = starts[node.lineno - 1] + node.col_offset
-        last = starts[node.end_lineno - 1] + node.end_col_offset
+        first = self.starts[node.lineno - 1] + node.col_offset
+        last = self.starts[node.end_lineno - 1] + node.end_col_offset
         code = new if isinstance(new, str) else ast.unparse(new)
         if isinstance(new, ast.expr) and not isinstance(new, ast.Constant):
             code = f"({code})"
@@ -150,19 +147,20 @@ class Mutations(ast.NodeVisitor):
         names, function = self.names, self.function
         self.names = [*names, node.name]
         self.function = ".".join(self.names)
-        for default in (*node.args.defaults, *node.args.kw_defaults):
-            if default is not None:
-                self.visit(default)
+        for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+            self.visit(default)
         self.names = [*self.names, "<locals>"]
-        for statement in node.body:
-            self.visit(statement)
+        self.visit_all(node.body)
         self.names, self.function = names, function
+
+    def visit_all(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            self.visit(statement)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         names = self.names
         self.names = [*names, node.name]
-        for statement in node.body:
-            self.visit(statement)
+        self.visit_all(node.body)
         self.names = names
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -231,7 +229,7 @@ class Mutations(ast.NodeVisitor):
             self.change(node, "pass")
         self.generic_visit(node)
 
-    def visit_Raise(self, node: ast.Raise) -> None:
+    def leave_out(self, node: ast.stmt) -> None:
         self.change(node, "pass")
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
@@ -243,16 +241,9 @@ class Mutations(ast.NodeVisitor):
             self.change(node, "pass")
         self.generic_visit(node)
 
-    def visit_Break(self, node: ast.Break) -> None:
-        self.change(node, "pass")
-
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self.change(node, "pass")
-
     def visit_If(self, node: ast.If) -> None:
-        if "TYPE_CHECKING" in ast.unparse(node.test):
-            return
-        self.condition(node)
+        if "TYPE_CHECKING" not in ast.unparse(node.test):
+            self.condition(node)
 
     def condition(self, node: ast.If | ast.While | ast.IfExp | ast.Assert) -> None:
         reversed_below = ast.Compare | ast.Constant | ast.UnaryOp
@@ -260,6 +251,7 @@ class Mutations(ast.NodeVisitor):
             self.change(node.test, ast.UnaryOp(ast.Not(), node.test))
         self.generic_visit(node)
 
+    visit_Raise = visit_Break = visit_Continue = leave_out
     visit_While = visit_IfExp = visit_Assert = condition
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
@@ -330,8 +322,6 @@ class CallRecorder:
 
 @dataclass
 class Tests:
-    """Tests that run together."""
-
     names: list[str]
     seconds: list[float]
     """As recorded, of each."""
@@ -424,13 +414,13 @@ def quick_files(rooms: Iterable[str]) -> list[str]:
 
     named = re.compile("|".join(f"{PACKAGE}.{room.replace('/', '.')}\\b" for room in rooms))
     folders = tuple(f"{room}/" for room in rooms)
-    files = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        name = str(path.relative_to(ROOT / "tests"))
-        is_short = name not in LONGEST
-        if name.startswith(folders) or (is_short and named.search(path.read_text())):
-            files.append(f"tests/{name}")
-    return files
+    names = [str(p.relative_to(ROOT / "tests")) for p in (ROOT / "tests").rglob("test_*.py")]
+
+    def is_about(name: str) -> bool:
+        text = "" if name in LONGEST else (ROOT / "tests" / name).read_text()
+        return name.startswith(folders) or named.search(text) is not None
+
+    return [f"tests/{name}" for name in sorted(names) if is_about(name)]
 
 
 def tests_of(mutant: Mutant, calls: dict[str, Any]) -> list[Tests]:
@@ -470,13 +460,10 @@ def tests_of(mutant: Mutant, calls: dict[str, Any]) -> list[Tests]:
 
 
 def mutants_of(room: str) -> list[Mutant]:
-    """Returns all mutants of a room, in the order of its files and lines."""
-    files = sorted((ROOT / PACKAGE / room).rglob("*.py"))
-    return [
-        mutant
-        for path in files
-        for mutant in Mutations(str(path.relative_to(ROOT)), path.read_text()).mutants
-    ]
+    found: list[Mutant] = []
+    for path in sorted((ROOT / PACKAGE / room).rglob("*.py")):
+        found += Mutations(str(path.relative_to(ROOT)), path.read_text()).mutants
+    return found
 
 
 def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -488,14 +475,10 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def import_what_takes_long() -> None:
-    import hypothesis  # noqa: F401
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-    import optuna  # noqa: F401
-    import pandas  # noqa: F401
-    import pydantic  # noqa: F401
-    import scipy.stats  # noqa: F401
     import torch
 
+    for name in SLOW_TO_IMPORT:
+        importlib.import_module(name)
     torch.set_num_threads(1)
 
 
@@ -522,7 +505,6 @@ def main() -> None:
     parser.add_argument("--room", action="append", help=f"one of {', '.join(ROOMS)}; default: all")
     parser.add_argument("--sample", type=int, default=80, help="mutants a room")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="at most, a room")
     parser.add_argument("--calls", type=Path, help="file of what tests call")
     parser.add_argument("--record", nargs="*", metavar="FILE", help="test files to record anew")
     parser.add_argument("--only", metavar="REGEX", help="mutants whose line reads so; no sampling")
@@ -548,10 +530,7 @@ def measure(tree: Copy, calls: dict[str, Any], room: str, arguments: argparse.Na
         size = min(arguments.sample, len(everything))
         sample = random.Random(arguments.seed).sample(everything, size)
     outcomes, begun = list[bool](), time.monotonic()
-    # In the order of the draw, so that what time allows is a sample as well.
     for mutant in sample:
-        if time.monotonic() - begun > 60 * arguments.minutes:
-            break
         groups = tests_of(mutant, calls)
         outcomes.append(any(tree.killed(mutant, tests) for tests in groups))
         if not outcomes[-1]:

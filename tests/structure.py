@@ -41,23 +41,19 @@ class Source:
         return list(ast.walk(self.tree))
 
     def import_lines(self) -> set[int]:
-        """Returns the numbers of the lines that import."""
         found = (n for n in self.nodes if isinstance(n, ast.Import | ast.ImportFrom))
         return {line for node in found for line in lines_of(node)}
 
     def code_lines(self) -> int:
-        """Returns how many lines hold code."""
         lines = enumerate(self.text.splitlines(), start=1)
         written = {n for n, line in lines if line.strip() and not line.lstrip().startswith("#")}
         return len(written - self.import_lines() - self._text_lines())
 
     def many_parameters(self, limit: int) -> int:
-        """Returns how many functions take more than `limit` parameters."""
         functions = (n.args for n in self.nodes if isinstance(n, FUNCTIONS))
         return sum(len(parameters(each)) > limit for each in functions)
 
     def many_attributes(self, limit: int) -> int:
-        """Returns how many classes assign more than `limit` attributes on `self`."""
         classes = (n for n in self.nodes if isinstance(n, ast.ClassDef))
         return sum(len(attributes(each)) > limit for each in classes)
 
@@ -68,7 +64,6 @@ class Source:
 
 
 def read_sources(folder: Path) -> list[Source]:
-    """Returns the modules under `folder`, by their names from it on."""
     files = sorted(folder.rglob("*.py"))
     return [Source(module_name(file, folder), file.read_text()) for file in files]
 

@@ -63,7 +63,6 @@ def test_a_users_file_is_checked_with_the_types_of_an_editable_install(tmp_path:
 
 
 def checked(folder: Path, checker: str, *options: str) -> str:
-    """Returns what a type checker says of the user's file."""
     # Of the environment alone: a path to this checkout would show the types anyway.
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
     done = subprocess.run(

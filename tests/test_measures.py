@@ -106,7 +106,6 @@ def made_up(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def package() -> dict[str, measures.Measure]:
-    """Returns the package's own measures, by name."""
     return {m.name: m for m in measures.measure(measures.PACKAGE)}
 
 

@@ -35,7 +35,6 @@ KILLED = (  # A checkpoint, and the step from which on the search is killed.
 
 
 def main(folder: Path) -> None:
-    """Runs all commands in `folder`, and packs what they left into the folder of this file."""
     folder.mkdir()
     for file in (HERE / "inputs").iterdir():
         shutil.copy(file, folder / file.name.removesuffix(".txt"))

@@ -95,7 +95,6 @@ def known(value: Any, old: Any) -> Any:
 
 
 def expected(name: str) -> Any:
-    """Returns what the version that made the artifacts answered."""
     return json.loads((EXPECTED / f"{name}.json").read_text())
 
 
@@ -106,7 +105,6 @@ def keep(name: str, answer: Any) -> None:
 
 
 def main(folder: Path) -> None:
-    """Asks all questions of the unpacked store and writes the answers."""
     unpack(folder)
     for name, question in QUESTIONS.items():
         keep(name, answer(question, folder))
@@ -117,7 +115,6 @@ def main(folder: Path) -> None:
 
 
 def answer(question: tuple[str, ...], folder: Path, **variables: str) -> Any:
-    """Returns what a command prints as JSON."""
     done = subprocess.run(
         ["tune-speed", *question],
         cwd=folder,

@@ -88,7 +88,6 @@ def main() -> None:
 
 
 def prepared(arguments: argparse.Namespace) -> PreparedData:
-    """Returns CIFAR-10; little of it for a CPU."""
     train_file, test_file = (
         arguments.data / f"cifar10-{part}.parquet" for part in ("train", "test")
     )
@@ -104,7 +103,6 @@ def first(images: Images) -> Images:
 
 
 def write_pt(data: PreparedData, folder: Path) -> None:
-    """Writes the images as airbench reads them."""
     folder.mkdir()
     for name, images in (("train", data.train), ("test", data.test)):
         assert images is not None
@@ -130,7 +128,6 @@ def path_or(word: str) -> str:
 
 
 def ask(process: "subprocess.Popen[str]", seed: int) -> Run:
-    """Has a side train once."""
     assert process.stdin is not None
     process.stdin.write(f"{seed}\n")
     process.stdin.flush()
@@ -156,7 +153,6 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def theirs(arguments: argparse.Namespace) -> Callable[[Any], Run]:
-    """Returns what trains by airbench's own `main`."""
     sys.path.insert(0, str(arguments.others))
     airbench: Any = importlib.import_module("airbench94_muon")
     told: list[Mapping[str, Any]] = []
@@ -176,7 +172,6 @@ def theirs(arguments: argparse.Namespace) -> Callable[[Any], Run]:
 
 
 def ours(arguments: argparse.Namespace) -> Callable[[Any], Run]:
-    """Returns what trains by `train`."""
     device = resolve_device(arguments.device)
     set_up_process(device, cpu_threads=1)
     data, recipe = prepared(arguments), our_recipe(arguments)
@@ -203,7 +198,6 @@ def ours(arguments: argparse.Namespace) -> Callable[[Any], Run]:
 
 
 def our_recipe(arguments: argparse.Namespace) -> Recipe:
-    """Returns the study's first recipe, with the fields that were set."""
     study = load_study(STUDY, check_data=False)
     tree = study.space.build(typical(study.space, study.search.points_to_evaluate))
     tree["cuda_graph"] = arguments.device != "cpu"

@@ -252,7 +252,6 @@ def measure_races(scenario: Scenario, repetitions: int, rng: np.random.Generator
 
 
 def run_race(scenario: Scenario, rng: np.random.Generator) -> tuple[Elimination, str]:
-    """Returns a finished race, and the name of the true best."""
     finalists, num_rounds = scenario.finalists, scenario.num_rounds
     if not finalists:
         finalists, num_rounds = draw_field(rng)
@@ -303,7 +302,6 @@ def print_coverages(coverages: Sequence[Coverage]) -> None:
 
 
 def median_cells(coverages: Sequence[Coverage], n: int) -> list[str]:
-    """Returns the mean coverage of the median for each rate."""
     cells = []
     for rate in RATES:
         found = [c.median for c in coverages if (c.n, c.rate) == (n, rate) and c.median is not None]

@@ -76,7 +76,6 @@ def loaders(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(arguments: argparse.Namespace, network: str, device: torch.device) -> None:
-    """Prints the rows of a network."""
     runs = {
         name: spans(arguments, network, loader, device)
         for name, loader in loaders(arguments).items()
@@ -104,7 +103,6 @@ def row(
     base: list[float],
     fed: float | None,
 ) -> str:
-    """Returns a row of the table."""
     per_s = arguments.steps * arguments.batch_size / statistics.median(times)
     ratio = statistics.median(base) / statistics.median(times)
     low, _, high = statistics.quantiles([b / t for b, t in zip(base, times, strict=True)], n=4)

@@ -50,8 +50,6 @@ COMMANDS = (
 
 
 class Sample(NamedTuple):
-    """What was seen at a moment."""
-
     at_s: float
     trials: int
     behind: int
@@ -59,7 +57,6 @@ class Sample(NamedTuple):
 
 
 def watch(place: Place, search: Process, options: argparse.Namespace) -> list[Sample]:
-    """Returns what was seen of a search until its end."""
     seen, happened, rng = list[Sample](), Counter[str](), random.Random(options.seed)
     began_s = fault_s = time.monotonic()
     while search.poll() is None and time.monotonic() - began_s < LEAST_S + options.trials * MOST_S:
@@ -100,7 +97,6 @@ def num_delivered(database: Path) -> int:
 
 
 def show(place: Place, seen: list[Sample]) -> None:
-    """Prints the search's figures."""
     runs = [record["runs"][-1] for record in finished(place.folder)]
     trained_s = sum(run["clocks"]["train_s"] + run["clocks"]["eval_s"] for run in runs) / 2
     first = next((each for each in seen if each.trials >= len(runs) / 6), seen[0])

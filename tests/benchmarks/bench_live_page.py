@@ -31,7 +31,6 @@ PAINTED = """new Promise(done => new PerformanceObserver(list => {
 
 
 def large_store(folder: Path, *, trials: int) -> str:
-    """Returns the URI of a new store with one study of so many trials."""
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     fill(uri, num_trials=trials, trials_per_study=trials)
     return uri

@@ -143,7 +143,6 @@ def told(benchmark: RecordedBenchmark, num_best: int, *, draws: int = 4000) -> s
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """Yields the lines of a table in Markdown: a row for each side and benchmark, and each side."""
     best: dict[str, float] = {}
     for row in rows:
         best[row["benchmark"]] = min(row["best_s"], best.get(row["benchmark"], math.inf))

@@ -51,7 +51,6 @@ def digits(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def network(name: str, device: torch.device) -> nn.Module:
-    """Returns the network, with weights of one seed."""
     torch.manual_seed(0)
     if name == "mlp":
         layers = (nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -61,7 +60,6 @@ def network(name: str, device: torch.device) -> nn.Module:
 
 
 def loop(name: str, *, steps: int, device: torch.device, run: OwnRun | None) -> float:
-    """Trains; returns its own reading of the seconds that it took."""
     images, labels = digits(device)
     model, synchronize = network(name, device), synchronizer(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
@@ -90,7 +88,6 @@ def allotment(device: torch.device, threads: int) -> Allotment:
 
 
 def own_s(name: str, *, steps: int, device: torch.device, threads: int) -> float:
-    """Returns the training seconds of the loop as a search calls it."""
     task = OwnTask(function="loop", function_hash="", target=Target(value=1.0), max_train_s=1e6)
     spec = OwnSpec(
         study="bench",
@@ -109,7 +106,6 @@ def own_s(name: str, *, steps: int, device: torch.device, threads: int) -> float
 
 
 def ours_s(name: str, *, steps: int, device: torch.device, threads: int) -> float:
-    """Returns the training seconds of our loop with the same network."""
     recipe = Recipe.model_validate(
         {
             "model": name,
@@ -155,7 +151,6 @@ def timed(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[str,
 
 
 def show(name: str, seconds: dict[str, list[float]], *, steps: int) -> None:
-    """Prints the ratios of `own` over the others."""
     for other in seconds:
         if other == "own":
             continue
@@ -171,7 +166,6 @@ def show(name: str, seconds: dict[str, list[float]], *, steps: int) -> None:
 
 
 def main() -> None:
-    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)

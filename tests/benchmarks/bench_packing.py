@@ -43,8 +43,6 @@ search: {policy: random, seed: 1}
 
 
 class Search(NamedTuple):
-    """What one search came to."""
-
     trials_per_hour: float
     reached: int
     before_s: float
@@ -53,7 +51,6 @@ class Search(NamedTuple):
 
 
 def search(concurrent: str, options: argparse.Namespace) -> Search:
-    """Runs one search in an empty folder."""
     resources = f"cpu={1 if options.gpu else options.cpu}"
     fixed = "1" if concurrent == "auto" else f"{1 / int(concurrent)}"
     with tempfile.TemporaryDirectory() as name:
@@ -110,7 +107,6 @@ def main() -> None:
 
 
 def report(found: dict[str, list[Search]], fixed: list[str]) -> None:
-    """Prints medians and the verdict."""
     medians = {
         way: statistics.median(each.trials_per_hour for each in searches)
         for way, searches in found.items()

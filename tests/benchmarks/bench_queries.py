@@ -50,16 +50,12 @@ LONGEST_S = 1800.0
 
 
 class Took(NamedTuple):
-    """What one process took."""
-
     wall_s: float
     rss_gib: float
     code: int
 
 
 class Figure(NamedTuple):
-    """What a command took over its repeats."""
-
     what: str
     median_s: float
     least_s: float
@@ -159,7 +155,6 @@ def commands() -> dict[str, list[str]]:
 
 
 def reading_all() -> dict[str, list[str]]:
-    """Returns what has to read each trial's record."""
     return {
         "leaderboard --where": [OURS, "leaderboard", "--json", "--where", "batch_size>=64"],
         "leaderboard --misses": [OURS, "leaderboard", "--json", "--misses"],
@@ -167,7 +162,6 @@ def reading_all() -> dict[str, list[str]]:
 
 
 def run(command: list[str], uri: str, folder: Path, *, source: Path | None = None) -> Took:
-    """Returns what a process took, which must end within half an hour."""
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
     if source is not None:
         environment["PYTHONPATH"] = str(source.absolute())

@@ -39,7 +39,6 @@ Row = dict[str, Any]
 
 
 def command(checkout: Path, folder: Path, *words: str, codes: Sequence[int] = (0,)) -> str:
-    """Runs `tune-speed` of a checkout in `folder`; returns what it printed."""
     program = "from tune_speed.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, *words],
@@ -61,7 +60,6 @@ def command(checkout: Path, folder: Path, *words: str, codes: Sequence[int] = (0
 
 
 def searched(checkout: Path, study: str, seed: int, settings: Sequence[str], runs: int) -> Row:
-    """Returns a search's recommendation, and how its fresh runs ended."""
     sets = [word for each in (*settings, f"search.seed={seed}") for word in ("--set", each)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -78,7 +76,6 @@ def searched(checkout: Path, study: str, seed: int, settings: Sequence[str], run
 
 
 def recommendation(board: Row) -> Row:
-    """Returns what a board's first row says of itself."""
     row = board["rows"][0]
     return {
         "trial": row["trial_id"],
@@ -90,7 +87,6 @@ def recommendation(board: Row) -> Row:
 
 
 def fresh_hits(folder: Path, first_seed: int, *, runs: int) -> int:
-    """Returns how many runs of the exported recipe met the target, with seeds from the first on."""
     settings = ("--set", f"run.seed={first_seed}", "--set", "run.cpu_threads=1")
     found = command(
         HERE,
@@ -102,12 +98,10 @@ def fresh_hits(folder: Path, first_seed: int, *, runs: int) -> int:
 
 
 def expected_s(row: Row) -> float:
-    """Returns the time of a run over the share of hits [s]."""
     return row["run_s"] * row["fresh"] / row["hits"] if row["hits"] else math.inf
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a line for each side, and one for the pairs."""
     sides = {side: [row for row in rows if row["side"] == side] for side in ("ours", "against")}
     for side, own in sides.items():
         if own:

@@ -31,8 +31,6 @@ QUICK = {"quick_answers": (), "first_three_experiments": TWO_RUNS, "factorial": 
 
 
 class Done(NamedTuple):
-    """A replication that was run."""
-
     name: str
     items: str
     took_s: float
@@ -97,7 +95,6 @@ def command(name: str, arguments: argparse.Namespace) -> list[str]:
 
 
 def report(done: Sequence[Done], profile: str) -> str:
-    """Returns the seconds of each, their sum, and all tables."""
     lines = [
         f"| replication, profile {profile} | items | time [s] | exit code |",
         "|---|---|---:|---:|",

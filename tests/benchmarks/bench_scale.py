@@ -80,14 +80,11 @@ def wait_for_all() -> None:
 
 
 class Trivial(TrialProcess):
-    """Runs trials that sleep."""
-
     def _open(self, spec: TrialSpec, config: Any) -> Any:
         return trivial(spec, self._interrupt)
 
 
 def trivial(spec: TrialSpec, interrupt: Callable[[], bool]) -> Iterator[TrialRecord]:
-    """Yields records as a training does, and returns the last."""
     wait_for_all()
     evaluations: list[Evaluation] = []
     for step in range(EVALUATIONS):
@@ -140,8 +137,6 @@ def result(spec: TrialSpec, evaluations: list[Evaluation], status: Status) -> Ru
 
 
 class Meter:
-    """Takes down what the driver's process has used, and when."""
-
     def __init__(self) -> None:
         self.messages = self.reports = self.trials = 0
         self.began_s = self.began_cpu_s = 0.0
@@ -178,8 +173,6 @@ def cpu_s() -> float:
 
 
 class Witness:
-    """An observer that counts."""
-
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
@@ -198,8 +191,6 @@ class Witness:
 
 
 class Anywhere:
-    """All nodes will do."""
-
     device_type: str | None = None
     is_local = False
 
@@ -227,7 +218,6 @@ def controller_of(study: Any, ledger: Ledger, *observers: Any) -> SearchControll
 
 
 def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs our search over trials that sleep."""
     from tune_speed.tracking.store.store import open_store
     from tune_speed.tracking.writer.tracker import Tracker
     from tune_speed.tuning.ray import tuner
@@ -267,7 +257,6 @@ def write_ledger(folder: Path, options: argparse.Namespace) -> None:
 
 
 def take_over(folder: Path, options: argparse.Namespace) -> None:
-    """Takes a search over and prints what that took."""
     study = scale_study(folder, options, more=1)
     began_s, began_cpu_s = time.perf_counter(), cpu_s()
     with Ledger(folder / "study") as ledger:
@@ -282,7 +271,6 @@ def take_over(folder: Path, options: argparse.Namespace) -> None:
 
 @contextmanager
 def nodes(number: int, concurrent: int) -> Iterator[None]:
-    """A cluster of so many nodes, with a CPU for each trial."""
     own = {"dashboard_agent_listen_port": 0}  # Any: by default all clusters want the same one.
     head = {"num_cpus": 0, "include_dashboard": False, **own}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -297,7 +285,6 @@ def nodes(number: int, concurrent: int) -> Iterator[None]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs one search in this process."""
     from tune_speed.tuning.ray.cluster import quiet_ray
 
     quiet_ray()

@@ -156,7 +156,6 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def read_searches(path: Path) -> list[Search]:
-    """Returns the searches of an earlier run; none if there is no file."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     # The last line of a run that was killed may be half written.
     read = TypeAdapter(Search).validate_json
@@ -219,7 +218,6 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_cost() -> None:
-    """Measures and prints what our policy itself takes, in a fresh process each."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
         for asked in ASKED:
@@ -285,7 +283,6 @@ def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposa
 
 
 def outcome(benchmark: Benchmark, params: Mapping[str, Any]) -> Outcome:
-    """Returns how a trial ends that nobody stops."""
     curve = benchmark.curve(params)
     if not len(curve.train_s):
         return Outcome(Status.OOM, 0.0)

@@ -174,7 +174,6 @@ def mark_in(folder: Path, name: str, *, at_s: float | None = None) -> None:
 
 @contextmanager
 def searched(source: Path | None, arguments: list[str]) -> Iterator[tuple[float, Path]]:
-    """Runs a search to its end; yields when it was started, and its folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "speed.yaml").write_text(STUDY)

@@ -88,7 +88,6 @@ class Alone(NamedTuple):
 
 
 def study(cotenants: int, cpus: int, *, gpu: bool, compiled: bool) -> dict[str, Any]:
-    """Returns the study file from which the recipes are drawn."""
     off_or_depth = {"off": None, "stochastic_depth": {"survival": 0.5}}
     # Which blocks are executed changes from step to step: it cannot be compiled.
     kinds = {
@@ -357,7 +356,6 @@ def _compare(
 
 
 def main() -> None:
-    """Runs the rounds and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--load", action="store_true", help="others are at work meanwhile")

@@ -112,15 +112,12 @@ def main() -> int:
 
 
 def study_of(seed: int, **changes: Any) -> str:
-    """Returns the study's file."""
     own = {"slow_s": 0.06, "slowest_s": 0.1, "fewest": 4, "most": 12, "policy": "random"}
     own |= {"concurrent": 2, **changes}
     return STUDY.format(seed=seed, **own)
 
 
 class Scenes(threading.Thread):
-    """Plays scene after scene until the time is over."""
-
     def __init__(self, arguments: argparse.Namespace, folder: Path, *, seed: int) -> None:
         super().__init__(daemon=True)
         self.played: list[dict[str, Any]] = []
@@ -184,7 +181,6 @@ def deck(table: Iterable[str], rng: random.Random, part: str) -> Iterator[str]:
 
 
 def write_figures(folder: Path, soak: Soak, played: list[dict[str, Any]], **more: Any) -> None:
-    """Writes what happened so far."""
     figures = {"happened": soak.happened, "sessions": soak.num_sessions, "asked": soak.asked}
     figures |= {"ended_itself": soak.ended_itself, "longest_without_news_s": soak.stalled_s}
     figures |= {"broken": soak.commands.broken, "scenes": played, **more}

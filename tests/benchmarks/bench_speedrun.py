@@ -70,7 +70,6 @@ def main() -> None:
 
 
 def speednet_tree(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the recipe of the speed-run, without its length."""
     widths = dict(zip(("width1", "width2", "width3"), arguments.widths, strict=True))
     muon = {
         "lr": arguments.muon_lr,
@@ -107,7 +106,6 @@ def speednet_tree(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare_speed(arguments: argparse.Namespace) -> None:
-    """Prints our steps per second, the bare loop's, and their ratio."""
     print(f"torch {torch.__version__}, {arguments.threads} threads, batch {arguments.batch_size}")
     processes = {side: start(side) for side in SIDES}
     seconds: dict[str, list[float]] = {side: [] for side in processes}
@@ -142,7 +140,6 @@ def ask(process: "subprocess.Popen[str]") -> float:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Trains a span for each line that comes in."""
     device = resolve_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     if arguments.side != "bare" or arguments.allocator == "ours":
@@ -249,7 +246,6 @@ def bare_batches(batch_size: int, device: torch.device) -> Iterator[tuple[Tensor
 
 
 def triangle(share: float) -> float:
-    """Returns the factor on the rates before the step at this share of the run."""
     if share < WARMUP_FRAC:
         return WARMUP_START + (1 - WARMUP_START) * share / WARMUP_FRAC
     return 1 - (1 - FINAL_FRAC) * (share - WARMUP_FRAC) / (1 - WARMUP_FRAC)

@@ -119,8 +119,6 @@ def main() -> None:
 
 
 class Row(NamedTuple):
-    """One of our ways against one other loop."""
-
     model: str
     precision: str
     layout: str
@@ -145,7 +143,6 @@ class Row(NamedTuple):
 def compare(
     arguments: argparse.Namespace, model: str, precision: str, layout: str
 ) -> Iterator[Row]:
-    """Yields a row of the table for each of our ways and each of the others."""
     case = [model, "--precisions", precision, "--layouts", layout]
     sides = [*arguments.ways, *arguments.against]
     processes = {side: start(arguments, side, case) for side in sides}
@@ -185,7 +182,6 @@ def ask(process: "subprocess.Popen[str]") -> float:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Trains a span for each line that comes in."""
     device = resolve_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     if arguments.side in WAYS or arguments.allocator == "ours":
@@ -208,7 +204,6 @@ def model_config(arguments: argparse.Namespace) -> ModelConfig:
 
 
 def our_tree(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns our recipe, with the fields that were set."""
     name, fields = MODEL_FIELDS[arguments.models[0]]
     rates = {"lr": LR, "momentum": MOMENTUM, "nesterov": True, "weight_decay": WEIGHT_DECAY}
     tree: dict[str, Any] = {
@@ -251,7 +246,6 @@ def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[f
 def plain_model(
     arguments: argparse.Namespace, device: torch.device
 ) -> tuple[nn.Module, torch.memory_format]:
-    """Returns the model on the device, and its memory format."""
     is_nhwc = arguments.layouts[0] == "nhwc"
     memory_format = torch.channels_last if is_nhwc else torch.contiguous_format
     model = model_config(arguments).build(

@@ -65,7 +65,6 @@ def write_images(options: Options) -> None:
 
 
 def timm_row(options: Options, ours: str, theirs: str) -> Row:
-    """Returns the row of a network: the script and our loop run by turns."""
     process = our_process(options, ours)
     script, own = list[float](), list[float]()
     for _ in range(2 if options.on_gpu else 1):
@@ -80,7 +79,6 @@ def timm_row(options: Options, ours: str, theirs: str) -> Row:
 
 
 def script_rates(options: Options, model: str) -> list[float]:
-    """Returns images/s of the script in each interval between lines of its log."""
     assert options.others is not None
     batch_size, workers, interval = (128, 8, 20) if options.on_gpu else (16, 1, 1)
     words: list[object] = [HERE / "timm_networks.py", options.others / TIMM_TRAIN]
@@ -112,7 +110,6 @@ def interval_rates(log: str) -> Iterator[float]:
 
 
 def our_process(options: Options, model: str) -> "subprocess.Popen[str]":
-    """Starts our loop, which then waits."""
     import bench_train_loop
 
     batch_size, steps = (128, 50) if options.on_gpu else (16, 1)
@@ -132,7 +129,6 @@ def our_process(options: Options, model: str) -> "subprocess.Popen[str]":
 
 
 def our_rates(options: Options, process: "subprocess.Popen[str]") -> list[float]:
-    """Returns images/s of our loop in some spans."""
     import bench_train_loop
 
     images, spans = (128 * 50, 10) if options.on_gpu else (16, 2)

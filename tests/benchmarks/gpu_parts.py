@@ -50,7 +50,6 @@ TESTING = ("pytest", "hypothesis", "timm", "torchvision")
 
 
 def recipe_of(options: Options, **fields: Any) -> Recipe:
-    """Returns a recipe of ResNet-20, small in a rehearsal."""
     tree = {
         "model": "resnet20",
         "optimizer": {"sgd": {"lr": 0.05}},
@@ -162,7 +161,6 @@ def study_tree(options: Options, dataset: Any, *, trials: int, value: float) -> 
 
 
 def searched(options: Options, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Runs a search in the part's folder and returns the records of its trials."""
     (options.folder / "on_gpu.yaml").write_text(yaml.safe_dump(dict(tree)))
     tune_speed("search", "on_gpu.yaml", folder=options.folder, allowed=(0, 1))
     ledger = options.folder / "studies" / "on_gpu" / "ledger.jsonl"
@@ -293,7 +291,6 @@ def memory(options: Options) -> list[Row]:
 
 
 def digits_trial(options: Options, seed: int, **fields: Any) -> RunResult:
-    """Returns the run of a trial on digits in this process."""
     spec = TrialSpec(
         study="on_gpu",
         trial_id=f"t{seed:04d}",

@@ -90,7 +90,6 @@ def main() -> None:
 
 
 def print_part(result: Mapping[str, Any]) -> None:
-    """Prints how a part ended; where it failed or missed a bar, the end of what it printed."""
     print(f"{result['part']}: {result['state']} {result.get('reason', '')}".rstrip(), flush=True)
     if result["state"] in ("failed", "missed"):
         print("".join(f"    {line}\n" for line in result["log"].splitlines()), end="", flush=True)
@@ -115,7 +114,6 @@ def lacking(option: str, folder: Path | None, files: Sequence[str]) -> str:
 
 
 def run(name: str, arguments: argparse.Namespace, *, device: str, limit_s: float) -> dict[str, Any]:
-    """Returns rows and seconds of a part, or why it failed."""
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         rows, log = Path(folder) / "rows.json", Path(folder) / "log"
@@ -145,7 +143,6 @@ def run(name: str, arguments: argparse.Namespace, *, device: str, limit_s: float
 
 
 def wait(process: "subprocess.Popen[bytes]", limit_s: float) -> int | None:
-    """Returns the exit code; None if the part had to be ended."""
     # Interrupted first: so parts stop the clusters and daemons that they have started.
     for sign, patience_s in ((signal.SIGINT, limit_s), (signal.SIGKILL, ENDING_S)):
         try:
@@ -158,14 +155,12 @@ def wait(process: "subprocess.Popen[bytes]", limit_s: float) -> int | None:
 
 
 def state_of(result: Mapping[str, Any]) -> str:
-    """Returns one of `STATES`."""
     if result.get("failed") or "rows" not in result:
         return "failed" if result.get("failed") else "not run"
     return "missed" if any(row["held"] is False for row in result["rows"]) else "held"
 
 
 def machine(name: str) -> dict[str, Any]:
-    """Returns where and with what the figures were taken."""
     device = resolve_device(name)
     facts = describe_system(device)
     # Results are published: names of hosts and containers are nobody's business.
@@ -184,7 +179,6 @@ def machine(name: str) -> dict[str, Any]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Returns the table, headed by the machine."""
     versions = report["versions"]
     names = ("torch", "timm", "ray", "tune_speed", "python")
     lines = [

@@ -123,8 +123,6 @@ CIFAR_SPACE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What is recorded for one table."""
-
     table: str
     """Name of the file."""
     name: str
@@ -180,7 +178,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def recordings(data: str) -> dict[str, Recording]:
-    """Returns what can be recorded, by table; `data` is the folder of CIFAR-10."""
     digits = Workload(
         dataset=Digits(),
         target=NEVER,
@@ -255,7 +252,6 @@ def train_all(
     done: Container[int],
     minutes: float,
 ) -> None:
-    """Trains the runs that are not done and adds each to the work file."""
     file = work / f"{recording.table}.jsonl"
     started = time.monotonic()
     for index, params in enumerate(runs):
@@ -368,7 +364,6 @@ def step_times_s(spans: Sequence[Row]) -> dict[str, float]:
 
 
 def write(recording: Recording, work: Path, out: Path) -> None:
-    """Writes the table of the runs that are recorded, and prints what it holds."""
     rows = recorded_rows(recording, work, out)
     spans = read_lines(work / f"{recording.table}.spans.jsonl")
     step_time_s = step_times_s(spans)
@@ -393,7 +388,6 @@ def write(recording: Recording, work: Path, out: Path) -> None:
 
 
 def table_row(row: Row, step_time_s: Mapping[str, float]) -> Row:
-    """Returns the table's row of a recorded one."""
     per_step_s = step_time_s[row["key"]]
     return {
         "params": json.dumps(row["params"]),
@@ -420,7 +414,6 @@ def choose_target(finals: Sequence[float], share: float) -> float:
 
 
 def print_summary(path: Path) -> None:
-    """Prints what a table holds."""
     table = pq.read_table(path)
     metadata = json.loads(table.schema.metadata[b"tune_speed"])
     rows = [row for row in table.to_pylist() if row["status"] == "done"]
@@ -436,14 +429,12 @@ def print_summary(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[Row]:
-    """Returns the objects of a file of JSON lines; none if there is no file."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def add_line(path: Path, row: Row) -> None:
-    """Adds an object to a file of JSON lines."""
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
 

@@ -23,7 +23,6 @@ hour of 83 faults with 111 more; what grows with each fault would pass this."""
 
 
 def check_records(folder: Path, database: Path, study: str = "tiny") -> Claims:
-    """Compares proposals, the ledger's records and MLflow's runs."""
     events = ledger(folder, study)
     proposed = {event["trial_id"] for event in events if event["event"] == "proposed"}
     records = [event["record"] for event in events if event["event"] == "finished"]
@@ -46,7 +45,6 @@ def check_records(folder: Path, database: Path, study: str = "tiny") -> Claims:
 
 
 def check_leaks(soak: Soak) -> Claims:
-    """Compares what was held early and late; prints it."""
     sessions: dict[int, list[Sample]] = defaultdict(list)
     for sample in soak.samples:
         sessions[sample.session].append(sample)
@@ -101,7 +99,6 @@ def _driver_claims(samples: list[Sample]) -> Claims:
 
 
 def print_trials(folder: Path) -> None:
-    """Prints how trials ended, and why they were interrupted."""
     events = ledger(folder)
     records = [event["record"] for event in events if event["event"] == "finished"]
     statuses = Counter(record["status"] for record in records)

@@ -42,8 +42,6 @@ NUM_WORKERS = 2
 
 
 class Sample(NamedTuple):
-    """What the driver held at a moment of its session."""
-
     session: int
     age_s: float
     num_finished: int
@@ -226,7 +224,6 @@ class Soak:
         return self._once_seen(self._measuring, lambda process: process.kill())
 
     def freeze(self, processes: list[psutil.Process]) -> bool:
-        """Takes the processor away from these for a while."""
         frozen(processes, self._rng.uniform(*FREEZE_S) if processes else 0.0)
         return bool(processes)
 
@@ -307,7 +304,6 @@ class Soak:
         return self.commands.said(self._search)
 
     def _driver(self) -> psutil.Process | None:
-        """Returns the driver, if it runs."""
         if self._search.poll() is not None:
             return None
         with suppress(psutil.Error):
@@ -348,7 +344,6 @@ class Soak:
         return False
 
     def _newcomer(self, old: set[psutil.Process]) -> psutil.Process | None:
-        """Returns the process of a trial that began after these."""
         time.sleep(0.3)  # A look at all processes costs time that the search needs.
         return next((p for p in self.trial_processes() if p not in old), None)
 
@@ -388,7 +383,6 @@ class Soak:
 
     @property
     def _own(self) -> dict[str, str]:
-        """Variables of other commands."""
         return {**self._node_variables, **self._cluster.variables, **self._server.variables}
 
     def _later(self, after_s: float, what: Callable[[], None]) -> None:
@@ -423,7 +417,6 @@ class Soak:
             )
 
     def _held(self) -> Held:
-        """Returns what all of cluster and server hold."""
         processes = [p for node in self._nodes for p in node.processes]
         processes += self._server.processes
         files: Counter[str] = Counter()

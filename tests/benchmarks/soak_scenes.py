@@ -64,8 +64,6 @@ OPEN: list["Place"] = []
 
 
 class Place(Commands):
-    """A folder with a study and a store of its own, and the commands there."""
-
     def __init__(self, study: str, *, rng: Random, clock: bool = False) -> None:
         self.rng = rng
         OPEN.append(self)
@@ -92,7 +90,6 @@ class Place(Commands):
         return process
 
     def goes_on(self, process: Process, *, within_s: float = LIMIT_S) -> None:
-        """Sees it finish two trials more, or end."""
         seen = len(finished(self.folder))
         for number in (seen + 1, seen + 2):
             deadline = time.monotonic() + within_s
@@ -159,8 +156,6 @@ def after(act: Callable[[Place], None]) -> Callable[[Place], None]:
 
 
 def freeze(name: str) -> Callable[[Place], None]:
-    """Returns a scene in which processes of a search stop for a while."""
-
     def act(place: Place, search: Process) -> None:
         found = [p for p in place.processes() if name in command_of(p)]
         frozen(found, place.rng.uniform(*FREEZE_S))
@@ -356,7 +351,6 @@ def set_clock_back(place: Place, _: Process) -> None:
 
 
 def five_searches(place: Place) -> None:
-    """Five studies in one folder and one store, all at once."""
     studies = [f"tiny{number}" for number in range(5)]
     own = ("--trials", "3", "--concurrent", "1")
     searches = [place.search("--set", f"study={study}", *own) for study in studies]

@@ -79,21 +79,17 @@ class ShiftedClock:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a process needs in its environment."""
         if not self.is_there:
             return {}
         return {"LD_PRELOAD": str(self._library), "CLOCK_SHIFT": str(self._file)}
 
     def shift(self, by_s: int) -> None:
-        """Lets it jump."""
         self._shift_s += by_s
         with os.fdopen(os.open(self._file, os.O_RDWR | os.O_CREAT), "wb") as file:
             file.write(struct.pack("q", self._shift_s))
 
 
 class Commands:
-    """Commands of ours in a folder, and what was wrong with them."""
-
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.id = folder, uuid.uuid4().hex
         self.broken: list[str] = []
@@ -136,7 +132,6 @@ class Commands:
         return process.returncode
 
     def run(self, *arguments: str, codes: Set[int] = frozenset({0}), **variables: str) -> int:
-        """Runs one to its end."""
         return self.end(self.start(*arguments, **variables), codes, within_s=LONGEST_S)
 
     def kill(self, *arguments: str, after_s: float, **variables: str) -> bool:
@@ -151,11 +146,9 @@ class Commands:
         return was_at_work
 
     def processes(self, name: str = "") -> list[psutil.Process]:
-        """Returns what runs of them with this in its command line."""
         return [process for process in marked(MARK, self.id) if name in command_of(process)]
 
     def left(self) -> list[str]:
-        """Returns what of them still runs."""
         deadline = time.monotonic() + 30
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -170,13 +163,11 @@ class Commands:
             self.broken.append("half a best.yaml")
 
     def kill_all(self) -> None:
-        """Ends all of them, however they were left."""
         for process in self.processes():
             with suppress(psutil.Error):
                 process.kill()
 
     def check(self, process: Process, codes: Set[int]) -> None:
-        """Notes what is wrong with how it ended."""
         self.look()
         name, said = self._logs[process.pid].name, self.said(process)
         self.codes[name.partition("-")[2], process.returncode] += 1
@@ -184,12 +175,10 @@ class Commands:
             self.broken.append(f"{name}, exit code {process.returncode}: {said[-3000:]}")
 
     def said(self, process: Process) -> str:
-        """Returns what it printed so far."""
         return self._logs[process.pid].read_text(errors="replace")
 
 
 def frozen(processes: Sequence[psutil.Process], for_s: float) -> None:
-    """Takes the processor away from these for so long."""
     for act in (psutil.Process.suspend, psutil.Process.resume):
         for process in processes:
             with suppress(psutil.Error):

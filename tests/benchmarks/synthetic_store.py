@@ -81,7 +81,6 @@ def _do_not_wait(connection: Any, _: object) -> None:
 
 
 def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
-    """Adds the trials of one study, with their search."""
     study = made[0].study
     tags = {**STUDY_TAGS, "workload": made[0].workload_name}
     runs = StudyRuns.open(client, study=study, search_id=f"search-{study}", tags=tags)
@@ -98,7 +97,6 @@ def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
 def add_trials(
     client: Any, runs: StudyRuns, made: list[TrialRecord], *, study_tags: dict[str, str]
 ) -> None:
-    """Adds trials below a search's run."""
     from mlflow.store.tracking.dbmodels import models
     from sqlalchemy import insert
 
@@ -131,7 +129,6 @@ def add_trials(
 def records(
     study: str, count: int, *, seed: int, certified: int = CERTIFIED_PER_STUDY
 ) -> Iterator[TrialRecord]:
-    """Yields the trials of a study: estimates, then certified results."""
     chance = random.Random(seed)
     device = DEVICES[seed % 2]
     workload = WORKLOADS[seed // 2 % 2]
@@ -250,7 +247,6 @@ def _evaluation(number: int, steps: int, train_s: float, accuracy: float) -> Eva
 
 
 def _recipe(params: dict[str, Any]) -> dict[str, Any]:
-    """Returns a whole recipe, as YAML has it."""
     return {
         "model": {"resnet20": {"stem": "cifar", "dropout": 0.0}},
         "optimizer": {

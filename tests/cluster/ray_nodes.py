@@ -69,7 +69,6 @@ class RayNode:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it ended by itself."""
         return self._process.poll() is not None
 
     @property
@@ -137,7 +136,6 @@ class Cluster:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a driver needs to be let in."""
         return {"RAY_AUTH_TOKEN_PATH": str(self.token)}
 
     @property

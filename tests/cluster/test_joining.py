@@ -28,8 +28,6 @@ SECONDS = 60.0
 
 
 class Joined(NamedTuple):
-    """A cluster of two nodes and the folder in which it is searched."""
-
     cluster: Cluster
     folder: Path
 
@@ -57,16 +55,12 @@ def joined(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Ite
 
 
 class Stopped(NamedTuple):
-    """What a job left."""
-
     kept: list[dict[str, Any]]
     """Records of its trials."""
     working_directory: str
 
 
 class Jobs:
-    """The cluster's jobs, whose working directory has the study file."""
-
     def __init__(self, joined: Joined, folder: Path) -> None:
         (folder / "tiny.yaml").write_text(STUDY)
         self._environment: dict[str, Any] = {
@@ -82,7 +76,6 @@ class Jobs:
         )
 
     def submit(self, command: str) -> str:
-        """Submits a job and returns its id."""
         return str(self._client.submit_job(entrypoint=command, runtime_env=self._environment))
 
     def stop(self, job: str) -> None:

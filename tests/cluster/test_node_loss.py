@@ -21,8 +21,6 @@ WAIT_S = 200.0
 
 
 class Outcome(NamedTuple):
-    """What a search left that lost a node."""
-
     done: Done
     events: list[dict[str, Any]]
     records: list[dict[str, Any]]

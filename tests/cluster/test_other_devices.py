@@ -36,7 +36,6 @@ class Mixed:
         return self.cluster.add(cpus=2, prefix=machine.prefix, **ips)
 
     def search(self, *arguments: str) -> Done:
-        """Runs `tune-speed search` on the head's machine."""
         address = f"{self.head_machine.address}:{self.cluster.port}"
         command = ("search", "tiny.yaml", *arguments, "--address", address)
         return run(

@@ -39,8 +39,6 @@ NESTED = ("<lambda>", "<listcomp>", "<genexpr>")
 
 
 class Call(NamedTuple):
-    """A call, by the function that it is in."""
-
     file: str
     function: str
     name: str
@@ -115,7 +113,6 @@ class Noting:
 
 
 def table(reached: dict[Call, str]) -> str:
-    """Returns the list as Markdown."""
     lines = [
         "# Calls of torch.cuda in the package, and what reaches them",
         "",
@@ -139,7 +136,6 @@ def elsewhere(call: Call) -> str:
 
 
 def main() -> None:
-    """Writes the list."""
     import pytest
 
     noting = Noting(calls())

@@ -52,8 +52,6 @@ UNSET: Any = object()
 
 
 class Placed(NamedTuple):
-    """A storage on a GPU."""
-
     gpu: int
     num_bytes: int
     written: tuple[int, int]
@@ -63,8 +61,6 @@ class Placed(NamedTuple):
 
 
 class Gpu:
-    """Memory and streams of one device."""
-
     def __init__(self, index: int, total: int) -> None:
         self.index, self.total, self.fraction = index, total, 1.0
         self.allocated = self.peak = 0
@@ -94,8 +90,6 @@ class Gpu:
 
 
 class Driver:
-    """The GPUs of a process."""
-
     def __init__(self, *, num_gpus: int = 1, memory_gib: float = 1.0) -> None:
         self.gpus = [Gpu(index, int(memory_gib * GIB)) for index in range(num_gpus)]
         self.error: str | None = None
@@ -424,8 +418,6 @@ _stream_ids = count(1)
 
 
 class Stream:
-    """A stream, as `torch.cuda.Stream`."""
-
     driver: Driver
 
     def __init__(
@@ -480,8 +472,6 @@ class Stream:
 
 
 class Event:
-    """An event, as `torch.cuda.Event`."""
-
     driver: Driver
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
@@ -508,8 +498,6 @@ class Event:
 
 
 class Graph:
-    """A graph, as `torch.cuda.CUDAGraph`."""
-
     driver: Driver
 
     def __init__(self, keep_graph: bool = False) -> None:

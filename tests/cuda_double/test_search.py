@@ -144,7 +144,6 @@ def test_lost_device_is_a_trials_reason_once_its_attempts_are_used_up(searched: 
 
 
 def reasons(folder: Path, trial_id: str) -> list[str]:
-    """Returns why the trial was interrupted."""
     events: list[dict[str, Any]] = ledger(folder)
     own = [e for e in events if e["event"] == "interrupted" and e["trial_id"] == trial_id]
     return [event["reason"] for event in own]

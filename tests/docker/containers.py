@@ -28,8 +28,6 @@ INIT = 'trap "kill -TERM \\$child" TERM; "$@" & child=$!; wait $child; wait $chi
 
 
 class Container:
-    """One that runs."""
-
     def __init__(
         self, name: str, service: dict[str, Any], *, command: list[str], log: Path
     ) -> None:
@@ -41,14 +39,12 @@ class Container:
             return subprocess.Popen(self.command, stdout=file, stderr=subprocess.STDOUT)
 
     def restart_if_ended(self) -> None:
-        """Does what the service's restart policy says."""
         if self.process.poll() is not None:
             assert self.service["restart"] == "unless-stopped"
             self.process = self._start()
 
     @property
     def is_running(self) -> bool:
-        """Whether it has a first process."""
         ours = psutil.Process(self.process.pid)
         return self.process.poll() is None and bool(ours.children())
 
@@ -78,7 +74,6 @@ class Engine:
             (folder / volume).mkdir(parents=True)
 
     def start(self, name: str, *, number: int = 1, command: list[str] | None = None) -> Container:
-        """Starts one container of a service, with its own command unless another is given."""
         service = self.compose["services"][name]
         space = self._new_namespace(f"{name}{number}")
         addresses = self._connect(name, number, space, service.get("networks", ["default"]))

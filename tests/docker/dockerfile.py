@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 
 class Instruction(NamedTuple):
-    """One instruction, its lines joined."""
-
     word: str
     """In capitals."""
     rest: str

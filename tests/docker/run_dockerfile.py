@@ -31,8 +31,6 @@ CONFIG = "image.json"
 
 
 class Build:
-    """The image as far as it has got."""
-
     def __init__(self, root: Path, repository: Path, files: list[Path], options: Any) -> None:
         self.root, self.repository, self.files = root, repository, files
         self.arguments: dict[str, str] = {}
@@ -46,7 +44,6 @@ class Build:
         }
 
     def do(self, instruction: Instruction) -> None:
-        """Carries out one instruction."""
         word, rest = instruction
         variables = {**self.arguments, **self.config["env"]}
         if word == "RUN":
@@ -127,7 +124,6 @@ def in_chroot(
 
 
 def main() -> None:
-    """Builds, unless `--no-build`, and runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dockerfile", type=Path)
     parser.add_argument("root", type=Path)

@@ -25,7 +25,6 @@ def split(command: str) -> list[str]:
 
 
 def composed(command: str) -> tuple[list[str], str, list[str]]:
-    """Returns files, verb and the rest of a `docker compose` command."""
     words = split(command)[2:]
     files = []
     while words[0] == "-f":

@@ -23,7 +23,6 @@ test_own_cnn = contract_tests(EXAMPLE / "own_cnn.py", fields={"own_cnn": {"width
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the example with its images."""
     made = tmp_path_factory.mktemp("own_cnn")
     for name in FILES:
         shutil.copy(EXAMPLE / name, made)

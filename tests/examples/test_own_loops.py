@@ -36,7 +36,6 @@ BATCHES = {"own_loop": 38, "tabular": 11, "lightning_digits": 38, "transformers_
 
 
 def module_of(name: str) -> ModuleType:
-    """Returns a fresh copy of the example's module."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

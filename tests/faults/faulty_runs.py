@@ -106,7 +106,6 @@ class Search:
             raise AssertionError(f"no end within {within_s:g} s:\n{self.out}{self.err}") from None
 
     def wait_until(self, condition: Callable[[], object], *, within_s: float = 240) -> None:
-        """Waits for `condition` as long as the command runs."""
         deadline = time.monotonic() + within_s
         while not condition():
             assert self.process.poll() is None, self.out + self.err
@@ -126,7 +125,6 @@ class Search:
         return _left_after(self.id, within_s)
 
     def end(self) -> None:
-        """Ends all of it, however it was left."""
         for process in [p for p in self.processes()]:
             with suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
@@ -174,8 +172,6 @@ def searching(
 
 
 class Ended(NamedTuple):
-    """A search that has ended, and what it printed."""
-
     folder: Path
     out: str
     err: str
@@ -234,7 +230,6 @@ def assert_unlocked(folder: Path) -> None:
 
 
 def is_free(path: Path) -> bool:
-    """Returns whether nobody has locked the file."""
     with path.open("rb+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -244,7 +239,6 @@ def is_free(path: Path) -> bool:
 
 
 def holders(path: Path) -> list[str]:
-    """Returns the commands of the processes that have the file open."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -254,6 +248,5 @@ def holders(path: Path) -> list[str]:
 
 
 def run_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record's run."""
     run: dict[str, Any] = record["runs"][-1]
     return run

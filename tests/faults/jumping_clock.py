@@ -13,13 +13,11 @@ class JumpingClock:
     """Shifts `time.time` and what else `faulty/sitecustomize.py` puts in its own place."""
 
     def __init__(self, folder: Path) -> None:
-        """Begins with the right time."""
         self._file = folder / "clock"
         self.jump_to(timedelta())
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the processes need in their environment."""
         return {"FAULTS_CLOCK": str(self._file)}
 
     def jump_to(self, offset: timedelta) -> None:

@@ -42,5 +42,4 @@ def fill(folder: Path) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Takes back what `fill` did."""
     (folder / "filler").unlink()

@@ -43,8 +43,6 @@ JUMPS = (timedelta(hours=-30), timedelta(hours=40), timedelta(days=-400), timede
 
 @dataclass
 class Seen:
-    """What was seen of a search."""
-
     folder: Path
     took_s: float = 0.0
     resident: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))

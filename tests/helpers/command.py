@@ -33,8 +33,6 @@ search: {trials: 6, concurrent: 1, policy: random, seed: 1}
 
 
 class Done(NamedTuple):
-    """What a command left."""
-
     code: int
     out: str
     err: str
@@ -142,7 +140,6 @@ def ledger(folder: Path, study: str = "tiny") -> list[dict[str, Any]]:
 
 
 def finished(folder: Path, study: str = "tiny") -> list[dict[str, Any]]:
-    """Returns the records of a study's ledger."""
     return [event["record"] for event in ledger(folder, study) if event["event"] == "finished"]
 
 

@@ -57,7 +57,6 @@ class Faulty(ModelConfig):
     """Each training step takes at least so long [s]."""
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the network."""
         from torch import nn
 
         layers = [nn.Conv2d(in_channels, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()]

@@ -10,7 +10,6 @@ _localtime, _gmtime = time.localtime, time.gmtime
 
 
 def offset_s() -> float:
-    """Returns what the file says now."""
     return float(Path(os.environ["FAULTS_CLOCK"]).read_text())
 
 

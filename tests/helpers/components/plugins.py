@@ -66,7 +66,6 @@ run: {device: cpu, cpu_threads: 1}
 
 
 def write(folder: Path, name: str = "my_nets.py", text: str = MY_NET) -> Path:
-    """Writes a file and returns its path."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -35,8 +35,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Everything(ModelConfig):
-    """A tiny network that has what any technique acts on."""
-
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
         return EverythingNetwork(in_channels, num_classes)
 
@@ -64,7 +62,6 @@ class EverythingNetwork(nn.Module):
 
 
 def changes(name: str) -> dict[str, Any]:
-    """Returns the recipe's fields that switch a technique on."""
     if name in SETTINGS:
         return SETTINGS[name]
     if name in ORDERS:

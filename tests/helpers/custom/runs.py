@@ -71,8 +71,6 @@ def make_run(
 
 
 class CountedRun(OwnRun):
-    """A run that counts its optimizer steps, too."""
-
     counted_steps = 0
 
     def step(self) -> None:

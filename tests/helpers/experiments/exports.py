@@ -74,15 +74,12 @@ RECIPES = {
 
 
 class Score(NamedTuple):
-    """One evaluation."""
-
     step: int
     accuracy: float
     loss: float
 
 
 def recipe_file(text: str) -> RecipeFile:
-    """Returns the recipe of a file's text, with one thread of the CPU."""
     run = "" if "\nrun:" in text else "run: {device: cpu, cpu_threads: 1, seed: 3}\n"
     return parse_recipe(f"{text}\n{run}", file="best.yaml", check_data=False)
 
@@ -109,7 +106,6 @@ def run_in_process(text: str, folder: Path, *options: str) -> str:
 
 
 def scores_of(printed: str) -> list[Score]:
-    """Returns the evaluations that a script printed."""
     found = SCORE.findall(printed)
     return [Score(int(step), float(accuracy), float(loss)) for step, accuracy, loss in found]
 

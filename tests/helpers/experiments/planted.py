@@ -23,8 +23,6 @@ Values = dict[str, dict[int, float]]
 
 
 class Planted(NamedTuple):
-    """What is planted in one response."""
-
     base: float
     effects: tuple[float, float, float]
     pair: float

@@ -78,7 +78,6 @@ STUDIES = Path(__file__).parents[3] / "search_spaces"
 
 
 def shipped(name: str, point: int) -> TrialRecord:
-    """Returns a record of the study `name`'s own point of that number."""
     study = load_study(STUDIES / f"{name}.yaml", check_data=False)
     tree = study.space.build(study.search.points_to_evaluate[point])
     changes = {

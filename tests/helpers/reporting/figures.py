@@ -115,7 +115,6 @@ def certified_trial(trial_id: str, times_s: Sequence[float | None]) -> ViewedTri
 
 
 def line(sketch: Sketch, gid: str, *, panel: int = 0) -> list[tuple[float, float]]:
-    """Returns the points of the first line with that name."""
     lines = sketch.canvas.panels[panel].get_lines()
     x, y = next(each for each in lines if each.get_gid() == gid).get_data()
     return list(zip(map(float, x), map(float, y), strict=True))

@@ -21,8 +21,6 @@ Result = TypeVar("Result")
 
 
 class Answer(NamedTuple):
-    """What an application answered."""
-
     code: int
     headers: dict[str, str]
     text: str
@@ -35,8 +33,6 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Client:
-    """Asks one application, in one event loop."""
-
     def __init__(self, app: Any) -> None:
         self.app = app
         self._runner, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
@@ -49,12 +45,9 @@ class Client:
         return self._thread.submit(self._runner.run, work).result()
 
     def get(self, target: str, **headers: str) -> Answer:
-        """Returns the answer to GET `target`, a path as a browser sends it."""
         return self.run(ask(self.app, target, headers=headers))
 
     def together(self, targets: list[str]) -> list[Answer]:
-        """Returns the answers to requests that are made at the same time."""
-
         async def gathered() -> list[Answer]:
             return await asyncio.gather(*(ask(self.app, target) for target in targets))
 
@@ -131,8 +124,6 @@ def serving(uri: str, *, port: int = 0) -> Iterator[str]:
 
 
 class Search:
-    """A search that runs, one call a step."""
-
     def __init__(self, uri: str, *, study: str = "study") -> None:
         self.study = study
         client = open_store(uri)

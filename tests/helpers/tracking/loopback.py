@@ -54,7 +54,6 @@ class Server:
             return []
 
     def start(self) -> None:
-        """Returns once it answers."""
         assert self._process is None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -98,7 +97,6 @@ class Server:
             process.suspend()
 
     def thaw(self) -> None:
-        """Lets it go on."""
         for process in self.processes:
             process.resume()
 
@@ -245,7 +243,6 @@ class TcpProxy:
 
 @contextmanager
 def tcp_proxy(server_port: int) -> Iterator[TcpProxy]:
-    """Runs a proxy in front of a server's port."""
     proxy = TcpProxy(server_port)
     try:
         yield proxy

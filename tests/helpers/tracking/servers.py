@@ -33,8 +33,6 @@ PASSWORD = "s3cret"
 
 
 class Postgresql(Server):
-    """A PostgreSQL server."""
-
     def uri(self, database: str = "postgres", *, user: str = "tester", password: str = "") -> str:
         """Returns the address of one of its databases."""
         secret = password or PASSWORD
@@ -57,8 +55,6 @@ class Postgresql(Server):
 
 
 class MlflowServer(Server):
-    """An MLflow tracking server."""
-
     uri: str
     variables: dict[str, str]
     """Environment variables for who is to be let in: address, login, certificate."""
@@ -251,8 +247,6 @@ def _own(path: Path, user: pwd.struct_passwd | None) -> None:
 
 
 class Postgres:
-    """A server's databases."""
-
     def __init__(self, server: Postgresql) -> None:
         self._server, self._number = server, 0
         self.run("postgres", "CREATE DATABASE empty")

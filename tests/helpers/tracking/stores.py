@@ -26,12 +26,10 @@ class Run(NamedTuple):
     """How often each metric stands at each step."""
 
     def steps(self, metric: str = "accuracy") -> list[int]:
-        """Returns the steps at which the metric stands."""
         return sorted(step for key, step in self.points if key == metric)
 
 
 def runs_of_trials(uri: str, study: str) -> list[Run]:
-    """Returns the runs of a study's trials, ordered by trial."""
     found = _ask(uri, _RUNS, study=study)
     return [Run(run, trial, status, _points(uri, run)) for run, trial, status in found]
 
@@ -108,7 +106,6 @@ def locked(database: Path) -> Iterator[None]:
 
 
 def put(records: Iterable[TrialRecord], uri: str) -> None:
-    """Puts these records, of whatever studies, into a store."""
     client = open_store(uri)
     ordered = sorted(records, key=lambda record: (record.study, record.kind))
     for (study, kind), group in groupby(ordered, key=lambda record: (record.study, record.kind)):

@@ -27,8 +27,6 @@ IDENTITY = {"trial": "t0000"}
 
 
 class Ended(NamedTuple):
-    """A run that went to its end."""
-
     result: RunResult
     weights: dict[str, Tensor]
     """Of the network that was trained, batch statistics included."""

@@ -72,7 +72,6 @@ before the first step there is no training loss."""
 
 
 def losses_of(name: str) -> list[list[float]]:
-    """Returns the losses of a recipe's runs, one a seed."""
     images = make_images(NUM_IMAGES, size=8, channels=3)
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)

@@ -16,7 +16,6 @@ class Capped(Plain):
     """Stops a trial at the best time to target."""
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop, where the leader's time has passed."""
         return None if self.leader is None else past_leader(self.leader, train_s)
 
 
@@ -30,13 +29,11 @@ def past_leader(leader: Leader, train_s: float) -> str | None:
 
 
 def random_cap(benchmark: Benchmark, seed: int) -> Policy:
-    """Draws at random, and stops a trial at the leader's time."""
     target = SearchTarget(benchmark.target, benchmark.mode, 1e9)
     return Capped(space=benchmark.space, target=target, seed=seed)
 
 
 def tpe_penalty(benchmark: Benchmark, seed: int) -> Policy:
-    """TPE with a flat penalty for a miss."""
     target = SearchTarget(benchmark.target, benchmark.mode, 1e9)
     return Plain(space=benchmark.space, target=target, sampler="tpe", seed=seed)
 
