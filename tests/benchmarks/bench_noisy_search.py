@@ -21,7 +21,9 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +32,6 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
-from kept_rows import Row, read_rows, run_all
 from noisy_sides import Smac, WithReruns
 
 from tune_speed.core.records import Status
@@ -46,6 +47,7 @@ from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 
 BUDGET_RUNS, WORKERS = 20.0, 4
+Row = dict[str, Any]
 MOST_CANDIDATES = 12
 """Fastest hits of each search whose true times are computed for the best known."""
 
@@ -163,6 +165,27 @@ def table(rows: list[Row]) -> Iterator[str]:
                 f" | {(chances >= 0.5).mean():.0%} | {spent:.0%} | {len(own)} |"
             )
         yield f"| {side} | all | {math.exp(np.mean(means)):.2f} | | | | |"
+
+
+def read_rows(file: Path | None) -> list[Row]:
+    return json.loads(file.read_text()) if file is not None and file.exists() else []
+
+
+def run_all(
+    search: Callable[[Any], list[Row]],
+    tasks: Sequence[Any],
+    rows: list[Row],
+    *,
+    jobs: int,
+    out: Path | None,
+) -> None:
+    """Adds the rows of each task, and writes all rows to the file after each."""
+    with ProcessPoolExecutor(jobs) as pool:
+        for number, found in enumerate(pool.map(search, tasks), 1):
+            rows += found
+            print(f"{number}/{len(tasks)} {found[0]}", file=sys.stderr, flush=True)
+            if out is not None:
+                out.write_text(json.dumps(rows))
 
 
 def main() -> None:

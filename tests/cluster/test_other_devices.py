@@ -61,8 +61,8 @@ def test_trials_run_on_the_named_kind_and_the_user_is_told_which_nodes_are_left_
     pinned = f"cpu (1 threads, {THEIRS})"
     done = mixed.search("--trials", "2", "--set", f"search.resources.device_type={pinned}")
     assert done.code in (0, 1), done.err
-    assert f"trials run on {pinned} (1 node); left out: " in done.err
-    assert f"{mixed.head_machine.address}, which has cpu (1 threads, {OURS})" in done.err
+    assert f"{pinned} (1 node)" in done.err
+    assert mixed.head_machine.address in done.err and OURS in done.err
     assert [record["device"] for record in finished(mixed.folder)] == [pinned] * 2
     assert ledger(mixed.folder)[0]["device_type"] == pinned
     assert len(mlflow_runs(mixed.folder)) == 2
@@ -73,5 +73,4 @@ def test_study_does_not_go_on_where_its_device_is_not(mixed: Mixed) -> None:
     arguments = ("search", "tiny.yaml", "--resume", "--trials", "9")
     done = run_inside(*arguments, folder=mixed.folder)
     assert done.code == 2, done.err
-    assert "must stay on the type of device of its first trials" in done.err
     assert THEIRS in done.err and "--set study=NAME" in done.err

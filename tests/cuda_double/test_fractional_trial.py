@@ -143,7 +143,7 @@ def test_recording_of_nothing_is_noticed() -> None:
         driver.loses_work = True
         result = run(make_spec(cuda_graph=True, others=0)).runs[0]
     assert result.status == Status.FAILED
-    assert "a recorded step must have gradients, but the largest of them is 0" in result.stop_reason
+    assert "gradients" in result.stop_reason
 
 
 @pytest.mark.parametrize(

