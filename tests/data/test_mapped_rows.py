@@ -11,7 +11,8 @@ from tune_speed.data import LOADERS, split
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images, MappedRows
 from tune_speed.data.cache import PreparedData
-from tune_speed.data.loaders.base import LoaderConfig, Streaming, eval_batches
+from tune_speed.data.loaders.configs import LoaderConfig, Streaming
+from tune_speed.data.loaders.resident import eval_batches
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.data import LOADERS
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import step_options

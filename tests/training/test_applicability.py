@@ -5,7 +5,7 @@ import torch
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Sgd
-from tune_speed.data.loaders.base import Resident, Streaming
+from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.training.applicability import not_applicable
 from tune_speed.training.recipe import Recipe
 

@@ -13,7 +13,7 @@ from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
 from tune_speed.components.optim import Sgd
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.orders.share import Share
+from tune_speed.data.orders import Share
 from tune_speed.testing.entry import seeded
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe

@@ -17,9 +17,8 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data import randomness
-from tune_speed.data.base import Images, MappedRows, Pixels
+from tune_speed.data.base import Images, MappedRows, Pixels, file_map
 from tune_speed.data.cache import PreparedData
-from tune_speed.data.loaders.shared_array import file_map
 
 Indices = NDArray[np.int64]
 TrainedOn = Literal["train", "train+validation"]

@@ -2,7 +2,7 @@
 
 import torch
 
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.training.recipe import Recipe
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from tune_speed.components.models.networks.half import Half
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, LoaderConfig, Resident
-from tune_speed.data.orders.base import Order, WholeSteps
-from tune_speed.data.orders.share import WHOLE, Share
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.configs import LoaderConfig, Resident
+from tune_speed.data.orders import WHOLE, Order, Share, WholeSteps
 from tune_speed.data.split import Splits
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe

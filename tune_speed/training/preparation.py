@@ -18,8 +18,9 @@ from torch.nn import functional
 from tune_speed.components.optim import Sgd, set_rates
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
-from tune_speed.data.loaders.base import Loader, eval_batches
-from tune_speed.data.orders.curriculum import Curriculum, UnscoredCurriculum
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.resident import eval_batches
+from tune_speed.data.orders import Curriculum, UnscoredCurriculum
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import remembered
 from tune_speed.training.build import Job, open_order

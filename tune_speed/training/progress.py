@@ -17,7 +17,8 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime
 from tune_speed.core.text import counted
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
+from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
     describe_devices,

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tune_speed.data.orders.share import Share
+from tune_speed.data.orders import Share
 
 # Rank 0 may evaluate, or be paused, for so long.
 WAIT_S = 1800.0

@@ -16,8 +16,8 @@ from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.loaders.base import LoaderConfig, Resident
-from tune_speed.data.orders.base import OrderConfig, Shuffle
+from tune_speed.data.loaders.configs import LoaderConfig, Resident
+from tune_speed.data.orders import OrderConfig, Shuffle
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tune_speed.data.loaders.gather_worker import DONE, REQUEST, serve
-from tune_speed.data.loaders.shared_array import SharedArray, map_array
+from tune_speed.data.loaders.worker_pool import SharedArray, map_array
 
 
 def test_requests_fill_their_slots_until_the_connection_closes(

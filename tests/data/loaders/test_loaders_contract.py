@@ -16,9 +16,10 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, LoaderConfig, Streaming, eval_batches, hold
-from tune_speed.data.orders.base import Order, SampleOrder
-from tune_speed.data.orders.repeat_factor import RepeatedOrder
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.configs import LoaderConfig, Streaming
+from tune_speed.data.loaders.resident import eval_batches, hold
+from tune_speed.data.orders import Order, RepeatedOrder, SampleOrder
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

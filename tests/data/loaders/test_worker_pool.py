@@ -15,7 +15,8 @@ from processes import command_of, is_alive
 from tune_speed.core.errors import DataError
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, Streaming
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.loaders.worker_pool import WorkerPool
 
 SCRIPT = """

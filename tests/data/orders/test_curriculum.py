@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tune_speed.data.orders.curriculum import Curriculum, CurriculumOrder, balanced
+from tune_speed.data.orders import Curriculum, CurriculumOrder, balanced
 
 NUM_IMAGES = 500
 LABELS = np.random.default_rng(1).permutation(np.arange(NUM_IMAGES) % 5)

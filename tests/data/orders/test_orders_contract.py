@@ -6,7 +6,7 @@ import pytest
 from tune_speed.core.config import Component
 from tune_speed.core.descriptions import descriptions
 from tune_speed.data import ORDERS
-from tune_speed.data.orders.base import Order, Shuffle
+from tune_speed.data.orders import Order, Shuffle
 from tune_speed.data.randomness import permutation
 
 LABELS = np.repeat(np.arange(3), (60, 30, 10))

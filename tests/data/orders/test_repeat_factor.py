@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from tune_speed.data.orders.base import Shuffle
-from tune_speed.data.orders.repeat_factor import RepeatedOrder, RepeatFactor, repeat_factors
+from tune_speed.data.orders import RepeatedOrder, RepeatFactor, Shuffle, repeat_factors
 from tune_speed.data.split import long_tail
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.data.orders.share import WHOLE, Share
+from tune_speed.data.orders import WHOLE, Share
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 60))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tune_speed.data import ORDERS
-from tune_speed.data.orders.base import Order, WholeSteps
+from tune_speed.data.orders import Order, WholeSteps
 
 LABELS = np.repeat(np.arange(3), (60, 30, 13))
 STEP = 16

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from training import CPU, NUM_CLASSES, make_recipe, make_splits
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.experiments.profiling import pipeline as pipeline_module
 from tune_speed.experiments.profiling.phases import PHASES, PhaseTimer, TimedGradient, time_replays
 from tune_speed.experiments.profiling.pipeline import open_pipeline

@@ -10,7 +10,7 @@ import pytest
 import torch
 from training import CPU, make_recipe, make_splits
 
-from tune_speed.data.loaders.base import Resident, Streaming
+from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.data.split import Splits
 from tune_speed.training.autotune import loader_workers
 from tune_speed.training.autotune.loader_workers import (

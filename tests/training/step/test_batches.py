@@ -15,7 +15,8 @@ from training import CPU, make_recipe
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, Resident
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.configs import Resident
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe

@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tune_speed.data.loaders.base import Loader, Planned
-from tune_speed.data.loaders.batches import Batches
+from tune_speed.data.loaders.base import Batches, Loader, Planned
 from tune_speed.data.loaders.gather_worker import gather
 from tune_speed.data.loaders.staging import Staging
 from tune_speed.data.loaders.worker_pool import WorkerPool
-from tune_speed.data.orders.base import Order
+from tune_speed.data.orders import Order
 
 
 class LocalSource:

@@ -13,7 +13,7 @@ import torch
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
-from tune_speed.data.loaders.base import Resident, Streaming
+from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.experiments.profiling.result import Advice, Change, ProfileResult
 from tune_speed.training.applicability import not_applicable
 from tune_speed.training.recipe import Recipe

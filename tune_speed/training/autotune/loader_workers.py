@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import release_memory, synchronizer
 from tune_speed.runtime.training_clock import Waits

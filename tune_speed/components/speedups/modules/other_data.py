@@ -14,7 +14,8 @@ from tune_speed.components.speedups.modules.patches import first_conv
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
-from tune_speed.data.loaders.base import Loader, Resident
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.configs import Resident
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 
 PATH = "speedups.init.pretrain_other"
