@@ -48,7 +48,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Sgd, set_rates
 from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape

@@ -15,7 +15,7 @@ from checkpoints import (
 )
 from training import Tiny, make_recipe, run
 
-from tune_speed.components.speedups.whitening import Whitening
+from tune_speed.components.speedups.initial_weights import Whitening
 from tune_speed.training.step import compilation
 
 

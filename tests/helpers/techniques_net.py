@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.networks.cifar_resnet import BasicBlock
+from tune_speed.components.models.networks.cifar import BasicBlock
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.data import ORDERS
 

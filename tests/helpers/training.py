@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Sgd
 from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images

@@ -9,7 +9,7 @@ from nvml_double import MISMATCH, NO_DRIVER, put_driver
 from training import CPU, make_recipe, make_splits
 
 from tune_speed.cli.checks import CHECKS
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.base import Shape
 from tune_speed.runtime import device_settings as settings
 from tune_speed.runtime.hardware import GPU_FIELDS, GpuFacts, describe_gpu, gpu_facts

@@ -275,7 +275,7 @@ recipe:
     [
         "os.system",
         "torch.nn:Module",
-        "tune_speed.components.models.resnet",
+        "tune_speed.components.models.cifar",
         "{timm: {name: 'hf-hub:evil/model'}}",
         "{timm: {name: 'hf_hub:evil/model'}}",
         "{timm: {name: 'local-dir:/tmp/model'}}",

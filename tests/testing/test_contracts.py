@@ -14,7 +14,7 @@ import torch
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS, ModelConfig
-from tune_speed.components.models.plain_cnn import PlainCNN
+from tune_speed.components.models.cifar import PlainCNN
 from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
 from tune_speed.components.schedules import SCHEDULES, ScheduleConfig
 from tune_speed.components.speedups import SPEEDUPS, SpeedupConfig

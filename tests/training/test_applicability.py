@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Sgd
 from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.training.applicability import not_applicable

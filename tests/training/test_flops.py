@@ -7,12 +7,11 @@ import torch
 from torch import nn
 from training import CPU, Tiny, TinyNetwork, make_recipe, make_splits, make_workload, run
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig
+from tune_speed.components.speedups.batches import ProgressiveResizing, SelectiveBackprop
 from tune_speed.components.speedups.chosen import Speedups
-from tune_speed.components.speedups.progressive_resizing import ProgressiveResizing
-from tune_speed.components.speedups.selective_backprop import SelectiveBackprop
-from tune_speed.components.speedups.stochastic_depth import StochasticDepth
+from tune_speed.components.speedups.network import StochasticDepth
 from tune_speed.training import flops
 from tune_speed.training.build import Job, build_model
 from tune_speed.training.flops import counted, num_parameters, training_flop_per_sample

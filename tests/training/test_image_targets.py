@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import top_k_accuracy_score
 from training import CPU, make_recipe, make_splits, to_end
 
-from tune_speed.components.metrics.of_run import top5_accuracy
+from tune_speed.components.metrics.base import top5_accuracy
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status

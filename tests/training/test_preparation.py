@@ -14,7 +14,7 @@ from training import CPU, Tiny, make_images, make_recipe, make_workload
 
 from tune_speed.components.optim import Adam, Sgd, YellowFin
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.pretrain_subset import EPOCH
+from tune_speed.components.speedups.initial_weights import EPOCH_OF_PART
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.training import preparation
@@ -57,7 +57,7 @@ def test_pretraining_takes_the_rate_of_its_own_steps(accumulation_steps):
     before, model, loader, _ = prepared(recipe, splits_of(make_images(60)))
     plain = torch.optim.SGD(before.parameters(), lr=1.0, momentum=0.9, nesterov=True)
     # 5 passes of 6 batches: a tenth of 30 steps is 3.
-    batches = [batch for _ in range(5) for batch in list(loader.epoch(EPOCH))[:6]]
+    batches = [batch for _ in range(5) for batch in list(loader.epoch(EPOCH_OF_PART))[:6]]
     for number, (images, labels) in enumerate(batches, start=1):
         plain.param_groups[0]["lr"] = 0.2 / accumulation_steps * min(1, number / 3)
         plain.zero_grad()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from training import make_recipe
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.training.recipe import Recipe
 
 AUTO = {"accumulation_steps": "auto", "batch_size": None}

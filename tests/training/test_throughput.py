@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.speedups.base import Shape

@@ -10,7 +10,7 @@ import pytest
 from making import make_run
 from pydantic import ValidationError
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Sgd
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.training.recipe import Recipe

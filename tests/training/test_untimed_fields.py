@@ -11,14 +11,13 @@ from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, make_recipe, make_splits
 
-from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet import ResNet
+from tune_speed.components.models.cifar import PlainCNN, ResNet
 from tune_speed.components.optim import MOMENTA, OPTIMIZERS, set_rates
 from tune_speed.components.schedules import SCHEDULES, Constant, OneCycle
 from tune_speed.components.schedules.one_cycle import OneCycleFastai
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.whitening import Whitening
+from tune_speed.components.speedups.initial_weights import Whitening
 from tune_speed.core.config import Config
 from tune_speed.data import ORDERS
 from tune_speed.runtime.training_clock import Waits

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.modules.stochastic_depth import Skipping, find_skipping
+from tune_speed.components.speedups.modules.residual import Skipping, find_skipping
 from tune_speed.training.build import Job
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe

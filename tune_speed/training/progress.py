@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.work import gpu_utilisation
+from tune_speed.components.metrics.device_counters import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError

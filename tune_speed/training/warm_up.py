@@ -7,7 +7,7 @@ from itertools import repeat
 import torch
 from torch import nn
 
-from tune_speed.components.metrics.energy import energy_meter, idle_power_w
+from tune_speed.components.metrics.device_counters import energy_meter, idle_power_w
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime

@@ -1,7 +1,7 @@
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.components.metrics.of_run import Point, epochs_of_run, epochs_to_convergence
+from tune_speed.components.metrics.base import Point, epochs_of_run, epochs_to_convergence
 
 
 def curve(*accuracies: float) -> list[Point]:

@@ -11,7 +11,7 @@ import torch
 from making import make_run
 from nvml_double import put_driver
 
-from tune_speed.components.metrics.energy import PackageMeter, energy_meter, idle_power_w
+from tune_speed.components.metrics.device_counters import PackageMeter, energy_meter, idle_power_w
 from tune_speed.runtime.sharing import Sharing
 
 RANGE_UJ = 262_143_328_850

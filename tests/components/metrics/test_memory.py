@@ -1,6 +1,6 @@
 from making import make_run
 
-from tune_speed.components.metrics.of_run import OF_RUN, peak_memory_frac
+from tune_speed.components.metrics.base import OF_RUN, peak_memory_frac
 
 
 def test_share_is_peak_over_limit() -> None:

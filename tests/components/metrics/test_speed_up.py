@@ -1,6 +1,6 @@
 import pytest
 
-from tune_speed.components.metrics.repeats import speed_up
+from tune_speed.components.metrics.base import speed_up
 
 
 def test_mixed_precision_of_the_first_source_is_as_fast_as_its_table_says() -> None:

@@ -2,7 +2,7 @@ import pytest
 from making import make_evaluation, make_run
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.of_run import OF_RUN, epoch_s
+from tune_speed.components.metrics.base import OF_RUN, epoch_s
 from tune_speed.core.records import Clocks, RunResult, Status
 
 

@@ -5,7 +5,7 @@ import torch
 from nvml_double import NO_DRIVER, put_driver
 from training import CPU
 
-from tune_speed.components.metrics.work import gpu_utilisation
+from tune_speed.components.metrics.device_counters import gpu_utilisation
 from tune_speed.training.flops import training_flop_per_sample
 
 

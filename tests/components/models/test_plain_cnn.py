@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models.plain_cnn import PlainCNN
+from tune_speed.components.models.cifar import PlainCNN
 
 
 def build(**fields):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models.networks.cifar_resnet import PreActBlock
-from tune_speed.components.models.resnet import PreActResNet
+from tune_speed.components.models.cifar import PreActResNet
+from tune_speed.components.models.networks.cifar import PreActBlock
 
 
 def build(**fields):

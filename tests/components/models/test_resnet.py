@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from tune_speed.components.models import ResNet20
-from tune_speed.components.models.resnet import PreActResNet, ResNet
+from tune_speed.components.models.cifar import PreActResNet, ResNet
 
 RGB = {"in_channels": 3, "num_classes": 10, "image_size": 32}
 OWN = [ResNet, PreActResNet]

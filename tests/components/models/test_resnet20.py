@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tune_speed.components.models import ResNet20
-from tune_speed.components.models.networks.cifar_resnet import BasicBlock
+from tune_speed.components.models.networks.cifar import BasicBlock
 
 
 def build(config=None):

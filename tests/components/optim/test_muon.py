@@ -7,9 +7,9 @@ from torch import nn
 
 from tune_speed.components.models import ResNet20
 from tune_speed.components.optim import Muon
-from tune_speed.components.optim.muon import hidden_weights
-from tune_speed.components.speedups.boosted import Boosted
-from tune_speed.components.speedups.easiest_first import EasiestFirst
+from tune_speed.components.optim.optimizers import hidden_weights
+from tune_speed.components.speedups.losses import EasiestFirst
+from tune_speed.components.speedups.network import Boosted
 
 
 def network(dtype=torch.float64):

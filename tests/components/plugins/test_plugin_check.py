@@ -135,7 +135,7 @@ from typing import ClassVar
 
 from tune_speed.data import DatasetConfig
 from tune_speed.components import Metric
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import OptimizerConfig
 from tune_speed.components import ScheduleConfig
 from tune_speed.components import SpeedupConfig

@@ -2,7 +2,7 @@ import pytest
 import torch
 from grids import lr_of_run
 
-from tune_speed.components.schedules.exponential import Exponential
+from tune_speed.components.schedules.decays import Exponential
 
 
 def test_it_is_torchs_exponential_lr_at_every_step():

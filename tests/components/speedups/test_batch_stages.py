@@ -1,6 +1,6 @@
 import pytest
 
-from tune_speed.components.speedups.batch_stages import BatchStages
+from tune_speed.components.speedups.batches import BatchStages
 
 
 def test_default_doubles_at_one_half_and_three_quarters():

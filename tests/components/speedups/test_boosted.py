@@ -10,9 +10,9 @@ from training import make_recipe
 from tune_speed.components.models import MODELS, ResNet20, Timm
 from tune_speed.components.optim import Sgd
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.boosted import Boosted
 from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
-from tune_speed.components.speedups.modules.staged import Staged, set_stage
+from tune_speed.components.speedups.modules.residual import Staged, set_stage
+from tune_speed.components.speedups.network import Boosted
 from tune_speed.core.errors import ConfigError
 from tune_speed.training.step.step import Group, Stepper
 

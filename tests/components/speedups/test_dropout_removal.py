@@ -4,8 +4,8 @@ import torch
 import torchvision
 from torch import nn
 
-from tune_speed.components.speedups.dropout_removal import DropoutRemoval
-from tune_speed.components.speedups.modules.dropout import active_dropouts
+from tune_speed.components.speedups.modules.probes import active_dropouts
+from tune_speed.components.speedups.network import DropoutRemoval
 from tune_speed.core.errors import ConfigError
 
 

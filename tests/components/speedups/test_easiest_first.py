@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models import TorchVision
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.speedups.easiest_first import SUPERCLASSES, EasiestFirst, cifar100_groups
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.speedups.losses import SUPERCLASSES, EasiestFirst, cifar100_groups
 from tune_speed.core.errors import ConfigError
 
 GROUPS = (0, 0, 1)

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.speedups.ema import Ema
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.speedups.evaluation import Ema
 from tune_speed.components.speedups.modules.ema import MovingAverage
 
 

@@ -11,13 +11,14 @@ from training import CPU, make_recipe
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import Adam
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.boosted import Boosted
-from tune_speed.components.speedups.easiest_first import EasiestFirst
-from tune_speed.components.speedups.focal import Focal
-from tune_speed.components.speedups.kaiming import Kaiming
-from tune_speed.components.speedups.pretrain_other import PretrainOther
-from tune_speed.components.speedups.pretrain_subset import PretrainSubset
-from tune_speed.components.speedups.whitening import Whitening
+from tune_speed.components.speedups.initial_weights import (
+    Kaiming,
+    PretrainOther,
+    PretrainSubset,
+    Whitening,
+)
+from tune_speed.components.speedups.losses import EasiestFirst, Focal
+from tune_speed.components.speedups.network import Boosted
 from tune_speed.core.errors import ConfigError
 from tune_speed.training.step.step import Group, Stepper
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models import TorchVision
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.speedups.focal import Focal
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.speedups.losses import Focal
 from tune_speed.core.errors import ConfigError
 
 START = make_start(torch.zeros(1, 3, 4, 4))

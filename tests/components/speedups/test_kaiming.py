@@ -7,9 +7,9 @@ from torch import nn
 from training import make_recipe
 
 from tune_speed.components.models import Timm, TorchVision
-from tune_speed.components.models.networks.cifar_resnet import CifarPreActResNet
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.speedups.kaiming import Kaiming
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.models.networks.cifar import CifarPreActResNet
+from tune_speed.components.speedups.initial_weights import Kaiming
 from tune_speed.core.errors import ConfigError
 
 START = make_start(torch.zeros(1, 3, 4, 4))

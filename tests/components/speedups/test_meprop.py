@@ -5,8 +5,8 @@ import torch
 import torchvision
 from torch import nn
 
-from tune_speed.components.speedups.meprop import MeProp
 from tune_speed.components.speedups.modules.sparse_backward import SparseBackward, SparseLinear
+from tune_speed.components.speedups.network import MeProp
 from tune_speed.core.errors import ConfigError
 
 SAMPLES, INPUTS, WIDTH, K = 6, 4, 8, 3

@@ -6,7 +6,7 @@ from starting import make_start
 from torch import nn
 from training import CPU, Tiny, make_recipe, make_splits, make_workload, to_end
 
-from tune_speed.components.speedups.pretrain_other import PretrainOther
+from tune_speed.components.speedups.initial_weights import PretrainOther
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.datasets.image_folder import ImageFolder

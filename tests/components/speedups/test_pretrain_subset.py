@@ -3,7 +3,7 @@ import torch
 from starting import make_start
 from torch import nn
 
-from tune_speed.components.speedups.pretrain_subset import PretrainSubset
+from tune_speed.components.speedups.initial_weights import PretrainSubset
 
 IMAGES = torch.arange(100.0).reshape(-1, 1, 1, 1)
 

@@ -6,9 +6,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tune_speed.components.models import Timm, TorchVision
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.progressive_resizing import ProgressiveResizing
+from tune_speed.components.speedups.batches import ProgressiveResizing
 from tune_speed.core.errors import ConfigError
 
 WHOLE = Shape(32, 32)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.selective_backprop import SelectiveBackprop, draw_by_rank
+from tune_speed.components.speedups.batches import SelectiveBackprop, draw_by_rank
 
 SHAPE = Shape(4, 4)
 IMAGES = torch.arange(8.0).reshape(8, 1, 1, 1).expand(8, 1, 4, 4)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models import MODELS, Timm
-from tune_speed.components.speedups.modules.stochastic_depth import draws_of, find_skipping
-from tune_speed.components.speedups.stochastic_depth import StochasticDepth
+from tune_speed.components.speedups.modules.residual import draws_of, find_skipping
+from tune_speed.components.speedups.network import StochasticDepth
 from tune_speed.core.errors import ConfigError
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.speedups.tta import Tta
+from tune_speed.components.speedups.evaluation import Tta
 
 
 class Recorder(nn.Module):

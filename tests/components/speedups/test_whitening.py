@@ -4,11 +4,10 @@ import torch
 from starting import make_start
 from torch import nn
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.models.speednet import SpeedNet
+from tune_speed.components.models.cifar import ResNet20, SpeedNet
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.modules.patches import statistics
-from tune_speed.components.speedups.whitening import Whitening
+from tune_speed.components.speedups.initial_weights import Whitening
+from tune_speed.components.speedups.modules.initial_weights import statistics
 from tune_speed.core.errors import ConfigError
 
 
@@ -76,7 +75,7 @@ def test_statistics_are_those_of_all_patches():
 def test_unfolding_in_parts_changes_nothing(monkeypatch):
     images, conv = smooth_images(count=7), nn.Conv2d(3, 4, 3)
     whole = statistics(conv, [images], count=7)
-    monkeypatch.setattr("tune_speed.components.speedups.modules.patches.MOST_VALUES", 1)
+    monkeypatch.setattr("tune_speed.components.speedups.modules.initial_weights.MOST_VALUES", 1)
     parts = statistics(conv, [images], count=7)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, parts, strict=True))
 

@@ -10,7 +10,7 @@ from making import make_run
 from pydantic import ValidationError
 from training import CPU
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Sgd
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.config import canonical_hash, flatten

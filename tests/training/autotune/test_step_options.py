@@ -19,7 +19,7 @@ from training import (
 )
 
 from tune_speed.components.models import MODELS
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import objective
 from tune_speed.training.autotune import step_options

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
-from tune_speed.components.models.resnet import ResNet
+from tune_speed.components.models.cifar import ResNet
 from tune_speed.components.optim import Adam, AdamW, Sgd, Swats
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training.build import build_model

@@ -7,8 +7,7 @@ the texts. Importing this package imports no torch.
 import csv
 from importlib.resources import files
 
-from tune_speed.components.metrics.base import Metric
-from tune_speed.components.metrics.of_run import OF_RUN, top5_accuracy
+from tune_speed.components.metrics.base import OF_RUN, Metric, top5_accuracy
 
 
 def _read_table() -> dict[str, Metric]:

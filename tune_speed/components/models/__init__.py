@@ -2,9 +2,7 @@
 
 from tune_speed.components.models import published
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet import PreActResNet, ResNet, ResNet20
-from tune_speed.components.models.speednet import SpeedNet
+from tune_speed.components.models.cifar import PlainCNN, PreActResNet, ResNet, ResNet20, SpeedNet
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.models.torchvision_model import TorchVision
 

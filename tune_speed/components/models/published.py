@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.fields import DropPathRate, DropRate, Pretrained, ResizeTo, Stem
+from tune_speed.components.models.base import (
+    DropPathRate,
+    DropRate,
+    ModelConfig,
+    Pretrained,
+    ResizeTo,
+    Stem,
+)
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.models.torchvision_model import TorchVision
 

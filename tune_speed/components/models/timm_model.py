@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.fields import Pretrained, ResizeTo
+from tune_speed.components.models.base import ModelConfig, Pretrained, ResizeTo
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 

@@ -1,6 +1,5 @@
 """Optimizers, one file each."""
 
-from tune_speed.components.optim.adam import Adam, AdamW
 from tune_speed.components.optim.base import (
     MOMENTA,
     OptimizerConfig,
@@ -8,10 +7,7 @@ from tune_speed.components.optim.base import (
     momenta,
     set_rates,
 )
-from tune_speed.components.optim.muon import Muon
-from tune_speed.components.optim.sgd import Sgd
-from tune_speed.components.optim.swats import Swats
-from tune_speed.components.optim.yellowfin import YellowFin
+from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
     "sgd": Sgd,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tune_speed.core.errors import DataError
+from tune_speed.data.base import file_map
 from tune_speed.data.loaders import gather_worker
 from tune_speed.data.loaders.gather_worker import map_array
 

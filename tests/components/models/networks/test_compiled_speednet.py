@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tune_speed.components.models.networks.cifar_speednet import CifarSpeedNet
+from tune_speed.components.models.networks.cifar import CifarSpeedNet
 from tune_speed.components.models.networks.half import Half
 
 

@@ -4,12 +4,12 @@ import torchvision
 from torch import nn
 
 from tune_speed.components.models import ResNet20
-from tune_speed.components.speedups.meprop import MeProp
 from tune_speed.components.speedups.modules.sparse_backward import (
     Geometry,
     SparseConv2d,
     SparseConvolution,
 )
+from tune_speed.components.speedups.network import MeProp
 from tune_speed.core.errors import ConfigError
 
 GEOMETRY = Geometry(stride=(2, 2), padding=(1, 1), dilation=(1, 1))

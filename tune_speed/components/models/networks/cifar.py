@@ -1,17 +1,7 @@
-"""Residual networks for small images: three stages of 16, 32 and 64 channels.
+"""Networks for small images; `components.models.cifar` has their sources."""
 
-Source: He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2, with their
-shortcut A: it has no parameters, subsamples by taking every second pixel and fills the new
-channels with zeros. They do not say where the zeros go; here they surround the old channels.
-
-The pre-activation networks, where norm and ReLU come before convolutions, are those of He et al.,
-"Identity Mappings in Deep Residual Networks", 2016, figure 4(e). As in its appendix, the first norm
-and ReLU follow the first convolution, before the paths split; where a block changes the dimensions,
-branch and shortcut share its first norm and ReLU; and the last block's sum has a norm and a ReLU of
-its own.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,7 +11,11 @@ WIDTHS = (16, 32, 64)
 
 
 class CifarResNet(nn.Module):
-    """Images (N, C, H, W) to logits (N, num_classes), with 6 * blocks_per_stage + 2 layers."""
+    """Images (N, C, H, W) to logits (N, num_classes), with 6 * blocks_per_stage + 2 layers.
+
+    Shortcut A has no parameters, subsamples by taking every second pixel and fills the new channels
+    with zeros. He et al. do not say where they go; here they surround the old channels.
+    """
 
     def __init__(
         self, *, in_channels: int, num_classes: int, blocks_per_stage: int, dropout: float
@@ -86,7 +80,13 @@ class BasicBlock(nn.Module):
 
 
 class CifarPreActResNet(nn.Module):
-    """Images (N, C, H, W) to logits (N, num_classes), with 6 * blocks_per_stage + 2 layers."""
+    """The same with norm and ReLU before convolutions.
+
+    Source: He et al., "Identity Mappings in Deep Residual Networks", 2016, figure 4(e). As in its
+    appendix, the first norm and ReLU follow the first convolution, before the paths split; where a
+    block changes the dimensions, branch and shortcut share its first norm and ReLU; and the last
+    block's sum has a norm and a ReLU of its own.
+    """
 
     def __init__(
         self, *, in_channels: int, num_classes: int, blocks_per_stage: int, dropout: float
@@ -196,3 +196,167 @@ def init_conv(module: nn.Module) -> None:
     """Draws the weights of a convolution with std sqrt(2 / fan_out), fit for ReLU."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class StridedCNN(nn.Module):
+    """Images (N, C, H, W) to logits (N, num_classes), with nine convolutions."""
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        width: int,
+        batch_norm: bool,
+        input_dropout: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.input_dropout = nn.Dropout(input_dropout)
+        self.first = layer(in_channels, width, batch_norm=batch_norm)
+        wide = 2 * width
+        self.blocks = nn.Sequential(
+            layer(width, width, batch_norm=batch_norm),
+            layer(width, width, batch_norm=batch_norm, stride=2, dropout=dropout),
+            layer(width, wide, batch_norm=batch_norm),
+            layer(wide, wide, batch_norm=batch_norm),
+            layer(wide, wide, batch_norm=batch_norm, stride=2, dropout=dropout),
+            layer(wide, wide, batch_norm=batch_norm),
+            layer(wide, wide, batch_norm=batch_norm, kernel_size=1),
+        )
+        self.classifier = nn.Conv2d(wide, num_classes, 1)
+        self.apply(_init_conv)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits (N, num_classes)."""
+        return self.head(self.blocks(self.stem(images)))
+
+    def stem(self, images: Tensor) -> Tensor:
+        """Returns the first convolution's features (N, width, H, W)."""
+        features: Tensor = self.first(self.input_dropout(images))
+        return features
+
+    def head(self, features: Tensor) -> Tensor:
+        """Returns the logits (N, num_classes), means over pixels of features (N, 2 width, h, w)."""
+        logits: Tensor = self.classifier(features).mean(dim=(2, 3))
+        return logits
+
+
+def layer(
+    in_channels: int,
+    out_channels: int,
+    *,
+    batch_norm: bool,
+    kernel_size: int = 3,
+    stride: int = 1,
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Returns a convolution, a norm if wanted, ReLU and a dropout if it is above 0."""
+    conv = nn.Conv2d(
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride=stride,
+        padding=kernel_size // 2,
+        bias=not batch_norm,
+    )
+    norm = [nn.BatchNorm2d(out_channels)] if batch_norm else []
+    drop = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(conv, *norm, nn.ReLU(inplace=True), *drop)
+
+
+def _init_conv(module: nn.Module) -> None:
+    # By fan-in: the classifier has so few outputs that by fan-out its logits would be huge.
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+WHITENING_KERNEL = 2
+"""Height and width of the first convolution's patches [pixels]."""
+
+
+class CifarSpeedNet(nn.Module):
+    """Images (N, C, H, W) to logits (N, num_classes), with one group of two layers a width."""
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        widths: Sequence[int],
+        logit_scale: float,
+        norm_eps: float,
+        norm_momentum: float,
+    ) -> None:
+        super().__init__()
+        self.logit_scale = logit_scale
+        # A patch's every direction, and its opposite: what GELU cuts off of one, the other keeps.
+        num_filters = 2 * in_channels * WHITENING_KERNEL**2
+        self.conv = nn.Conv2d(in_channels, num_filters, WHITENING_KERNEL)
+        self.blocks = nn.Sequential(
+            *(
+                PooledGroup(before, width, norm_eps=norm_eps, norm_momentum=norm_momentum)
+                for before, width in pairwise((num_filters, *widths))
+            )
+        )
+        self.classifier = nn.Linear(widths[-1], num_classes, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits (N, num_classes)."""
+        return self.head(self.blocks(self.stem(images)))
+
+    def stem(self, images: Tensor) -> Tensor:
+        """Returns the features (N, 8 C, H - 1, W - 1) that the first group takes."""
+        return F.gelu(self.conv(images))
+
+    def head(self, features: Tensor) -> Tensor:
+        """Returns the logits (N, num_classes) for the last group's features (N, width, h, w)."""
+        # Not amax: compiled, its backward looks for the maximum among values that it computes
+        # again, unrounded, finds it nowhere in fp16 or bf16, and divides by 0.
+        largest = F.max_pool2d(features, features.shape[2:])
+        logits: Tensor = self.classifier(largest.flatten(1))
+        return logits * self.logit_scale
+
+
+class PooledGroup(nn.Module):
+    """Two convolutions, the first pooled: (N, in, H, W) to (N, out, ⌊H/2⌋, ⌊W/2⌋)."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, norm_eps: float, norm_momentum: float
+    ) -> None:
+        super().__init__()
+        self.conv1 = identity_conv3x3(in_channels, out_channels)
+        self.norm1 = norm_of_scale_1(out_channels, eps=norm_eps, momentum=norm_momentum)
+        self.conv2 = identity_conv3x3(out_channels, out_channels)
+        self.norm2 = norm_of_scale_1(out_channels, eps=norm_eps, momentum=norm_momentum)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns gelu(norm(conv(gelu(norm(pool(conv(features)))))))."""
+        hidden = F.gelu(self.norm1(pooled(self.conv1(features))))
+        return F.gelu(self.norm2(self.conv2(hidden)))
+
+
+def pooled(features: Tensor) -> Tensor:
+    """Returns the maxima of 2x2 pixels; a map of one row or column is left as it is."""
+    return features if min(features.shape[2:]) < 2 else F.max_pool2d(features, 2)
+
+
+def identity_conv3x3(in_channels: int, out_channels: int) -> nn.Conv2d:
+    """Returns a 3x3 convolution whose first filters are the identity, the others torch's fresh."""
+    # No bias: the norm after it has one.
+    conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
+    nn.init.dirac_(conv.weight.data[:in_channels])
+    return conv
+
+
+def norm_of_scale_1(channels: int, *, eps: float, momentum: float) -> nn.BatchNorm2d:
+    """Returns a batch norm that trains its bias alone."""
+    norm = nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
+    # A buffer instead of no scale at all: cuDNN's kernels want one. And no frozen parameter, which
+    # code that trains parts of a network in turn would unfreeze.
+    ones = norm.weight.detach()
+    del norm.weight
+    norm.register_buffer("weight", ones)
+    return norm

@@ -1,12 +1,8 @@
-"""Energy that a device has used, by a counter of its own: NVML's on GPUs, RAPL's on CPUs.
+"""What a device counts: its energy, and the share of time in which it works.
 
-| device | counter                                                     | of what                  |
-|--------|-------------------------------------------------------------|--------------------------|
-| GPU    | `nvmlDeviceGetTotalEnergyConsumption`                       | the whole GPU            |
-| CPU    | `energy_uj` of each `intel-rapl:N` below /sys/class/powercap | all packages of the node |
-
-Nothing is estimated: a part of a GPU, and a CPU whose counters are not there or not readable (most
-systems let root alone read them), have no energy.
+NVML counts the energy of a whole GPU, RAPL (`energy_uj` of each `intel-rapl:N` below
+/sys/class/powercap) that of all packages of the node. Nothing is estimated: a part of a GPU, and a
+CPU whose counters are missing or not readable (most systems let root alone read them), have none.
 """
 
 import time
@@ -83,3 +79,14 @@ def idle_power_w(meter: Meter, sharing: Sharing) -> float | None:
         time.sleep(IDLE_S)
         power_w = mean_power_w(began_j, meter(), time.perf_counter() - began_s)
     return power_w if turn.is_isolated else None
+
+
+def gpu_utilisation(device: torch.device) -> float | None:
+    """Returns the share of the last second or less in which some kernel ran on the GPU, in [0, 1].
+
+    What nvidia-smi shows; it says nothing on how many of the GPU's cores that kernel used. Does not
+    wait for the device. None on a CPU, without an NVIDIA driver, and on a part of a GPU, which does
+    not count it: then the fed ratio replaces it.
+    """
+    rates = ask_nvml(device, "nvmlDeviceGetUtilizationRates")
+    return None if rates is None else float(rates.gpu) / 100
