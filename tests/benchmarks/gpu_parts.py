@@ -36,7 +36,7 @@ from tune_speed.runtime.device import (
     resolve_device,
     set_up_process,
 )
-from tune_speed.training.autotune.probe_step import probe_step
+from tune_speed.training.autotune.micro_batch import probe_step
 from tune_speed.training.build import build_forward, build_model, open_loader, set_seed
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe

@@ -6,8 +6,7 @@ import torch
 from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim import Sgd
 from tune_speed.data.loaders.configs import Resident, Streaming
-from tune_speed.training.applicability import not_applicable
-from tune_speed.training.recipe import Recipe
+from tune_speed.training.recipe import Recipe, not_applicable
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PINNED, PAGED = Streaming(pin_memory=True), Streaming(pin_memory=False)

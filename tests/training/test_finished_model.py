@@ -15,8 +15,13 @@ from training import CPU, make_splits, make_workload, to_end
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.training.best_weights import load_weights, save_weights
-from tune_speed.training.finished_model import FinishedModel, accuracy_of, finished_model
+from tune_speed.training.finished_model import (
+    FinishedModel,
+    accuracy_of,
+    finished_model,
+    load_weights,
+    save_weights,
+)
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import KeepWeights

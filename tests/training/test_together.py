@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training.ranks import Ranks
-from tune_speed.training.together import JointClock, JointTurn, JointTurnstile
+from tune_speed.training.ranks import JointClock, JointTurn, JointTurnstile, Ranks
 
 Found = TypeVar("Found")
 WAIT_S = 20.0

@@ -25,13 +25,12 @@ from tune_speed.runtime.device import (
 from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training.autotune import batch_size as batch_tuner
-from tune_speed.training.autotune import loader_workers, step_options
+from tune_speed.training.autotune import loader_workers, micro_batch, step_options
 from tune_speed.training.autotune.micro_batch import fastest, halved
-from tune_speed.training.best_weights import save_weights
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
 from tune_speed.training.checkpoint.file import BadCheckpoint
 from tune_speed.training.checkpoint.store import CheckpointStore, discard
+from tune_speed.training.finished_model import save_weights
 from tune_speed.training.loop import Interrupted, train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
@@ -324,7 +323,7 @@ def resolve(
     First come batch and accumulation, then how a step is computed, then workers.
     """
     with_batch = step_options.provisional(recipe)
-    with_batch = batch_tuner.resolved(with_batch, splits, device=device)
+    with_batch = micro_batch.resolved(with_batch, splits, device=device)
     with_batch = fastest(with_batch, splits, device=device)
     left = {name: "auto" for name in step_options.unsettled(recipe)}
     recipe = with_batch.model_copy(update=left)

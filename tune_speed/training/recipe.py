@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,8 +16,11 @@ from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.loaders.configs import LoaderConfig, Resident
+from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import OrderConfig, Shuffle
+
+if TYPE_CHECKING:
+    import torch
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
@@ -321,3 +324,30 @@ class Recipe(Config):
         if self.precision == "fp16":
             return "precision fp16 is about 20 times slower than fp32 on a CPU: use bf16 or a GPU"
         return None
+
+
+def not_applicable(
+    recipe: Recipe, base: Recipe, *, device: "torch.device", num_devices: int
+) -> str | None:
+    """Returns why what `recipe` changes about `base` has no effect here, or cannot run; or None.
+
+    On a CPU, where devices are processes, `num_devices`, GPUs of this machine, is not looked at.
+    """
+    if device.type == "cuda":
+        if recipe.devices <= num_devices:
+            return None
+        are = "is" if num_devices == 1 else "are"
+        return f"it takes {recipe.devices} GPUs, and there {are} {num_devices} here"
+    if recipe.needs_cuda() and not base.needs_cuda():
+        return recipe.needs_cuda()
+    ours, theirs = recipe.loader, base.loader
+    # Another kind of loader is a change of its own, even if it pins by default.
+    if (
+        isinstance(ours, Streaming)
+        and isinstance(theirs, Streaming)
+        and (ours.pin_memory != theirs.pin_memory)
+    ):
+        return "pinned memory speeds up copies to a GPU, and there is none here"
+    if recipe.cuda_graph != base.cuda_graph:
+        return "a CUDA graph spares launches on a GPU, and there is none here"
+    return None

@@ -24,13 +24,12 @@ from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.build import Job
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
-from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.ranks import ALONE, JointClock, JointTurnstile, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
 from tune_speed.training.throughput import place_of, step_key
-from tune_speed.training.together import JointClock, JointTurnstile
 from tune_speed.training.trial import utc_now
 
 _idle_w: dict[str, float | None] = {}

@@ -7,8 +7,8 @@ import torch
 from test_micro_batch import Slow
 from training import CPU, Tiny, make_recipe, make_splits
 
-from tune_speed.training.autotune import batch_size, micro_batch
-from tune_speed.training.autotune.batch_size import probed, resolved, smallest_near_best
+from tune_speed.training.autotune import micro_batch
+from tune_speed.training.autotune.micro_batch import probed, resolved, smallest_near_best
 from tune_speed.training.recipe import Recipe
 
 
@@ -96,7 +96,7 @@ def test_size_that_leaves_a_lone_image_over_is_passed_over(monkeypatch: pytest.M
 def test_slow_step_is_timed_once_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batch, "PROBE_S", 1e-9)
     recipe = make_recipe(model=Tiny(crash_after=2), batch_size=8)
-    assert batch_size._seconds_per_sample(recipe, make_splits(), CPU) > 0
+    assert micro_batch._seconds_in_steps(recipe, make_splits(), CPU) > 0
 
 
 def test_given_batch_is_not_probed() -> None:

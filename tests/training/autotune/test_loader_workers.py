@@ -22,7 +22,7 @@ from tune_speed.training.autotune.loader_workers import (
     served,
     settings,
 )
-from tune_speed.training.autotune.probe_step import Batch
+from tune_speed.training.autotune.micro_batch import Batch
 from tune_speed.training.recipe import Recipe
 
 BATCH: Batch = (torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.training.step.compilation import (
+from tune_speed.training.build import (
     FOLDER,
     MOST_GRAPHS,
     RECOMPILE_LIMIT,
@@ -109,7 +109,7 @@ def test_two_processes_that_compile_at_once_keep_the_same(tmp_path: Path) -> Non
 
 
 def make_of(model: nn.Module, *, mode: str = "default") -> str:
-    from tune_speed.training.step.compilation import _key
+    from tune_speed.training.build import _key
 
     return _key(model, mode)
 

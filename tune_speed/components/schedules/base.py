@@ -72,9 +72,10 @@ class WithWarmup(ScheduleConfig):
     batch is k times that of the reference."""
 
     def warmup(self, before: float) -> float:
-        """Returns f + (1 - f) e / w up to w, then 1; e is `before`, the share of the run before the step.
+        """Returns f + (1 - f) e / w up to w, then 1.
 
-        w is warmup_frac, f warmup_start: the factor rises at every step, and step wT is the first
+        With e = `before`, the share of the run before the step, w = warmup_frac and
+        f = warmup_start. The factor rises at every step, and step wT is the first
         at the full rate. With f = 1 / k and a rate k times that of the reference batch, this is
         `eta_t = eta + (k eta - eta) t / T_w`.
 

@@ -107,7 +107,7 @@ class MultiStep(WithWarmup):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns gamma^n times the warm-up's factor, and no momentum; n milestones m <= e are met."""
+        """Returns gamma^n times the warm-up's factor, after n milestones m <= e; no momentum."""
         before = share_before(progress, step_frac=step_frac)
         # Milestones count from the start of the *run*, as Goyal et al. count theirs (epochs 30, 60
         # and 80 of 90, of which 5 warm up). In torch's `SequentialLR([LinearLR, MultiStepLR])` they

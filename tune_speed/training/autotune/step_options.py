@@ -26,7 +26,7 @@ from tune_speed.runtime.device import (
 )
 from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training.autotune.probe_step import probe_step
+from tune_speed.training.autotune.micro_batch import probe_step
 from tune_speed.training.build import open_dummy, set_kernels, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.recorded import RECORDERS

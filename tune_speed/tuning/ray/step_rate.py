@@ -10,7 +10,7 @@ from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.cuda_context import context_gib
 from tune_speed.runtime.process import cpu_wait_s
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.training.autotune.probe_step import Batch, probe_step
+from tune_speed.training.autotune.micro_batch import Batch, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
