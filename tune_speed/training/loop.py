@@ -148,7 +148,7 @@ def _before_first_step(
     recipe.speedups.begin_step(model, job.shapes[0])
     if earlier is None:
         _begin(training, forward)
-    stepper.averager = progress.averager = recipe.speedups.averaging.averager(model)
+    stepper.averager = progress.evaluator.averager = recipe.speedups.averaging.averager(model)
     progress.figures = getattr(stepper.optimizer, "figures", progress.figures)
     if checkpoints is not None and earlier is not None:
         with clock.span("setup_s"):
@@ -170,11 +170,15 @@ def _begin(training: Training, forward: Forward) -> None:
     progress.evaluate()
     progress.refuse_met_target()
     if needs_preparation(training.job.recipe):
-        with progress.clock.span("train_s"):
+        with progress.time.clock.span("train_s"):
             training.scores = prepare(
-                training.job, training.model, training.loader, forward, take=progress.take_before
+                training.job,
+                training.model,
+                training.loader,
+                forward,
+                take=progress.time.take_before,
             )
-        progress.begin()
+        progress.time.begin()
 
 
 def _train(
@@ -185,17 +189,17 @@ def _train(
 ) -> Run:
     """Takes the steps that are left. Raises: Interrupted."""
     job, progress, stepper = training.job, training.progress, training.stepper
-    recipe, clock, num_steps = job.recipe, progress.clock, progress.total_steps
+    recipe, clock, num_steps = job.recipe, progress.time.clock, progress.total_steps
     if stop_reason := job.ranks.broadcast(_too_long(training)):
         result = progress.result(stop_reason=stop_reason)
-        on_end(result, progress.evaluated_model)
+        on_end(result, progress.evaluator.model)
         return result
     with clock.span("setup_s"):
         steps = open_steps(
             training.loader,
             recipe,
             job.step_schedule,
-            progress.waits,
+            progress.time.waits,
             ranks=job.ranks,
             num_done=progress.steps,
         )
@@ -221,7 +225,7 @@ def _train(
         progress.evaluate()
         if stop_reason := (yield from _stop_reason(training, checkpoints)):
             result = progress.result(stop_reason=stop_reason)
-            on_end(result, progress.evaluated_model)
+            on_end(result, progress.evaluator.model)
             return result
         clock.start("train_s")
     raise AssertionError("a run's last step is evaluated, and ends it")
@@ -231,11 +235,11 @@ def _too_long(training: Training) -> str | None:
     """Returns why a run cannot end in time by the lower ends of its step times; None: it may."""
     job, progress = training.job, training.progress
     limit_s = job.workload.max_train_s
-    if job.workload.mode != "fixed_length" or progress.steps or not progress.phases:
+    if job.workload.mode != "fixed_length" or progress.steps or not progress.time.phases:
         return None
-    least_s = planned_s = progress.init_s
+    least_s = planned_s = progress.time.init_s
     for shape, num_samples in samples_of_steps(training.loader, job.recipe, job.step_schedule):
-        phase = progress.phases[shape]
+        phase = progress.time.phases[shape]
         share = num_samples / phase.samples_per_step
         least_s += share * phase.step_time.low_s
         planned_s += share * phase.step_time.step_s

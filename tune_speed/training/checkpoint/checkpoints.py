@@ -22,11 +22,11 @@ from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.text import printable
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.device import describe_devices
+from tune_speed.training.accounts import ProgressState
 from tune_speed.training.checkpoint import file
 from tune_speed.training.checkpoint.file import BadCheckpoint, Header
 from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
 from tune_speed.training.checkpoint.store import CheckpointStore
-from tune_speed.training.progress import ProgressState
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import CheckpointPlan, TrialSpec, environment
