@@ -43,6 +43,7 @@ from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Target, Workload
@@ -226,7 +227,7 @@ def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[f
     images, few = random_images(num_images(arguments.batch_size)), random_images(16)
     splits = Splits(images, few, few, MEAN, STD, NUM_CLASSES, split_hash="")
     before_s = 0.0
-    for result in train(workload, our_recipe(arguments), splits, seed=0, device=device):
+    for result in train(Job(workload, our_recipe(arguments), splits, seed=0, device=device)):
         yield result.clocks.train_s - before_s
         before_s = result.clocks.train_s
 
@@ -380,7 +381,7 @@ def last(
     workload: Workload, recipe: Recipe, splits: Splits, *, seed: int, device: torch.device
 ) -> RunResult:
     """Returns the result of a run that goes to its end."""
-    run = train(workload, recipe, splits, seed=seed, device=device)
+    run = train(Job(workload, recipe, splits, seed=seed, device=device))
     while True:
         try:
             next(run)

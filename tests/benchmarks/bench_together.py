@@ -10,7 +10,7 @@ parameters and batch statistics; the members' losses are independent, so the gra
 is each one's own. SGD with momentum runs on the stacked tensors, rates a vector over members.
 
 First the check, in fp32: each member's losses are set beside those of its solo run by our own
-`take_step` on the same batches, for `--check-steps` steps. The first must agree to 1e-5. After it
+`Stepper.learn` on the same batches, for `--check-steps` steps. The first must agree to 1e-5. Then
 rounding grows, as training is chaotic: how fast is seen on the same solo run in the other memory
 layout, which differs by rounding alone. Together may be ten times as far off, or `--tolerance`.
 
@@ -57,7 +57,7 @@ from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
 from tune_speed.training.build import build_model, open_loader
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.step import Group, build_optimizer, take_step
+from tune_speed.training.step.step import Group, Stepper
 
 TOTAL_STEPS = 200
 """Length of the schedule; steps beyond it keep the last rate."""
@@ -145,7 +145,7 @@ def batches_of(
     recipe: Recipe, splits: Splits, *, seed: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Returns a member's batches, without end."""
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
+    loader = open_loader(recipe, splits.train, splits, seed=seed, device=device)
     return chain.from_iterable(loader.epoch(number) for number in count())
 
 
@@ -163,9 +163,8 @@ class Solo:
         splits = make_splits(case.size)
         recipe = member_recipe(case, number)
         self.recipe = recipe.model_copy(update={"channels_last": channels_last})
-        self._device = device
         self.model = fresh_model(self.recipe, splits, seed=number, device=device)
-        self._optimizer, self._scaler = build_optimizer(self.model, self.recipe, device=device)
+        self._stepper = Stepper(self.model, self.model, self.recipe, device=device)
         self._batches = batches_of(self.recipe, splits, seed=number, device=device)
         self._shape, self._steps = Shape(case.size, case.size), 0
 
@@ -173,19 +172,11 @@ class Solo:
         """Returns the mean loss of the step, (1,)."""
         self._steps = min(self._steps + 1, TOTAL_STEPS)
         frac = self._steps / TOTAL_STEPS
-        set_rates(self._optimizer, self.recipe.lr_schedule.factors(frac, step_frac=1 / TOTAL_STEPS))
+        factors = self.recipe.lr_schedule.factors(frac, step_frac=1 / TOTAL_STEPS)
+        set_rates(self._stepper.optimizer, factors)
         assert isinstance(self.recipe.batch_size, int)
         group = Group(self.recipe.batch_size, [next(self._batches)])
-        loss_sum = take_step(
-            group,
-            self.recipe,
-            shape=self._shape,
-            frac=frac,
-            forward=self.model,
-            optimizer=self._optimizer,
-            scaler=self._scaler,
-            device=self._device,
-        )
+        loss_sum = self._stepper.learn(group, self._shape, frac=frac)
         return (loss_sum / self.recipe.batch_size).reshape(1)
 
 

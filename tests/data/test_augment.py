@@ -6,11 +6,11 @@ import pytest
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.augment import Augmentation, Draws, draw, draw_in_order
 
-SET = {"num_samples": 4000, "height": 6, "width": 10}
+SHAPE = (4000, 6, 10)
 
 
 def epochs(config: Augmentation, count: int, seed: int = 0) -> list[Draws]:
-    return [draw(config, **SET, seed=seed, epoch=epoch) for epoch in range(count)]
+    return [draw(config, SHAPE, seed=seed, epoch=epoch) for epoch in range(count)]
 
 
 def test_nothing_is_drawn_for_what_is_off() -> None:
@@ -67,15 +67,14 @@ def test_settings_too_large_for_the_images_are_refused_together() -> None:
 
 
 def in_order(config: Augmentation, order: np.ndarray, *, repeats: bool, epoch: int = 0) -> Draws:
-    fields = {"num_images": 4000, "height": 6, "width": 10, "seed": 0, "epoch": epoch}
-    return draw_in_order(config, order, repeats=repeats, **fields)
+    return draw_in_order(config, order, shape=SHAPE, repeats=repeats, seed=0, epoch=epoch)
 
 
 @pytest.mark.parametrize("flip", ["random", "alternating"])
 def test_order_without_repeats_gives_each_image_its_own_draws(flip: str) -> None:
     config = Augmentation(pad=2, flip=flip, cutout=3)
     order = np.random.default_rng(0).permutation(4000)
-    by_image = draw(config, **SET, seed=0, epoch=3)
+    by_image = draw(config, SHAPE, seed=0, epoch=3)
     by_position = in_order(config, order, repeats=False, epoch=3)
     assert all((a[order] == b).all() for a, b in zip(by_image, by_position, strict=True))
 

@@ -11,8 +11,10 @@ from tune_speed.data import LOADERS, split
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images, MappedRows
 from tune_speed.data.cache import PreparedData
+from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
 from tune_speed.data.loaders.resident import eval_batches
+from tune_speed.data.orders import SampleOrder
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 
 CPU = torch.device("cpu")
@@ -38,16 +40,8 @@ def parts(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> tuple[Splits, 
 
 
 def batches_of(config: LoaderConfig, splits: Splits) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    loader = config.open(
-        splits.train,
-        mean=splits.mean,
-        std=splits.std,
-        batch_size=8,
-        augmentation=Augmentation(pad=2, flip="random"),
-        seed=3,
-        device=CPU,
-        channels_last=True,
-    )
+    order, changes = SampleOrder(len(splits.train.labels), 8, 3), Augmentation(pad=2, flip="random")
+    loader = config.open(splits.train, Batching(order, splits.mean, splits.std, CPU, changes))
     for epoch in range(2):
         yield from loader.epoch(epoch)
     loader.close()

@@ -26,6 +26,7 @@ from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import step_options
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
@@ -53,7 +54,7 @@ GPU_SETTINGS = {**SETTINGS, "fp16": {"precision": "fp16"}}
 
 def run_on(device: torch.device, **fields: Any) -> RunResult:
     return to_end(
-        train(make_workload(), make_recipe(**fields), make_splits(), seed=0, device=device)
+        train(Job(make_workload(), make_recipe(**fields), make_splits(), seed=0, device=device))
     )
 
 
@@ -63,7 +64,7 @@ def run_tree(device: torch.device, size: int = 32, **fields: Any) -> RunResult:
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
     recipe = Recipe.model_validate({**TREE, **fields})
-    return to_end(train(make_workload(), recipe, splits, seed=0, device=device))
+    return to_end(train(Job(make_workload(), recipe, splits, seed=0, device=device)))
 
 
 def losses(result: RunResult) -> list[float]:

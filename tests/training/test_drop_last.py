@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from training import CPU, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.runtime.training_clock import Waits
-from tune_speed.training.build import open_loader, step_schedule_of
+from tune_speed.training.build import Job, open_loader, step_schedule_of
 from tune_speed.training.loop import train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
@@ -20,9 +20,7 @@ def sizes(recipe: Recipe, *, ranks: Ranks = ALONE, num_done: int = 0) -> list[li
     """Returns the sizes of the micro-batches of each step over 20 images."""
     splits = make_splits(20)
     share = ranks.share(recipe.samples_per_step)
-    loader = open_loader(
-        recipe.loader, splits.train, recipe, splits, seed=0, device=CPU, share=share
-    )
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU, share=share)
     schedule = step_schedule_of(recipe, splits)
     steps = open_steps(loader, recipe, schedule, Waits(), ranks=ranks, num_done=num_done)
     return [[len(labels) for _, labels in group.micro_batches] for _, group in steps]
@@ -62,7 +60,7 @@ def test_a_run_learns_from_whole_steps_alone_to_its_end(
     recipe = make_recipe(
         drop_last=True, batch_size=batch_size, accumulation_steps=accumulation_steps
     )
-    run = train(make_workload(), recipe, make_splits(20), seed=0, device=CPU)
+    run = train(Job(make_workload(), recipe, make_splits(20), seed=0, device=CPU))
     result = to_end(run)
     assert (result.steps, result.samples) == (4, 32)
     assert result.final is not None and result.final.epoch == 32 / 20

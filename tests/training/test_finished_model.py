@@ -15,6 +15,7 @@ from training import CPU, make_splits, make_workload, to_end
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.training.build import Job
 from tune_speed.training.finished_model import (
     FinishedModel,
     accuracy_of,
@@ -59,7 +60,7 @@ def trained(recipe: Recipe, file: Path) -> TrialRecord:
         save_weights(KeepWeights(file=str(file)), hit, model)
 
     run = to_end(
-        train(make_workload(), recipe, SPLITS, seed=1, device=CPU, on_end=keep),
+        train(Job(make_workload(), recipe, SPLITS, seed=1, device=CPU), on_end=keep),
     )
     changes = {"recipe": recipe.model_dump(mode="json"), "runs": (run,)}
     return make_record().model_copy(update=changes)

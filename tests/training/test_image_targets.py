@@ -19,6 +19,7 @@ from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.study.file import study_of
 from tune_speed.study.yaml import scan_yaml
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.workload import Workload
 
@@ -60,11 +61,13 @@ def trained(target: Target, *, epochs: float = 5.0) -> RunResult:
     workload = Workload(dataset=Digits(), target=target)
     return to_end(
         train(
-            workload,
-            make_recipe(epochs=epochs),
-            make_splits(num_train=60, num_validation=60),
-            seed=0,
-            device=CPU,
+            Job(
+                workload,
+                make_recipe(epochs=epochs),
+                make_splits(num_train=60, num_validation=60),
+                seed=0,
+                device=CPU,
+            ),
             clock=Clock(synchronize=lambda: None),
             sharing=Sharing.alone(),
         )

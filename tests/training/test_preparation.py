@@ -32,7 +32,7 @@ def prepared(recipe, splits):
     """Returns a model before and after, the loader, and what `prepare` returned."""
     torch.manual_seed(0)
     model = build_model(recipe, splits, seed=0, device=CPU)
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU)
     before = copy.deepcopy(model)
     job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
     return (
@@ -108,7 +108,7 @@ def test_the_least_valuable_part_is_what_a_trained_network_gets_right(monkeypatc
     counts = np.bincount(labels[list(passes[0])])
     assert abs(counts - np.bincount(labels) / 2).max() <= 1
     # Training begins with the order that it has without.
-    plain_loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
+    plain_loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU)
     for (one, _), (other, _) in zip(loader.epoch(0), plain_loader.epoch(0), strict=True):
         torch.testing.assert_close(one, other)
 

@@ -17,7 +17,7 @@ from tune_speed.data.orders import Share
 from tune_speed.testing.entry import seeded
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.step import Group, build_optimizer, take_step
+from tune_speed.training.step.step import Group, Stepper
 
 SHAPE = Shape(6, 6)
 WAIT_S = 60.0
@@ -71,18 +71,9 @@ def gradient(
     labels, share = torch.arange(num_samples) % NUM_CLASSES, ranks.share(recipe.samples_per_step)
     own = torch.from_numpy(share.of(np.arange(num_samples)))
     parts = [(images[i], labels[i]) for i in own.split(recipe.batch_size or 0) if len(i)]
-    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
-    take_step(
-        Group(num_samples, parts or [(images[:2], labels[:2])], share.counts(num_samples)),
-        recipe,
-        shape=SHAPE,
-        frac=1.0,
-        forward=ranks.wrap(model, may_skip=True),
-        optimizer=optimizer,
-        scaler=scaler,
-        device=CPU,
-        ranks=ranks,
-    )
+    forward = ranks.wrap(model, may_skip=True)
+    group = Group(num_samples, parts or [(images[:2], labels[:2])], share.counts(num_samples))
+    Stepper(model, forward, recipe, device=CPU, ranks=ranks).learn(group, SHAPE, frac=1.0)
     return before - torch.cat([p.detach().flatten() for p in model.parameters()])
 
 

@@ -10,7 +10,7 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.training import throughput
 from tune_speed.training.build import set_kernels
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.throughput import throughput_key
+from tune_speed.training.throughput import Place, throughput_key
 
 SETTINGS = {"driver": "570.133.20", "tf32_conv": "True", "allocator": "default"}
 PLACE: dict[str, Any] = {
@@ -31,7 +31,9 @@ def make_recipe(**changes: Any) -> Recipe:
 
 
 def key(recipe: Recipe | None = None, **changes: Any) -> str:
-    return throughput_key(recipe or make_recipe(), **{**PLACE, **changes})
+    fields = {**PLACE, **changes}
+    place = Place(**{name: fields.pop(name) for name in Place._fields})
+    return throughput_key(recipe or make_recipe(), place=place, **fields)
 
 
 @pytest.mark.parametrize(

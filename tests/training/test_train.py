@@ -226,7 +226,7 @@ def test_accumulation_in_the_loop_gives_the_weights_of_the_large_batch(
 def test_evaluating_more_often_changes_nothing() -> None:
     def evaluated(workload: Any) -> list[Any]:
         return losses(
-            to_end(loop.train(workload, make_recipe(), make_splits(), seed=0, device=CPU))
+            to_end(loop.train(Job(workload, make_recipe(), make_splits(), seed=0, device=CPU)))
         )
 
     often = evaluated(make_workload(eval_every_samples=5))
@@ -251,7 +251,9 @@ def test_memory_format_reaches_the_convolutions(
 ) -> None:
     recipe = make_recipe(channels_last=channels_last, epochs=1.0)
     running = loop.train(
-        make_workload(eval_every_samples=8), recipe, make_splits(channels=3), seed=0, device=CPU
+        Job(
+            make_workload(eval_every_samples=8), recipe, make_splits(channels=3), seed=0, device=CPU
+        )
     )
     next(running)
     conv, seen = models[0].conv, []
@@ -282,7 +284,7 @@ def run_in(warm: set[str], recipe: Recipe, *, seed: int = 0) -> RunResult:
     turnstile = Turnstile(None, why_not="The run keeps to itself.")
     sharing = Sharing(label="", turnstile=turnstile, warm=warm)
     workload, splits = make_workload(), make_splits()
-    return to_end(loop.train(workload, recipe, splits, seed=seed, device=CPU, sharing=sharing))
+    return to_end(loop.train(Job(workload, recipe, splits, seed=seed, device=CPU), sharing=sharing))
 
 
 def test_steps_that_the_process_has_taken_need_no_warm_up_and_train_the_same(
@@ -328,7 +330,7 @@ def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
             make_recipe(model=ResNet20(), epochs=1),
             make_splits(),
         )
-        to_end(loop.train(workload, recipe, splits, seed=0, device=CPU, sharing=sharing))
+        to_end(loop.train(Job(workload, recipe, splits, seed=0, device=CPU), sharing=sharing))
     # The co-tenant's, of this very process.
     assert asked and all(each == {os.getpid()} for each in asked)
 
@@ -449,7 +451,9 @@ def test_no_step_waits_for_the_device(optimizer: Any, precision: str) -> None:
     )
     clock = SpanClock(synchronize=lambda: None)
     with HostReads(clock) as reads:
-        to_end(loop.train(make_workload(), recipe, make_splits(), seed=0, device=CPU, clock=clock))
+        to_end(
+            loop.train(Job(make_workload(), recipe, make_splits(), seed=0, device=CPU), clock=clock)
+        )
     assert reads.num_training_ops > 100
     assert "train_s" not in reads.spans
     assert len(reads.spans) == 2  # the training loss, once for each evaluation
@@ -464,11 +468,7 @@ def test_clock_leaves_out_evaluations_and_waiting(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(progress, "evaluate", slow_evaluate)
     running = loop.train(
-        make_workload(),
-        make_recipe(epochs=3.0),
-        make_splits(),
-        seed=0,
-        device=CPU,
+        Job(make_workload(), make_recipe(epochs=3.0), make_splits(), seed=0, device=CPU),
         clock=time.clock(),
         interrupt=lambda: time.pass_(1.0),
     )
@@ -500,7 +500,7 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop, "open_loader", open_slow)
     running = loop.train(
-        make_workload(), make_recipe(), make_splits(), seed=0, device=CPU, clock=time.clock()
+        Job(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU), clock=time.clock()
     )
     clocks = to_end(running).clocks
     assert (clocks.train_s, clocks.compile_s) == (2 * 3 * 2.0, 2 * 2.0)
@@ -512,7 +512,7 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_record_so_far_comes_after_each_evaluation_but_the_last() -> None:
     seen: list[RunResult] = []
     running = loop.train(
-        make_workload(), make_recipe(epochs=3.0), make_splits(), seed=7, device=CPU
+        Job(make_workload(), make_recipe(epochs=3.0), make_splits(), seed=7, device=CPU)
     )
     result = to_end(running, between=lambda so_far: seen.append(so_far))
     assert [len(so_far.evaluations) for so_far in seen] == [2, 3]
@@ -574,11 +574,13 @@ def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(
     time = FakeTime()
     fake_accuracies(monkeypatch, 0.1, 0.95, 0.95)
     running = loop.train(
-        make_workload(target=0.9, mode=mode, max_train_s=4.5),
-        make_recipe(),
-        make_splits(),
-        seed=0,
-        device=CPU,
+        Job(
+            make_workload(target=0.9, mode=mode, max_train_s=4.5),
+            make_recipe(),
+            make_splits(),
+            seed=0,
+            device=CPU,
+        ),
         clock=time.clock(),
         interrupt=lambda: time.pass_(1.0),
     )
@@ -589,7 +591,7 @@ def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(
 
 
 def test_reason_from_outside_caps_the_run() -> None:
-    running = loop.train(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU)
+    running = loop.train(Job(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU))
     result = to_end(running, between=lambda _: "cannot win any more")
     assert (result.status, result.stop_reason) == (Status.CAPPED, "cannot win any more")
     assert (result.steps, len(result.evaluations)) == (3, 2)
@@ -617,11 +619,7 @@ def test_interrupted_run_has_no_result_and_closes_its_loader(
     monkeypatch.setattr(StreamingLoader, "close", lambda self: closed.append(True))
     asked = iter([False, True])
     running = loop.train(
-        make_workload(),
-        make_recipe(loader=Streaming()),
-        make_splits(),
-        seed=0,
-        device=CPU,
+        Job(make_workload(), make_recipe(loader=Streaming()), make_splits(), seed=0, device=CPU),
         interrupt=lambda: next(asked),
     )
     with pytest.raises(loop.Interrupted):
@@ -633,7 +631,7 @@ def test_run_that_is_given_up_closes_its_loader(monkeypatch: pytest.MonkeyPatch)
     closed: list[bool] = []
     monkeypatch.setattr(StreamingLoader, "close", lambda self: closed.append(True))
     recipe = make_recipe(loader=Streaming())
-    running = loop.train(make_workload(), recipe, make_splits(), seed=0, device=CPU)
+    running = loop.train(Job(make_workload(), recipe, make_splits(), seed=0, device=CPU))
     next(running)
     running.close()
     assert closed == [True]
@@ -665,7 +663,9 @@ def test_schedule_follows_the_validation_loss_whatever_part_is_evaluated() -> No
     other = splits._replace(test=splits.train)
     recipe = make_recipe(lr_schedule=ReduceOnPlateau(patience=0), epochs=4.0)
     on_validation, on_test = (
-        to_end(loop.train(make_workload(), recipe, other, seed=0, evaluated_on=part, device=CPU))
+        to_end(
+            loop.train(Job(make_workload(), recipe, other, seed=0, evaluated_on=part, device=CPU))
+        )
         for part in ("validation", "test")
     )
     assert losses(on_validation) != losses(on_test)

@@ -69,7 +69,7 @@ def _count(recipe: Recipe, shape: Shape) -> Counter[tuple[str, int]]:
     splits = make_splits(40)
     torch.manual_seed(0)
     model = build_model(recipe, splits, seed=0, device=CPU)
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU)
     stepper = Stepper(model, model, recipe, device=CPU)
     stepper.averager = recipe.speedups.averaging.averager(model)
     recipe.speedups.begin(model, seed=0)

@@ -30,7 +30,6 @@ class MappedRows:
         return (len(self.rows), *self.whole.shape[1:])
 
     def __len__(self) -> int:
-        """Returns M."""
         return len(self.rows)
 
     def __getitem__(self, which: slice) -> NDArray[np.uint8]:

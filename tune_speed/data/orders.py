@@ -74,7 +74,6 @@ class Shuffle(OrderConfig):
     def open(
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
-        """Returns the order."""
         return SampleOrder(len(labels), batch_size, seed)
 
 
@@ -87,11 +86,9 @@ class SampleOrder(Order):
     seed: int
 
     def num_in(self, epoch: int) -> int:
-        """Returns the number of images, whatever the epoch."""
         return self.num_samples
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Returns the indices of all images in the order of epoch number `epoch`, (N,)."""
         return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)
 
 
@@ -106,20 +103,16 @@ class WholeSteps(Order):
 
     @property
     def repeats(self) -> bool:
-        """As in the other order."""
         return self.order.repeats
 
     def num_in(self, epoch: int) -> int:
-        """Returns the samples of the whole steps of round number `epoch`."""
         whole = self.order.num_in(epoch)
         return whole - whole % self.samples_per_step or whole
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Returns the first indices of the other order's round number `epoch`, (num_in,)."""
         return self.order.epoch(epoch)[: self.num_in(epoch)]
 
     def with_scores(self, scores: NDArray[np.floating]) -> Order:
-        """Returns the whole steps of the order that follows the scores, (N,)."""
         return replace(self, order=self.order.with_scores(scores))
 
 
@@ -190,7 +183,6 @@ class RepeatFactor(OrderConfig):
     def open(
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
-        """Returns the order."""
         shares = np.bincount(labels) / len(labels)
         return RepeatedOrder(repeat_factors(shares, self.threshold)[labels], batch_size, seed)
 
@@ -214,15 +206,12 @@ class RepeatedOrder(Order):
 
     @property
     def repeats(self) -> bool:
-        """Whether any image may come twice."""
         return bool((self.factors > 1).any())
 
     def num_in(self, epoch: int) -> int:
-        """Returns the samples of epoch number `epoch`, at least N."""
         return int(self._copies(epoch).sum())
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Returns the indices of the images of epoch number `epoch`, (num_in,)."""
         indices = np.repeat(np.arange(len(self.factors)), self._copies(epoch))
         return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
 
@@ -307,11 +296,9 @@ class CurriculumOrder(SampleOrder):
         return True
 
     def num_in(self, epoch: int) -> int:
-        """Returns the samples of round number `epoch`: of its stage, or of the set."""
         return self.stage_samples if epoch < len(self.sizes) else self.num_samples
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Returns the indices of the images of round number `epoch`, (num_in,)."""
         if epoch >= len(self.sizes):
             return super().epoch(epoch)
         size = self.sizes[epoch]

@@ -188,7 +188,6 @@ class Readings:
         return self._held_up.frac()
 
     def figures(self) -> dict[str, Any]:
-        """Returns the fields of a run's result that are read."""
         used = self._utilisations
         return {**self._kept(), "gpu_utilisation": statistics.fmean(used) if used else None}
 

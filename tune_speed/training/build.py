@@ -7,7 +7,7 @@ decoded data (`TUNE_SPEED_CACHE`), in a folder of this node's and this user's ow
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -20,11 +20,11 @@ from tune_speed.components.models.networks.half import Half
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader
-from tune_speed.data.loaders.configs import LoaderConfig, Resident
+from tune_speed.data.loaders.base import Batching, Loader
+from tune_speed.data.loaders.configs import Resident
 from tune_speed.data.orders import WHOLE, Order, Share, WholeSteps
 from tune_speed.data.split import Splits
-from tune_speed.training.ranks import Ranks
+from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import WITHOUT_GRAPHS, Recipe
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import micro_batch_of
@@ -35,7 +35,6 @@ StepSchedule = tuple[tuple[Shape, int], ...]
 
 
 def step_schedule_of(recipe: Recipe, splits: Splits) -> StepSchedule:
-    """Returns the run as shapes of steps, each with its number of steps in a row."""
     num_train, height, width, _ = splits.train.pixels.shape
     return recipe.step_schedule(num_train=num_train, height=height, width=width)
 
@@ -54,13 +53,14 @@ class Job:
     splits: Splits
     seed: int
     device: torch.device
-    evaluated_on: Part
-    ranks: Ranks
-    """Those that train together."""
+    evaluated_on: Part = "validation"
+    """The part on which the target must hold. A schedule that follows the loss follows that of the
+    validation part all the same."""
+    ranks: Ranks = field(default_factory=lambda: ALONE)
+    """Those that train together: rank 0 alone evaluates, yields and gets the reason to stop."""
 
     @cached_property
     def step_schedule(self) -> StepSchedule:
-        """The run as shapes of steps, each with its number of steps in a row."""
         return step_schedule_of(self.recipe, self.splits)
 
     @property
@@ -105,7 +105,6 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
 
 
 def build_forward(model: nn.Module, recipe: Recipe) -> Forward:
-    """Returns what computes the model's logits: compiled where the recipe says so."""
     assert recipe.compile != "auto", "it is settled before training"
     return compiled(model, mode=recipe.compile_mode) if recipe.compile else model
 
@@ -114,39 +113,35 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     """Returns a loader of black images of the data's shape, which go the way of real ones."""
     _, *shape = splits.train.pixels.shape
     images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
-    return open_loader(Resident(), images, recipe, splits, seed=0, device=device)
+    recipe = recipe.model_copy(update={"loader": Resident()})
+    return open_loader(recipe, images, splits, seed=0, device=device)
 
 
 def open_order(recipe: Recipe, images: Images, *, seed: int) -> Order:
-    """Returns the order in which the recipe goes through the images."""
     size, step = micro_batch_of(recipe), recipe.samples_per_step
     order = recipe.order.open(images.labels, batch_size=size, samples_per_step=step, seed=seed)
     return WholeSteps(order, step, size, seed) if recipe.drop_last else order
 
 
 def open_loader(
-    loader: LoaderConfig,
-    images: Images,
     recipe: Recipe,
+    images: Images,
     splits: Splits,
     *,
     seed: int,
     device: torch.device,
     share: Share = WHOLE,
 ) -> Loader:
-    """Returns a loader of the images, in the recipe's order."""
-    return loader.open(
-        images,
-        mean=splits.mean,
-        std=splits.std,
-        batch_size=micro_batch_of(recipe),
-        augmentation=recipe.augmentation,
-        seed=seed,
-        device=device,
+    batching = Batching(
+        open_order(recipe, images, seed=seed),
+        splits.mean,
+        splits.std,
+        device,
+        recipe.augmentation,
         channels_last=recipe.is_channels_last,
-        order=open_order(recipe, images, seed=seed),
         share=share,
     )
+    return recipe.loader.open(images, batching)
 
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
@@ -221,7 +216,6 @@ def _key(model: nn.Module, mode: str) -> str:
 
 
 def _num_graphs() -> int:
-    """Returns how many graphs this process has compiled."""
     # Late: it takes 1.6 s to import.
     from torch._dynamo.utils import counters
 

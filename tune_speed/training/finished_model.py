@@ -78,7 +78,6 @@ class FinishedModel(nn.Module):
         self.register_buffer("shift", (means / stds).float())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Returns the logits."""
         images = pixels.float() * self.scale - self.shift
         images = images.contiguous(memory_format=self._format)
         if self._dtype is None:

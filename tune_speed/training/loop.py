@@ -2,30 +2,25 @@
 
 from collections.abc import Callable, Generator
 
-import torch
 from torch import nn
 
 from tune_speed.components.optim import set_rates
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import compact
 from tune_speed.data.loaders.base import Loader
-from tune_speed.data.split import Splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import reset_peak_memory, synchronizer
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.training.build import Job, Part, build_forward, build_model, open_loader, set_seed
+from tune_speed.training.build import Job, build_forward, build_model, open_loader, set_seed
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.state import Training
 from tune_speed.training.flops import counted
 from tune_speed.training.preparation import needs_preparation, prepare
 from tune_speed.training.progress import Progress
-from tune_speed.training.ranks import ALONE, Ranks
-from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps, samples_of_steps
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import Stepper
 from tune_speed.training.warm_up import is_warm, isolated_phases, key_of, record, warm_up
-from tune_speed.training.workload import Workload
 
 # Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
 # there, or None to continue; returns the result.
@@ -41,17 +36,11 @@ class Interrupted(Exception):
 
 
 def train(
-    workload: Workload,
-    recipe: Recipe,
-    splits: Splits,
+    job: Job,
     *,
-    seed: int,
-    evaluated_on: Part = "validation",
-    device: torch.device,
     clock: Clock | None = None,
     sharing: Sharing | None = None,
     interrupt: Callable[[], bool] = lambda: False,
-    ranks: Ranks = ALONE,
     checkpoints: Checkpoints | None = None,
     on_end: Callable[[RunResult, nn.Module], None] = lambda *_: None,
 ) -> Run:
@@ -64,19 +53,11 @@ def train(
     somebody else measures.
 
     Args:
-        workload: what must be reached; also when to evaluate.
-        recipe: how to train; `accumulation_steps` is a number here.
-        splits: training and validation images and the training part's channel statistics.
-        seed: of weights, sample order, augmentation and dropout.
-        evaluated_on: the part on which the target must hold. A schedule that follows the loss
-            follows that of the validation part all the same.
-        device: where to train.
+        job: what is trained, for what.
         clock: one that has begun with what came before; by default a new one.
         sharing: the run's place among others on the device; by default it is alone. The clock
             must have the same turnstile.
         interrupt: called before each step; True raises `Interrupted`.
-        ranks: this process's place among those of the recipe's devices. Rank 0 alone evaluates,
-            yields and receives the reason to stop.
         checkpoints: where the run is saved after evaluations, and when it is interrupted; what
             they found is resumed.
         on_end: gets the result of a run that ends, and the model as it was evaluated last.
@@ -85,10 +66,9 @@ def train(
         norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted; BadCheckpoint if
         what was found does not fit.
     """
-    job = Job(workload, recipe, splits, seed, device, evaluated_on, ranks)
-    clock = clock or Clock(synchronize=synchronizer(device))
+    clock = clock or Clock(synchronize=synchronizer(job.device))
     sharing = sharing or Sharing.alone()
-    reset_peak_memory(device)
+    reset_peak_memory(job.device)
     with clock.span("setup_s"):
         model, loader = set_up(job)
     try:
@@ -107,9 +87,7 @@ def set_up(job: Job) -> tuple[nn.Module, Loader]:
     job.ranks.seed(job.seed)
     share = job.ranks.share(recipe.samples_per_step)
     images = job.splits.train
-    loader = open_loader(
-        recipe.loader, images, recipe, job.splits, seed=job.seed, device=device, share=share
-    )
+    loader = open_loader(recipe, images, job.splits, seed=job.seed, device=device, share=share)
     return model, loader
 
 

@@ -27,6 +27,7 @@ from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import loader_workers, micro_batch, step_options
 from tune_speed.training.autotune.micro_batch import fastest, halved
+from tune_speed.training.build import Job
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
 from tune_speed.training.checkpoint.file import BadCheckpoint
 from tune_speed.training.checkpoint.store import CheckpointStore, discard
@@ -232,16 +233,18 @@ class _Trial:
         """
         spec = self._spec
         run = train(
-            spec.workload,
-            recipe,
-            splits,
-            seed=spec.seed,
-            evaluated_on=spec.evaluated_on,
-            device=self._device,
+            Job(
+                spec.workload,
+                recipe,
+                splits,
+                spec.seed,
+                self._device,
+                spec.evaluated_on,
+                self._ranks,
+            ),
             clock=clock,
             sharing=sharing,
             interrupt=self._interrupt,
-            ranks=self._ranks,
             checkpoints=self._checkpoints,
             on_end=partial(save_weights, spec.keep if self._ranks.is_first else None),
         )

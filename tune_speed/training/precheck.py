@@ -74,7 +74,6 @@ def too_small(height: int, width: int, error: Exception, *, path: str) -> Config
 
 
 def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the problems of each recipe of a question, as JSON has them."""
     data = {
         "image_shape": tuple(question["image_shape"]),
         "num_classes": question["num_classes"],

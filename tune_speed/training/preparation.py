@@ -40,7 +40,6 @@ TakeAll = Callable[[Iterator[object], int], None]
 
 
 def needs_preparation(recipe: Recipe) -> bool:
-    """Returns whether `prepare` has anything to do."""
     return recipe.speedups.sets_weights or isinstance(recipe.order, Curriculum)
 
 

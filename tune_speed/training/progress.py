@@ -81,7 +81,6 @@ class Progress:
         self.evaluations.append(evaluation)
 
     def _evaluation(self, train_loss: float | None) -> Evaluation:
-        """Returns the evaluation of the model as it is, and follows its loss."""
         self.sharing.look()
         self.readings.read(has_trained=self.steps > 0)
         part = self.job.evaluated_on
@@ -141,7 +140,6 @@ class Progress:
         return None
 
     def result(self, *, stop_reason: str = "") -> RunResult:
-        """Returns the run's result so far."""
         return run_result(
             self.status,
             evaluations=self.evaluations,
@@ -163,7 +161,6 @@ class Progress:
         )
 
     def state(self) -> ProgressState:
-        """Returns all that another process needs to resume the run."""
         return ProgressState(
             steps=self.steps,
             samples=self.counts.samples,

@@ -92,7 +92,6 @@ class Ranks:
         return self.rank == 0
 
     def share(self, samples_per_step: int) -> Share:
-        """Returns which samples are this rank's."""
         return Share(self.rank, self.size, samples_per_step)
 
     def seed(self, seed: int) -> None:

@@ -228,7 +228,6 @@ class Recipe(Config):
         return self if is_alone else self.model_copy(update={"compile_mode": mode})
 
     def steps(self, *, num_train: int) -> int:
-        """Returns the optimizer steps of the run, over all stages of `growth_steps`."""
         return sum(num_steps for _, num_steps in self.growth_steps(num_train=num_train))
 
     def growth_steps(self, *, num_train: int) -> tuple[tuple[int, int], ...]:
@@ -248,7 +247,6 @@ class Recipe(Config):
     def step_schedule(
         self, *, num_train: int, height: int, width: int
     ) -> tuple[tuple[Shape, int], ...]:
-        """Returns the run as shapes of steps, each with its number of steps in a row."""
         stages = self.growth_steps(num_train=num_train)
         bases = [Shape(height, width, factor) for factor, count in stages for _ in range(count)]
         shapes = (
@@ -315,7 +313,6 @@ class Recipe(Config):
         return {**super().speed_fields(), **parts}
 
     def located(self) -> Self:
-        """Returns the same recipe with absolute paths: trials run in folders of their own."""
         parts = {"model": self.model.located(), "speedups": self.speedups.located()}
         return self.model_copy(update=parts)
 

@@ -12,7 +12,6 @@ from tune_speed.training.build import Job, build_forward
 from tune_speed.training.loop import set_up
 from tune_speed.training.objective import load_splits
 from tune_speed.training.preparation import without_trace
-from tune_speed.training.ranks import ALONE
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import Stepper
 from tune_speed.training.trial import TrialSpec
@@ -29,7 +28,7 @@ class _Contender:
     def __init__(self, spec: TrialSpec, stack: ExitStack) -> None:
         device, splits = open_device(spec.allotment), load_splits(spec.workload)
         self.job = job = Job(
-            spec.workload, spec.recipe, splits, spec.seed, device, spec.evaluated_on, ALONE
+            spec.workload, spec.recipe, splits, spec.seed, device, spec.evaluated_on
         )
         self._model, self._loader = set_up(job)
         stack.callback(self._loader.close)

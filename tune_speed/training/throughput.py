@@ -27,7 +27,7 @@ A phase of a run with another shape (smaller images, other batches) has a key of
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple, Self
 
 import torch
 
@@ -48,6 +48,34 @@ GPU, and took medians; 2 had no reference step; 3 told cold ones, too; 4 had lon
 another protocol are not taken over."""
 
 
+class Place(NamedTuple):
+    """What takes steps, and with what: all that is in a key and no recipe's."""
+
+    device: str
+    """A name with threads, such as `cpu (2 threads, AMD EPYC)`."""
+    host: str
+    """Processor and threads that launch the device's work, which bounds short steps."""
+    settings: Mapping[str, str]
+    """See `speed_settings`."""
+    environment: Mapping[str, str]
+    """Versions, see `trial.environment`."""
+
+    @classmethod
+    def of(cls, device: torch.device) -> Self:
+        host = cpu_device_name(threads=torch.get_num_threads())
+        return cls(describe_device(device), host, speed_settings(device), environment())
+
+    def fields(self) -> dict[str, object]:
+        versions = {name: self.environment.get(name, "") for name in VERSIONS}
+        settings = dict(self.settings)
+        return {
+            "device": self.device,
+            "host": self.host,
+            "settings": settings,
+            "versions": versions,
+        }
+
+
 def throughput_key(
     recipe: Recipe,
     *,
@@ -55,58 +83,33 @@ def throughput_key(
     image_shape: tuple[int, ...],
     num_train: int,
     num_classes: int,
-    device: str,
-    host: str,
-    settings: Mapping[str, str],
-    environment: Mapping[str, str],
+    place: Place,
 ) -> str:
     """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
 
-    `image_shape` is (H, W, C) of the data, `num_train` the images of an epoch. `device` is a name
-    with threads, such as `cpu (2 threads, AMD EPYC)`, `host` processor and threads that launch its
-    work; for `settings` see `speed_settings`, for the versions in `environment` see
-    `trial.environment`.
+    `image_shape` is (H, W, C) of the data, `num_train` the images of an epoch.
     """
-    place = _place(device, host, settings, environment)
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     # Steps of shapes that earlier versions had keep their keys.
     shape_fields = {name: value for name, value in shape._asdict().items() if value is not False}
     fields = {"recipe": recipe.speed_fields(), "shape": shape_fields, "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
-    return canonical_hash({**fields, "data": data, **place, **theirs})
-
-
-def _place(
-    device: str, host: str, settings: Mapping[str, str], environment: Mapping[str, str]
-) -> dict[str, object]:
-    versions = {name: environment.get(name, "") for name in VERSIONS}
-    return {"device": device, "host": host, "settings": dict(settings), "versions": versions}
-
-
-def _facts(device: torch.device) -> dict[str, Any]:
-    return {
-        "device": describe_device(device),
-        # The host launches what a GPU computes: short steps take as long as that does.
-        "host": cpu_device_name(threads=torch.get_num_threads()),
-        "settings": speed_settings(device),
-        "environment": environment(),
-    }
+    return canonical_hash({**fields, "data": data, **place.fields(), **theirs})
 
 
 def place_of(device: torch.device) -> str:
     """Returns the part of keys that is no recipe's: what drifts alike has it in common."""
-    return canonical_hash({**_place(**_facts(device)), "protocol": PROTOCOL})[:16]
+    return canonical_hash({**Place.of(device).fields(), "protocol": PROTOCOL})[:16]
 
 
 def step_key(
     recipe: Recipe, splits: Splits, shape: Shape, *, num_train: int, device: torch.device
 ) -> str:
-    """Returns the throughput key of a recipe's steps of one shape on this device."""
     return throughput_key(
         recipe,
         shape=shape,
         image_shape=splits.train.pixels.shape[1:],
         num_train=num_train,
         num_classes=splits.num_classes,
-        **_facts(device),
+        place=Place.of(device),
     )

@@ -92,7 +92,6 @@ class SpecBase(Config):
 
     @property
     def devices(self) -> int:
-        """Devices that train together."""
         return 1
 
     @staticmethod
@@ -109,12 +108,10 @@ class TrialSpec(SpecBase):
 
     @property
     def devices(self) -> int:
-        """Devices that train together."""
         return self.recipe.devices
 
     @staticmethod
     def recipe_of(tree: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe of one point of the search space, with absolute paths."""
         return Recipe.model_validate(tree).located()
 
 
@@ -135,17 +132,16 @@ def run_result(
     clock: Clock,
     sharing: Sharing,
     train_s: float,
-    steps: int,
-    samples: int,
     held_up_frac: Callable[[], float],
     **more: Any,
 ) -> RunResult:
     """Returns how a run ended, or stands, with the times that follow from its clock.
 
     `train_s` is the training clock [s], which need not be that of `clock`; `held_up_frac` returns
-    for which share of its time others held it up. `more` are further fields of `RunResult`, which
-    replace those that follow from the clock.
+    for which share of its time others held it up. `more` are further fields of `RunResult`, `steps`
+    and `samples` among them, which replace those that follow from the clock.
     """
+    steps, samples = more["steps"], more["samples"]
     timing, note = sharing.timing_of_clock(held_up_frac)
     is_alone = more.get("timing", timing) is Timing.EXCLUSIVE
     step_times, shape_steps = more.get("step_times", ()), more.get("shape_steps", ())
@@ -162,8 +158,6 @@ def run_result(
         status=status,
         evaluations=tuple(evaluations),
         clocks=clock.clocks().model_copy(update={"train_s": train_s}),
-        steps=steps,
-        samples=samples,
         shared_train_s=clock.elapsed("train_s"),
         cotenants=sharing.cotenants,
         **{**fields, **more},

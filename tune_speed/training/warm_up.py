@@ -59,7 +59,6 @@ def open_meters(device: torch.device, sharing: Sharing, ranks: Ranks = ALONE) ->
 
 
 def key_of(job: Job, loader: Loader, shape: Shape) -> str:
-    """Returns the throughput key of the job's steps of that shape."""
     return step_key(job.recipe, job.splits, shape, num_train=loader.num_samples, device=job.device)
 
 
@@ -129,9 +128,7 @@ def isolated_phases(
         if step_time is None or ranks.broadcast(key in sharing.due):
             with without_trace(model, device=job.device):
                 stepper = Stepper.still(model, forward, job.recipe, device=job.device, ranks=ranks)
-                window = measure(
-                    stepper, loader, shape, key=key, clock=clock, sharing=sharing, ranks=ranks
-                )
+                window = measure(stepper, loader, shape, key=key, clock=clock, sharing=sharing)
             step_time = told(window, step_time, sharing) if window else step_time
             step_time = ranks.broadcast(step_time)
         if step_time is None:
@@ -155,12 +152,12 @@ def measure(
     key: str,
     clock: Clock,
     sharing: Sharing,
-    ranks: Ranks = ALONE,
 ) -> StepTime | None:
     """Returns one window of steps on the run's own loader and model, or None.
 
     It is added to those of `sharing`. Of several ranks, all call this.
     """
+    ranks = stepper.ranks
     steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits(), ranks=ranks)
     synchronize = synchronizer(stepper.device)
     turnstile: Turns = sharing.turnstile

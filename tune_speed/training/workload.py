@@ -66,7 +66,6 @@ class Workload(Task):
 
     @property
     def dataset_name(self) -> str:
-        """The data set's entry in the table."""
         return next(name for name, kind in DATASETS.items() if type(self.dataset) is kind)
 
     @property
@@ -111,7 +110,6 @@ class Workload(Task):
         return list(first_of.values())
 
     def located(self) -> "Workload":
-        """Returns the same workload with absolute paths: trials run in folders of their own."""
         return self.model_copy(update={"dataset": self.dataset.located()})
 
     def sizes(self) -> SplitSizes:
@@ -129,7 +127,6 @@ class Workload(Task):
         return fields
 
     def identity(self, *, data_hash: str) -> str:
-        """Returns a hash over all that defines the task."""
         fields = self.task_fields()
         # Hashes of workloads on record were made before there was another mode.
         if self.target.mode == "max":

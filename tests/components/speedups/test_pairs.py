@@ -15,6 +15,7 @@ from training import CPU, make_recipe, make_splits, make_workload, to_end
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import RunResult, Status
 from tune_speed.data import ORDERS
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 
 
@@ -42,7 +43,7 @@ def reason(first: str, second: str) -> str | None:
 
 def two_steps(**fields: Any) -> RunResult:
     recipe = make_recipe(model=Everything(), **{"epochs": 0.7, **fields})
-    run = train(make_workload(), recipe, make_splits(), seed=0, device=CPU)
+    run = train(Job(make_workload(), recipe, make_splits(), seed=0, device=CPU))
     return to_end(run)
 
 

@@ -10,6 +10,7 @@ from tune_speed.components.speedups.initial_weights import PretrainOther
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 
 FIELDS = {"dataset": {"name": "digits"}, "train_samples": 100}
@@ -78,7 +79,7 @@ def test_path_of_the_data_is_made_absolute():
 def test_run_begins_with_what_was_learned_and_its_time_is_known_apart():
     def run(**speedups):
         recipe = make_recipe(model=Tiny(norm="batch"), epochs=1.0, speedups=speedups)
-        return to_end(train(make_workload(), recipe, make_splits(), seed=0, device=CPU))
+        return to_end(train(Job(make_workload(), recipe, make_splits(), seed=0, device=CPU)))
 
     plain, pretrained = run(), run(init={"pretrain_other": FIELDS})
     assert pretrained.init_s > 0 and plain.init_s == 0

@@ -16,7 +16,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
 from tune_speed.data.loaders.resident import eval_batches, hold
 from tune_speed.data.orders import Order, RepeatedOrder, SampleOrder
@@ -44,16 +44,10 @@ def open_loader(images: Images) -> Iterator[Callable[..., Loader]]:
     opened: list[Loader] = []
 
     def open_one(config: LoaderConfig, **changes: Any) -> Loader:
-        settings = {
-            "mean": MEAN,
-            "std": STD,
-            "batch_size": BATCH_SIZE,
-            "augmentation": Augmentation(),
-            "seed": 1,
-            "device": CPU,
-            "channels_last": True,
-        }
-        opened.append(config.open(images, **(settings | changes)))
+        sizes = {"batch_size": BATCH_SIZE, "seed": 1}
+        sizes |= {name: changes.pop(name) for name in sizes.keys() & changes.keys()}
+        order = changes.pop("order", None) or SampleOrder(NUM_IMAGES, **sizes)
+        opened.append(config.open(images, Batching(order, MEAN, STD, CPU, **changes)))
         return opened[-1]
 
     yield open_one
@@ -267,16 +261,8 @@ def test_closing_twice_is_allowed(config: LoaderConfig, open_loader: OpenLoader)
 
 def test_read_only_pixels_are_taken(config: LoaderConfig, images: Images) -> None:
     images.pixels.flags.writeable = False
-    loader = config.open(
-        images,
-        mean=MEAN,
-        std=STD,
-        batch_size=BATCH_SIZE,
-        augmentation=ALL,
-        seed=0,
-        device=CPU,
-        channels_last=False,
-    )
+    order = SampleOrder(NUM_IMAGES, BATCH_SIZE, 0)
+    loader = config.open(images, Batching(order, MEAN, STD, CPU, ALL, channels_last=False))
     assert sorted(labels_of(list(loader.epoch(0)))) == list(range(NUM_IMAGES))
     loader.close()
 

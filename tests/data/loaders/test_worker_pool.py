@@ -13,11 +13,11 @@ import torch
 from processes import command_of, is_alive
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.loaders.worker_pool import WorkerPool
+from tune_speed.data.orders import SampleOrder
 
 SCRIPT = """
 import time
@@ -35,16 +35,8 @@ time.sleep(600)
 
 def open_with_workers(config: Streaming) -> Loader:
     images = Images(np.arange(64 * 48, dtype=np.uint8).reshape(64, 4, 4, 3), np.arange(64))
-    return config.open(
-        images,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        batch_size=4,
-        augmentation=Augmentation(),
-        seed=0,
-        device=torch.device("cpu"),
-        channels_last=True,
-    )
+    halves = (0.5, 0.5, 0.5)
+    return config.open(images, Batching(SampleOrder(64, 4, 0), halves, halves, torch.device("cpu")))
 
 
 def workers() -> list[psutil.Process]:

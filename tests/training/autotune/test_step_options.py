@@ -24,7 +24,7 @@ from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import objective
 from tune_speed.training.autotune import step_options
 from tune_speed.training.autotune.step_options import CHOICES, provisional, quickest, resolved
-from tune_speed.training.build import build_model
+from tune_speed.training.build import Job, build_model
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import build_optimizer
@@ -168,7 +168,7 @@ def test_kernels_give_the_same_losses() -> None:
     losses = []
     for kernels in ("fused", "foreach"):
         recipe = make_recipe(optimizer_kernels=kernels, epochs=3.0)
-        run = to_end(train(make_workload(), recipe, SPLITS, seed=0, device=CPU))
+        run = to_end(train(Job(make_workload(), recipe, SPLITS, seed=0, device=CPU)))
         losses.append([evaluation.loss for evaluation in run.evaluations])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from training import CPU, make_recipe
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.orders import SampleOrder
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
@@ -29,17 +29,11 @@ Step = tuple[Shape, int, list[list[int]]]
 
 def open_loader(recipe: Recipe, *, num_images: int, ranks: Ranks = ALONE) -> Loader:
     images = Images(np.zeros((num_images, 2, 2, 1), np.uint8), np.arange(num_images))
-    return Resident().open(
-        images,
-        mean=(0.5,),
-        std=(1.0,),
-        batch_size=int(recipe.batch_size),
-        augmentation=Augmentation(),
-        seed=0,
-        device=CPU,
-        channels_last=False,
-        share=ranks.share(recipe.samples_per_step),
+    order, share = (
+        SampleOrder(num_images, int(recipe.batch_size), 0),
+        ranks.share(recipe.samples_per_step),
     )
+    return Resident().open(images, Batching(order, (0.5,), (1.0,), CPU, share=share))
 
 
 def steps(

@@ -13,6 +13,7 @@ from training import CPU, make_images, make_workload, to_end
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import RunResult
 from tune_speed.data.split import Splits, channel_statistics
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step import recorded
@@ -53,7 +54,7 @@ def run(**fields: Any) -> RunResult:
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
     recipe = Recipe.model_validate({**TREE, **fields})
-    return to_end(train(make_workload(), recipe, splits, seed=0, device=CPU))
+    return to_end(train(Job(make_workload(), recipe, splits, seed=0, device=CPU)))
 
 
 def curve(result: RunResult) -> list[tuple[float | None, float | None]]:

@@ -71,7 +71,7 @@ def opened(**fields: Any) -> tuple[Stepper, Loader]:
     splits = Splits(images, images, images, (0.5,) * 3, (0.25,) * 3, 10, split_hash="")
     set_seed(recipe, 0)
     model = build_model(recipe, splits, seed=0, device=CPU).train()
-    loader = open_loader(recipe.loader, images, recipe, splits, seed=0, device=CPU)
+    loader = open_loader(recipe, images, splits, seed=0, device=CPU)
     return Stepper(model, model, recipe, device=CPU), loader
 
 

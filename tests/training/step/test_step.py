@@ -17,11 +17,11 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import sum_of_losses
 from tune_speed.training.step.step import (
     Group,
+    Stepper,
     accumulation_of,
     build_optimizer,
     is_lone_image,
     micro_batch_of,
-    take_step,
 )
 
 SHAPE = Shape(6, 6)
@@ -44,20 +44,11 @@ def step(
     model: nn.Module, batch: tuple[Tensor, Tensor], recipe: Recipe, *, sizes: tuple[int, ...]
 ) -> torch.amp.GradScaler:
     """Does one step over micro-batches of these sizes; returns the scaler."""
-    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
+    stepper = Stepper(model, model, recipe, device=CPU)
     parts = zip(*(tensor.split(sizes) for tensor in batch), strict=True)
     group = Group(sum(sizes), list(parts))
-    take_step(
-        group,
-        recipe,
-        shape=SHAPE,
-        frac=1.0,
-        forward=model,
-        optimizer=optimizer,
-        scaler=scaler,
-        device=CPU,
-    )
-    return scaler
+    stepper.learn(group, SHAPE, frac=1.0)
+    return stepper.scaler
 
 
 def gradient(model: nn.Module, stepped: nn.Module) -> Tensor:
@@ -105,19 +96,8 @@ def test_batch_norm_makes_the_split_matter() -> None:
 def test_step_returns_the_sum_of_losses_and_leaves_no_gradient() -> None:
     model, (images, labels) = make_model(), make_batch()
     expected = functional.cross_entropy(model(images), labels, reduction="sum").item()
-    recipe = make_recipe()
-    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
     group = Group(20, [(images[:8], labels[:8]), (images[8:], labels[8:])])
-    loss_sum = take_step(
-        group,
-        recipe,
-        shape=SHAPE,
-        frac=1.0,
-        forward=model,
-        optimizer=optimizer,
-        scaler=scaler,
-        device=CPU,
-    )
+    loss_sum = Stepper(model, model, make_recipe(), device=CPU).learn(group, SHAPE, frac=1.0)
     assert loss_sum.item() == pytest.approx(expected, rel=1e-6)
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -238,20 +218,11 @@ def test_value_clipping_bounds_each_gradient_before_the_norm_is_taken() -> None:
 def test_loss_scale_starts_and_grows_as_the_recipe_says() -> None:
     recipe = make_recipe(precision="fp16", init_loss_scale=8.0, loss_scale_growth_steps=2)
     model, scales = make_model(), list[float]()
-    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
+    stepper = Stepper(model, model, recipe, device=CPU)
     for _ in range(4):
-        scales.append(scaler.get_scale())
-        take_step(
-            Group(20, [make_batch()]),
-            recipe,
-            shape=SHAPE,
-            frac=1.0,
-            forward=model,
-            optimizer=optimizer,
-            scaler=scaler,
-            device=CPU,
-        )
-    assert [*scales, scaler.get_scale()] == [8, 8, 16, 16, 32]
+        scales.append(stepper.scaler.get_scale())
+        stepper.learn(Group(20, [make_batch()]), SHAPE, frac=1.0)
+    assert [*scales, stepper.scaler.get_scale()] == [8, 8, 16, 16, 32]
 
 
 def test_batch_norm_of_one_pixel_is_told_from_other_errors() -> None:

@@ -27,8 +27,6 @@ Meter = Callable[[], float | None]
 
 
 def energy_meter(device: torch.device) -> Meter:
-    """Returns what reads the device's counter."""
-
     def read() -> float | None:
         total_mj = ask_nvml(device, "nvmlDeviceGetTotalEnergyConsumption")
         return None if total_mj is None else float(total_mj) / 1000

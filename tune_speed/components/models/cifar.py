@@ -24,7 +24,6 @@ class ResNet(ModelConfig):
     """Share of the features before the classifier that is dropped in training, in [0, 1)."""
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network; it takes images of any size."""
         from tune_speed.components.models.networks import cifar
 
         network: nn.Module = getattr(cifar, self.network_name)(
@@ -59,7 +58,6 @@ class ResNet20(ModelConfig):
     """Share of the features before the classifier that is dropped in training, in [0, 1)."""
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network; it takes images of any size."""
         return ResNet(dropout=self.dropout).network(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )
@@ -84,7 +82,6 @@ class PlainCNN(ModelConfig):
     [0, 1)."""
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network; it takes images of any size."""
         from tune_speed.components.models.networks.cifar import StridedCNN
 
         fields = self.model_dump(exclude={"weights_file"})
@@ -123,7 +120,6 @@ class SpeedNet(ModelConfig):
     leave no time for torch's 0.1."""
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network; it takes images of any size from 2x2 on."""
         from tune_speed.components.models.networks.cifar import CifarSpeedNet
 
         return CifarSpeedNet(

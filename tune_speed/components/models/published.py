@@ -38,7 +38,6 @@ class Published(ModelConfig):
         cls.library, cls.architecture = library, architecture
 
     def published(self) -> Timm | TorchVision:
-        """Returns the library's model with these fields."""
         fields = dict(self)
         if isinstance(self.architecture, str):
             return self.library(name=self.architecture, **fields)
@@ -46,7 +45,6 @@ class Published(ModelConfig):
         return self.library(name=self.architecture[fields.pop(first)], **fields)
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the library's network with fresh weights."""
         return self.published().network(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )

@@ -52,7 +52,6 @@ class Sgd(OptimizerConfig):
         return self
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns torch's SGD, or timm's SGDW for decoupled decay."""
         groups = self.groups(model, effective_batch_size)
         settings: dict[str, Any] = {"momentum": self.momentum, "nesterov": self.nesterov}
         if self.decoupled_weight_decay:
@@ -78,7 +77,6 @@ class Sgd(OptimizerConfig):
         return fused and not self.decoupled_weight_decay
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
-        """Returns the groups of every optimizer, split where tensors have rates of their own."""
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
         groups = with_bias_lr(super().groups(model, effective_batch_size), rate)
         return with_lr_scales(groups, model, self.lr_scales)
@@ -107,7 +105,6 @@ class Adam(OptimizerConfig):
     lr_scales: LrScales = ()
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns torch's optimizer."""
         import torch
 
         optimizer: Optimizer = getattr(torch.optim, self.torch_name)(
@@ -174,16 +171,15 @@ class Swats(OptimizerConfig):
     above 0 there (otherwise as soon as it is); null: by the tolerance alone."""
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns the optimizer; its `switch` has the step and rate of the switch."""
-        from tune_speed.components.optim.torch.swats import SwatsOptimizer
+        from tune_speed.components.optim.torch.swats import Criterion, SwatsOptimizer
 
         return SwatsOptimizer(
             self.groups(model, effective_batch_size),
             betas=(self.beta1, self.beta2),
             eps=self.eps,
-            switch_tolerance=self.switch_tolerance,
-            switch_steps_in_row=self.switch_steps_in_row,
-            switch_at_step=self.switch_at_step,
+            criterion=Criterion(
+                self.switch_tolerance, self.switch_steps_in_row, self.switch_at_step
+            ),
             fused=fused_or_default(fused),
         )
 
@@ -302,7 +298,6 @@ class Muon(OptimizerConfig):
     does; only where a normalisation layer follows every hidden layer."""
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns the optimizer; `fused` is for SGD's part."""
         from tune_speed.components.optim.torch.muon import MuonOptimizer
 
         return MuonOptimizer(
@@ -319,7 +314,6 @@ class Muon(OptimizerConfig):
         return fused and not is_scaled
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
-        """Returns the groups of every optimizer, split in hidden and other weights, and biases."""
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
         return with_bias_lr(self._hidden_and_others(model, effective_batch_size), rate)
 

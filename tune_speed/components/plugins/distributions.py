@@ -43,7 +43,6 @@ class PluginDistribution:
             raise refusal(must, given=f"the distribution {name} without any")
 
     def source_hash(self) -> str:
-        """Returns the hash of its name, version and modules."""
         # To find a module in a package, importlib runs the package's code.
         files = {point.module: _digest(point.module) for point in self._points}
         return canonical_hash([self.title, self.version, files])

@@ -84,7 +84,6 @@ def load_from_environment() -> tuple[Plugin, ...]:
 
 
 def loaded() -> tuple[Plugin, ...]:
-    """Returns what is loaded in this process, in the order in which it was."""
     return tuple(plugin for plugin, _ in _LOADED.values())
 
 
@@ -201,7 +200,6 @@ def _set_variable() -> None:
 
 
 def _written(plugin: Plugin, source: str) -> str:
-    """Returns the file of a plugin on this machine."""
     # The title comes from another process: one with a separator could leave the folder.
     assert Path(plugin.title).name == plugin.title
     folder = default_cache_dir() / "plugins" / plugin.source_hash

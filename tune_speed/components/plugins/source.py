@@ -76,7 +76,6 @@ class PythonFile:
         return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
 
     def has(self, table: str, name: str) -> bool:
-        """Returns whether a table that is written as a dict has an entry."""
         # Parsing takes a hundred times as long as looking for two words.
         return table in self.source and name in self.source and name in self.keys(table)
 

@@ -63,7 +63,6 @@ def add(entries: Entries, *, source_hash: str) -> None:
 
 
 def remove(entries: Entries) -> None:
-    """Takes entries out of our tables again."""
     for table, kinds in entries.items():
         for name in kinds:
             del TABLES[table].entries[name]

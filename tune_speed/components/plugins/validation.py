@@ -109,7 +109,6 @@ def _problem(must: str, place: Place, **rest: Any) -> Problem:
 
 
 def metric_mistakes(value: Any) -> Iterator[str]:
-    """Yields what a metric must be and is not."""
     if not isinstance(value, Metric):
         yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
         return

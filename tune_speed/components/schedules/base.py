@@ -52,12 +52,10 @@ def share_before(progress: float, *, step_frac: float) -> float:
 
 
 def cosine(start: float, end: float, x: float) -> float:
-    """Returns end + (start - end) (1 + cos(pi x)) / 2."""
     return end + (start - end) * (1 + math.cos(math.pi * x)) / 2
 
 
 def linear(start: float, end: float, x: float) -> float:
-    """Returns start + (end - start) x."""
     return start + (end - start) * x
 
 
@@ -96,5 +94,4 @@ class Constant(WithWarmup):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns the warm-up's factor, or 1 without one, and no momentum."""
         return Factors(lr=self.warmup(share_before(progress, step_frac=step_frac)), momentum=None)

@@ -55,7 +55,6 @@ class Exponential(WithWarmup):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns the warm-up's factor or the decay's, and no momentum."""
         before = share_before(progress, step_frac=step_frac)
         x = max(0.0, (before - self.warmup_frac) / (1 - self.warmup_frac))
         return Factors(lr=self.warmup(before) * self.final_frac**x, momentum=None)
@@ -173,7 +172,6 @@ class ReduceOnPlateau(WithWarmup):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns the factor of the warm-up and of the drops so far, and no momentum."""
         drops = max(self.min_factor, self.factor ** self.num_drops(losses))
         before = share_before(progress, step_frac=step_frac)
         return Factors(lr=self.warmup(before) * drops, momentum=None)

@@ -70,7 +70,6 @@ class OneCycle(ScheduleConfig):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns rate and momentum of the step; the formula heads this module."""
         assert 0 < step_frac <= progress <= 1, f"{progress=}, {step_frac=}"
         first = 1 / self.div_factor
         if progress <= self.pct_start:
@@ -124,7 +123,6 @@ class OneCycleFastai(ScheduleConfig):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns rate and momentum of the step; the formula heads this module."""
         before = share_before(progress, step_frac=step_frac)
         top, ends = self.base_momentum, self.max_momentum
         if before < self.pct_start:

@@ -47,7 +47,6 @@ class BatchStages(SpeedupConfig):
         return self
 
     def growth(self) -> tuple[tuple[float, int], ...]:
-        """Returns the stages: share of the run's samples, factor."""
         shares = (end - start for start, end in pairwise((*self.at, 1.0)))
         return tuple(zip(shares, self.factors, strict=True))
 
@@ -97,7 +96,6 @@ class ProgressiveResizing(SpeedupConfig):
         return self.initial_scale + (1 - self.initial_scale) * grown
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network is bound to one size of images."""
         from tune_speed.components.speedups.modules.probes import why_one_size
 
         if (error := why_one_size(model)) is not None:
@@ -109,13 +107,11 @@ class ProgressiveResizing(SpeedupConfig):
             ) from error
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
-        """Returns `shape` with the height and width of the images of the step."""
         scale = self.scale(frac)
         height, width = (self._scaled(side, scale) for side in (shape.height, shape.width))
         return shape._replace(height=height, width=width)
 
     def change_batch(self, images: "Tensor", shape: Shape) -> "Tensor":
-        """Returns the images in the shape's height and width."""
         from torch.nn import functional
 
         size = (shape.height, shape.width)
@@ -163,11 +159,9 @@ class SelectiveBackprop(SpeedupConfig):
         return self
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
-        """Returns `shape` with the share of samples that is learned from."""
         return shape._replace(kept_frac=self.keep) if self.start <= frac < self.end else shape
 
     def kept(self, num_samples: int, shape: Shape) -> int:
-        """Returns how many of a micro-batch's samples are learned from, at least 1."""
         return max(1, round(num_samples * shape.kept_frac))
 
     def choose(
@@ -178,7 +172,6 @@ class SelectiveBackprop(SpeedupConfig):
         *,
         losses: "Callable[[Tensor, Tensor], Tensor]",
     ) -> "tuple[Tensor, Tensor]":
-        """Returns the `kept` samples that are learned from, drawn at random; waits for nothing."""
         num_kept = self.kept(len(labels), shape)
         if num_kept == len(labels):
             return images, labels

@@ -36,11 +36,9 @@ class Ema(SpeedupConfig):
 
     @property
     def period(self) -> int:
-        """Steps from one update to the next."""
         return self.every
 
     def averager(self, model: "nn.Module") -> Averager | None:
-        """Returns what averages the weights from now on."""
         from tune_speed.components.speedups.modules.ema import MovingAverage
 
         return MovingAverage(model, half_life=self.half_life, every=self.every)
@@ -66,7 +64,6 @@ class Tta(SpeedupConfig):
     out for 1."""
 
     def predict(self, model: "nn.Module", images: "Tensor") -> "Tensor | None":
-        """Returns the mean logits (N, K) of the views of images (N, C, H, W)."""
         return mirrored(model, images) if self.views == 2 else mirrored_and_shifted(model, images)
 
 

@@ -46,11 +46,9 @@ class Kaiming(SpeedupConfig):
     shortcut."""
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
-        """Yields that weights that were learned would be lost."""
         yield from refuse_loaded_weights(recipe, name="kaiming")
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if `zero_init_last` finds no residual block that ends with a norm."""
         from tune_speed.components.speedups.modules.initial_weights import last_norms
 
         if self.zero_init_last and not last_norms(model):
@@ -61,7 +59,6 @@ class Kaiming(SpeedupConfig):
             )
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        """Draws the weights, in place, from torch's generator."""
         from tune_speed.components.speedups.modules.initial_weights import draw_weights, last_norms
 
         draw_weights(model)
@@ -111,11 +108,9 @@ class Whitening(SpeedupConfig):
     trains it for 3 epochs, of 8 or 9.9."""
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
-        """Yields that weights that were learned would be lost."""
         yield from refuse_loaded_weights(recipe, name="whitening")
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network does not begin with a convolution of whole patches."""
         from tune_speed.components.speedups.modules.initial_weights import first_conv
 
         conv = first_conv(model)
@@ -135,11 +130,9 @@ class Whitening(SpeedupConfig):
             )
 
     def speed_fields(self) -> dict[str, Any]:
-        """Returns whether the first convolution needs no gradient."""
         return {"frozen": True} if self.frozen else {}
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns `model`, whose first convolution's weights are not trained if `frozen`."""
         from tune_speed.components.speedups.modules.initial_weights import first_conv
 
         conv = first_conv(model)
@@ -148,11 +141,9 @@ class Whitening(SpeedupConfig):
         return model
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
-        """Returns `shape` with whether the bias is trained in a step that begins there."""
         return shape._replace(is_bias_frozen=frac >= self.bias_frac)
 
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
-        """Lets the first convolution's bias be trained, or not."""
         from tune_speed.components.speedups.modules.initial_weights import first_conv
 
         if self.bias_frac == 1:
@@ -162,7 +153,6 @@ class Whitening(SpeedupConfig):
         conv.bias.requires_grad_(not shape.is_bias_frozen)
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        """Sets the filters of the first convolution from the first images of epoch 0."""
         from tune_speed.components.speedups.modules.initial_weights import (
             first_conv,
             set_filters,
@@ -205,7 +195,6 @@ class PretrainSubset(SpeedupConfig):
     """Passes over it."""
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        """Trains the model on the part."""
         batches_in_pass = self.part * start.num_train / start.batch_size
         if self.which == "random" or self.part == 1:
             start.fit(model, self._batches(start), self.epochs * math.ceil(batches_in_pass))
@@ -257,17 +246,14 @@ class PretrainOther(SpeedupConfig):
     """Images of a step."""
 
     def located(self) -> Self:
-        """Returns the same with an absolute path to the data."""
         return self.model_copy(update={"dataset": self.dataset.located()})
 
     def read_data(self) -> None:
-        """Reads the other data set into memory. Raises: ConfigError, DataError."""
         from tune_speed.components.speedups.modules.initial_weights import read_other
 
         read_other(self.dataset, self.train_samples)
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        """Trains a copy of the model on the other data set, and takes over what it learned."""
         from tune_speed.components.speedups.modules.initial_weights import learn_from_other
 
         other = (self.dataset, self.train_samples)

@@ -46,7 +46,6 @@ class Focal(SpeedupConfig):
     """Probability π that each class begins with; null: the final layer stays as it is."""
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network has no final layer with a bias."""
         from tune_speed.components.speedups.modules.heads import find_classifier
 
         _, layer = find_classifier(model, path=FOCAL)
@@ -55,14 +54,12 @@ class Focal(SpeedupConfig):
             raise refusal(f"{FOCAL}.prior", must=must, given=type(model).__name__)
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns `model`, whose logits are those of its final layer, without a ReLU."""
         from tune_speed.components.speedups.modules.heads import drop_relu, find_classifier
 
         drop_relu(model, find_classifier(model, path=FOCAL)[0])
         return model
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        """Sets the final layer to the prior, with weights from torch's generator."""
         from tune_speed.components.speedups.modules.heads import find_classifier, set_prior
 
         if self.prior is not None:
@@ -72,7 +69,6 @@ class Focal(SpeedupConfig):
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        """Returns the sum over samples and classes of the focal loss [nat]."""
         from tune_speed.components.speedups.modules.losses import sum_of_focal_losses
 
         return sum_of_focal_losses(
@@ -124,7 +120,6 @@ class EasiestFirst(SpeedupConfig):
 
     @property
     def group_of(self) -> tuple[int, ...]:
-        """The group of each class."""
         return self.groups if isinstance(self.groups, tuple) else cifar100_groups()
 
     def weights(self, frac: float) -> tuple[float, float]:
@@ -136,7 +131,6 @@ class EasiestFirst(SpeedupConfig):
         return 1.0, (frac - self.start_frac) / self.ramp_frac
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network does not end with a linear layer."""
         from torch import nn
 
         from tune_speed.components.speedups.modules.heads import find_classifier
@@ -171,7 +165,6 @@ class EasiestFirst(SpeedupConfig):
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        """Returns the weighted sum of both tasks' cross-entropies over samples [nat]."""
         from tune_speed.components.speedups.modules.losses import sum_of_task_losses
 
         return sum_of_task_losses(

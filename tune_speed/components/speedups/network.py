@@ -29,7 +29,6 @@ class DropoutRemoval(SpeedupConfig):
     """Switch off the model's own stochastic depth (`drop_path_rate`) too."""
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network drops nothing anyway."""
         from tune_speed.components.speedups.modules.probes import active_dropouts
 
         if active_dropouts(model, stochastic_depth=self.include_stochastic_depth):
@@ -42,7 +41,6 @@ class DropoutRemoval(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns `model`, whose dropout is off from now on."""
         from tune_speed.components.speedups.modules.probes import switch_off
 
         switch_off(model, stochastic_depth=self.include_stochastic_depth)
@@ -83,7 +81,6 @@ class StochasticDepth(SpeedupConfig):
         return tuple(1 - n / num_blocks * (1 - self.survival) for n in range(1, num_blocks + 1))
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
-        """Yields that a compiled network cannot skip, and that one stochastic depth is enough."""
         if recipe.compile is True:
             yield Problem(
                 path="compile",
@@ -100,7 +97,6 @@ class StochasticDepth(SpeedupConfig):
             )
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network has no residual blocks of a kind known here."""
         from tune_speed.components.speedups.modules.residual import find_blocks
 
         if find_blocks(model):
@@ -114,7 +110,6 @@ class StochasticDepth(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns `model`, whose blocks are skipped from now on; parameters keep their names."""
         from tune_speed.components.speedups.modules.residual import find_blocks, skip_at_random
 
         blocks = find_blocks(model)
@@ -128,13 +123,11 @@ class StochasticDepth(SpeedupConfig):
         draws_of(model).manual_seed(seed)
 
     def state(self, model: "nn.Module") -> dict[str, Any]:
-        """Returns how far the draws are."""
         from tune_speed.components.speedups.modules.residual import draws_of
 
         return {"draws": draws_of(model).get_state()}
 
     def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
-        """Continues the draws."""
         from tune_speed.components.speedups.modules.residual import draws_of
 
         draws_of(model).set_state(state["draws"])
@@ -186,7 +179,6 @@ class Boosted(SpeedupConfig):
     """Largest weight of a sample in the exponential loss; 1 is what it weighs at first."""
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
-        """Yields that a compiled network cannot change its stage."""
         if recipe.compile is True:
             yield Problem(
                 path="compile",
@@ -196,7 +188,6 @@ class Boosted(SpeedupConfig):
             )
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if the network has no stem, blocks and head, or too few blocks."""
         from tune_speed.components.speedups.modules.residual import is_staged_net
 
         if not is_staged_net(model):
@@ -212,7 +203,6 @@ class Boosted(SpeedupConfig):
             raise refusal(BOOSTED, must=must, given=f"stages={self.stages}")
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns the network with its auxiliary heads; it begins in the first stage."""
         from tune_speed.components.speedups.modules.residual import Staged, is_staged_net
 
         assert is_staged_net(model)
@@ -226,7 +216,6 @@ class Boosted(SpeedupConfig):
         return shape._replace(stage=min(stage, last))
 
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
-        """Lets the stage's blocks and head be trained, and nothing else."""
         from tune_speed.components.speedups.modules.residual import set_stage
 
         set_stage(model, shape.stage)
@@ -234,7 +223,6 @@ class Boosted(SpeedupConfig):
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        """Returns the sum of the exponential losses, or None in the steps that refine."""
         from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
 
         if self.loss == "cross_entropy" or frac > 1 - self.refine_frac + 1e-9:
@@ -276,7 +264,6 @@ class MeProp(SpeedupConfig):
     one channel; null: convolutions are exact."""
 
     def check_model(self, model: "nn.Module") -> None:
-        """Raises: ConfigError if no hidden layer is linear, or a convolution with a `conv_frac`."""
         from tune_speed.components.speedups.modules.sparse_backward import (
             hidden_convolutions,
             hidden_linears,
@@ -293,7 +280,6 @@ class MeProp(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns `model`, with the same parameters by the same names."""
         from tune_speed.components.speedups.modules.sparse_backward import (
             sparsify,
             sparsify_convolutions,

@@ -80,20 +80,16 @@ class Cifar10(DatasetConfig):
     """Folder that holds `cifar-10-batches-py`; `--download` fills it."""
 
     def num_train(self) -> int:
-        """Returns 50,000. Raises: DataError if the folder is missing."""
         _check_folder(self.sources()[0].parent)
         return NUM_TRAIN
 
     def num_test(self) -> int | None:
-        """Returns 10,000."""
         return NUM_TEST
 
     def sources(self) -> list[Path]:
-        """Returns the files of the Python version."""
         return [Path(self.root) / name for name in self.files]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        """Returns all images, if the files are those that were published."""
         from torchvision import datasets
 
         kind = getattr(datasets, self.torchvision_name)

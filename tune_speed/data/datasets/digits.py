@@ -21,11 +21,9 @@ class Digits(DatasetConfig):
     """Factor by which each pixel is repeated in both directions: 4 gives 32x32 images."""
 
     def num_train(self) -> int:
-        """Returns 1,797."""
         return NUM_IMAGES
 
     def num_test(self) -> int | None:
-        """Returns None: there is one part only."""
         return None
 
     def sources(self) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,7 +26,6 @@ class Planned:
         self.make, self.tensors = make, tensors
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Makes the batch."""
         return iter(self.make(*self.tensors))
 
 
@@ -54,24 +52,46 @@ class BatchPlan(NamedTuple):
     corner_x: Tensor
 
 
-@dataclass
+class Batching(NamedTuple):
+    """How images become batches."""
+
+    order: Order
+    """Of their batch size, and with the seed of their changes; an epoch's last may be smaller."""
+    mean: tuple[float, ...]
+    """Of each channel, pixels in [0, 1]."""
+    std: tuple[float, ...]
+    device: torch.device
+    """Where batches come, and are augmented."""
+    augmentation: Augmentation = Augmentation()
+    channels_last: bool = True
+    share: Share = WHOLE
+    """What the device takes of the order."""
+
+
 class Batches:
     """The batches of every epoch, but for where the pixels come from."""
 
-    labels: NDArray[np.int64]
-    order: Order
-    height: int
-    width: int
-    normalize: image_ops.Normalizer
-    move: image_ops.Mover
-    augmentation: Augmentation
-    device: torch.device
-    channels_last: bool
-    share: Share = WHOLE
+    def __init__(
+        self, labels: NDArray[np.int64], size: tuple[int, int], batching: Batching
+    ) -> None:
+        """Takes the labels of images of `size` (H, W)."""
+        self.labels, self.size = labels, size
+        self.order, self.share = batching.order, batching.share
+        self.augmentation, self.device = batching.augmentation, batching.device
+        self.channels_last = batching.channels_last
+        height, width = size
+        self._normalize = image_ops.Normalizer(
+            mean=batching.mean,
+            std=batching.std,
+            height=height,
+            width=width,
+            device=batching.device,
+        )
+        pad = batching.augmentation.pad
+        self._move = image_ops.Mover(height, width, pad=pad, device=batching.device)
 
     @property
     def num_samples(self) -> int:
-        """Images of the set."""
         return len(self.labels)
 
     def indices(self, epoch: int, *, skip: int = 0) -> Iterator[NDArray[np.int64]]:
@@ -81,7 +101,6 @@ class Batches:
             yield order[start : start + self.order.batch_size]
 
     def reorder(self, order: Order) -> None:
-        """Gives the epochs from now on another order."""
         assert order.batch_size == self.order.batch_size, "loaders have room for one batch size"
         self.order = order
 
@@ -94,10 +113,8 @@ class Batches:
         draws = draw_in_order(
             self.augmentation,
             order,
+            shape=(self.num_samples, *self.size),
             repeats=self.order.repeats,
-            num_images=self.num_samples,
-            height=self.height,
-            width=self.width,
             seed=self.order.seed,
             epoch=epoch,
         )
@@ -125,10 +142,10 @@ class Batches:
         if self.augmentation.pad or self.augmentation.flip != "none":
             indices = plan.indices if whole else torch.arange(len(pixels), device=pixels.device)
             y, x, is_flipped = plan.shift_y, plan.shift_x, plan.is_flipped
-            pixels = self.move(pixels, indices, shift_y=y, shift_x=x, is_flipped=is_flipped)
+            pixels = self._move(pixels, indices, shift_y=y, shift_x=x, is_flipped=is_flipped)
         elif whole:
             pixels = pixels.index_select(0, plan.indices)
-        images = self.normalize(pixels)
+        images = self._normalize(pixels)
         if self.augmentation.affine:
             images = image_ops.change_affinely(images, plan.affine, most=self.augmentation.affine)
         if side:

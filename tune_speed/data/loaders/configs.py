@@ -7,63 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from tune_speed.core.config import Config
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images, Pixels, whole_of
-from tune_speed.data.orders import WHOLE, Order, Share
 
 if TYPE_CHECKING:
-    import torch
-
-    from tune_speed.data.loaders.base import Batches, Loader
+    from tune_speed.data.loaders.base import Batches, Batching, Loader
 
 
 class LoaderConfig(Config):
     """Base of the loaders."""
 
-    def open(
-        self,
-        images: Images,
-        *,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        batch_size: int,
-        augmentation: Augmentation,
-        seed: int,
-        device: torch.device,
-        channels_last: bool,
-        order: Order | None = None,
-        share: Share = WHOLE,
-    ) -> Loader:
+    def open(self, images: Images, batching: Batching) -> Loader:
         """Returns a loader of `images`, the training part; to be closed.
-
-        Mean and standard deviation are those of each channel, pixels in [0, 1]. The last batch of
-        an epoch may be smaller. The seed and the epoch's number fix the order of the images and
-        their changes; an `order` of this batch size replaces the new shuffle of each epoch. Batches
-        come, and are augmented, on `device`, which takes its `share` of the order.
 
         Raises: ConfigError if the images are too small for the augmentation.
         """
         from tune_speed.data.loaders.base import Batches
-        from tune_speed.data.loaders.image_ops import Mover, Normalizer
-        from tune_speed.data.orders import SampleOrder
 
-        assert batch_size >= 1
         _, height, width, _ = images.pixels.shape
-        augmentation.check(height, width)
-        assert order is None or (order.batch_size, order.seed) == (batch_size, seed)
-        batches = Batches(
-            images.labels,
-            order or SampleOrder(len(images.labels), batch_size, seed),
-            height=height,
-            width=width,
-            normalize=Normalizer(mean=mean, std=std, height=height, width=width, device=device),
-            move=Mover(height, width, pad=augmentation.pad, device=device),
-            augmentation=augmentation,
-            device=device,
-            channels_last=channels_last,
-            share=share,
-        )
-        return self.open_batches(images.pixels, batches)
+        batching.augmentation.check(height, width)
+        return self.open_batches(images.pixels, Batches(images.labels, (height, width), batching))
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         """Returns the loader that brings `pixels` (N, H, W, C) to `batches`."""
@@ -96,7 +58,6 @@ class Streaming(LoaderConfig):
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
-        """Returns the loader, with its workers started."""
         from tune_speed.data.loaders.staging import Staging
         from tune_speed.data.loaders.streaming import LocalSource, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
@@ -126,7 +87,6 @@ class Resident(LoaderConfig):
     """The whole set as uint8 on the device, where batches are gathered and augmented."""
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
-        """Returns the loader, with the pixels on the device."""
         from tune_speed.data.loaders.resident import ResidentLoader
 
         return ResidentLoader(pixels, batches)

@@ -23,12 +23,10 @@ class ResidentLoader(Loader):
         self._pixels: Tensor | None = on_device(pixels, batches.device)
 
     def planned(self, epoch: int, *, skip: int = 0) -> Iterator[Planned]:
-        """Yields the batches of epoch number `epoch`, from number `skip` on."""
         for table in self._batches.plans(epoch, skip=skip):
             yield Planned(self._make, table)
 
     def dummy(self, size: int) -> Planned:
-        """Returns a batch of the first images."""
         return Planned(self._make, self._batches.dummy_plan(size))
 
     def _make(self, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +34,6 @@ class ResidentLoader(Loader):
         return self._batches.make(self._pixels, table, whole=True)
 
     def close(self) -> None:
-        """Gives the device's memory back."""
         self._pixels = None
 
 

@@ -74,7 +74,6 @@ class StreamingLoader(Loader):
             raise
 
     def reorder(self, order: Order) -> None:
-        """Gives the epochs from now on another order of the same batch size."""
         super().reorder(order)
         self._begin(0)
 
@@ -105,7 +104,6 @@ class StreamingLoader(Loader):
         return self._batches.make(pixels, table, whole=False)
 
     def close(self) -> None:
-        """Ends the workers and waits for them."""
         if not self._is_closed:
             self._source.close()
         self._is_closed = True

@@ -31,7 +31,6 @@ class _Shared:
 
     @property
     def file(self) -> int:
-        """Number of the file in this process."""
         return self._file.fileno()
 
     def close(self) -> None:
@@ -157,7 +156,6 @@ class WorkerPool:
         self._asked.clear()
 
     def close(self) -> None:
-        """Ends the workers and frees the memory."""
         self.stop()
         for array in self._arrays.values():
             array.close()

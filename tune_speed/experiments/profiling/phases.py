@@ -7,7 +7,7 @@
 ```
 
 `take_blocks` has steps as they run and steps with borders take turns. The step itself is
-`step.take_step`, as in training: what is measured are the calls that it makes.
+`Stepper.learn`, as in training: what is measured are the calls that it makes.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|

@@ -170,8 +170,7 @@ def _served(
     *,
     device: torch.device,
 ) -> Served:
-    """Returns how a setting of the recipe's own loader does."""
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=device)
     try:
         batches = chain.from_iterable(loader.epoch(epoch) for epoch in count())
         return served(batches, take_step, setting, synchronize=synchronizer(device))

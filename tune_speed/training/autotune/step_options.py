@@ -57,7 +57,6 @@ TakeStep = Callable[[], object]
 
 
 def unsettled(recipe: Recipe) -> tuple[str, ...]:
-    """Returns the fields of the recipe that are to be settled."""
     return tuple(name for name in CHOICES if getattr(recipe, name) == "auto")
 
 
@@ -199,7 +198,6 @@ def _warm(recipe: Recipe, splits: Splits, device: torch.device, stack: ExitStack
 
 
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
-    """Yields the seconds of one step of each, round after round."""
     synchronize = synchronizer(device)
     began_s = time.perf_counter()
     for number in range(MOST_ROUNDS):

@@ -63,7 +63,6 @@ def head(header: Header, payload: IO[bytes]) -> bytes:
 
 
 def write(file: IO[bytes], beginning: bytes, payload: IO[bytes]) -> None:
-    """Writes the whole file."""
     file.write(beginning)
     payload.seek(0)
     shutil.copyfileobj(payload, file, _BLOCK_BYTES)

@@ -97,14 +97,12 @@ class LocalCrew:
         return None
 
     def answer(self, reason: str | None) -> None:
-        """Answers rank 0."""
         try:
             self._pipes[0].send(reason)
         except ConnectionError:
             self._refuse_death(0)
 
     def close(self) -> None:
-        """Ends all ranks that still run."""
         # Where one ended, so do the others.
         deadline = time.monotonic() + (supervisor.GRACE_S if self._ended else 0.0)
         for process in self._processes:

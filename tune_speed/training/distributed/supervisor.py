@@ -63,7 +63,6 @@ class Ended(NamedTuple):
 
     @property
     def status(self) -> Status | None:
-        """The record's; None where there is an error instead."""
         return self.parsed().status if self.error is None else None
 
     @property
@@ -107,7 +106,6 @@ Launch = Callable[[TrialSpec], WorkerGroup]
 
 
 def work(spec: TrialSpec, ranks: Ranks, line: RankChannel) -> None:
-    """Does one rank's part of a trial."""
     trial = run_trial(spec, refuse=(TuneSpeedError,), ranks=ranks)
     try:
         record = next(trial)

@@ -53,7 +53,6 @@ class EagerGradient:
     def add(
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
-        """Adds the gradient; see `Gradient`."""
         speedups, forward, device = self._recipe.speedups, self._forward, self._device
         images = speedups.resolution.change_batch(images, shape)
         images, labels = speedups.selection.choose(images, labels, shape, losses=self._losses)

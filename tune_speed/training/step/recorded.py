@@ -135,7 +135,6 @@ class RecordedStep:
             self._recordings[key] = self._record(batches, parts)
 
     def replay(self, recording: Recording) -> None:
-        """Does what was recorded."""
         recording.recorded.replay()
 
     def _replayed(self, recording: Recording, parts: Parts) -> Tensor:
@@ -191,7 +190,6 @@ class RecordedStep:
         return Recording(recorded, [tensors for _, tensors in static], trained)
 
     def _tensors(self) -> list[Tensor]:
-        """Returns all that a step changes."""
         found: list[Any] = [*self._model.parameters(), *self._model.buffers()]
         if self.with_update:
             found += chain.from_iterable(each.values() for each in self._optimizer.state.values())

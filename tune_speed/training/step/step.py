@@ -38,7 +38,6 @@ class Group(NamedTuple):
         return sum(recipe.speedups.selection.kept(size, shape) for size in sizes)
 
     def num_batches(self, recipe: Recipe, ranks: Ranks) -> int:
-        """Returns the number of its micro-batches."""
         count = self.counts[ranks.rank] if self.counts else self.num_samples
         return math.ceil(count / micro_batch_of(recipe))
 
@@ -85,65 +84,6 @@ def build_optimizer(
     return optimizer, scaler
 
 
-def take_step(
-    group: Group,
-    recipe: Recipe,
-    *,
-    shape: Shape,
-    frac: float,
-    forward: Forward,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    gradient: Gradient | None = None,
-) -> Tensor:
-    """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
-
-    The gradient is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of
-    its micro-batches. With batch norm the split still matters, because each micro-batch is
-    normalised by its own statistics.
-
-    The step ends at `frac` of the run, in (0, 1]. Ranks average their gradients once a step; they
-    average sums over ranks, hence the factor. Without `gradient`, that of a micro-batch is computed
-    operation by operation.
-    """
-    gradient = gradient or EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
-    loss_sum = add_gradients(
-        group, recipe, gradient, shape=shape, frac=frac, forward=forward, device=device, ranks=ranks
-    )
-    scale = static_scale(recipe, group.num_learned(recipe, shape) / ranks.size)
-    update(optimizer, recipe, scaler, scale=scale)
-    optimizer.zero_grad(set_to_none=True)
-    return loss_sum
-
-
-def add_gradients(
-    group: Group,
-    recipe: Recipe,
-    gradient: Gradient,
-    *,
-    shape: Shape,
-    frac: float,
-    forward: Forward,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-) -> Tensor:
-    """Leaves the gradient of the step at the parameters, scaled; returns its sum of losses."""
-    loss_sum = torch.zeros((), device=device)
-    num_learned, num_batches = group.num_learned(recipe, shape), group.num_batches(recipe, ranks)
-    # Each micro-batch contributes its sum divided by M, never its own mean divided by their number,
-    # which would weigh the samples of a ragged micro-batch more. A rank without a micro-batch
-    # learns nothing from its stand-in.
-    divisor = num_learned / ranks.size if num_batches else math.inf
-    divisor /= static_scale(recipe, num_learned / ranks.size)
-    for number, (images, labels) in enumerate(group.micro_batches, start=1):
-        with ranks.syncing(forward, is_last=number >= num_batches):
-            loss = gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
-        loss_sum += loss if num_batches else 0.0
-    return loss_sum
-
-
 def update(
     optimizer: torch.optim.Optimizer, recipe: Recipe, scaler: torch.amp.GradScaler, *, scale: float
 ) -> None:
@@ -163,7 +103,6 @@ def static_scale(recipe: Recipe, divisor: float) -> float:
 
 
 def _unscale(optimizer: torch.optim.Optimizer, scale: float) -> None:
-    """Takes the static scale off the gradients."""
     # Of the mean's gradient, fp16 loses in the backward pass what is below 6e-8: in the first layer
     # of ResNet-20 with batches of 512 it was 44 % off, and 7 % with that of the sum (digits).
     if scale == 1.0:
@@ -205,7 +144,7 @@ class Stepper:
         micro-batch is a number. `is_recorded`: gradients are, where the recipe has it so.
         """
         self.model, self.forward, self.recipe, self.device = model, forward, recipe, device
-        self._ranks = ranks
+        self.ranks = ranks
         self.optimizer, self.scaler = build_optimizer(model, recipe, device=device)
         self.gradient: Gradient = EagerGradient(
             recipe, forward=forward, scaler=self.scaler, device=device
@@ -258,35 +197,42 @@ class Stepper:
         return loss_sum
 
     def _launched(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
-        return take_step(
-            group,
-            self.recipe,
-            shape=shape,
-            frac=frac,
-            forward=self.forward,
-            optimizer=self.optimizer,
-            scaler=self.scaler,
-            device=self.device,
-            ranks=self._ranks,
-            gradient=self.gradient,
-        )
+        loss_sum = self._add_gradients(group, shape, frac=frac)
+        scale = static_scale(self.recipe, group.num_learned(self.recipe, shape) / self.ranks.size)
+        update(self.optimizer, self.recipe, self.scaler, scale=scale)
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss_sum
+
+    def _add_gradients(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
+        """Leaves the gradient of the step at the parameters, scaled; returns its sum of losses.
+
+        It is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of its
+        micro-batches. With batch norm the split still matters, because each micro-batch is
+        normalised by its own statistics. Ranks average their gradients once a step; they average
+        sums over ranks, hence the factor.
+        """
+        recipe, ranks = self.recipe, self.ranks
+        loss_sum = torch.zeros((), device=self.device)
+        num_learned = group.num_learned(recipe, shape)
+        num_batches = group.num_batches(recipe, ranks)
+        # Each micro-batch contributes its sum divided by M, never its own mean divided by their
+        # number, which would weigh the samples of a ragged micro-batch more. A rank without a
+        # micro-batch learns nothing from its stand-in.
+        divisor = num_learned / ranks.size if num_batches else math.inf
+        divisor /= static_scale(recipe, num_learned / ranks.size)
+        for number, (images, labels) in enumerate(group.micro_batches, start=1):
+            with ranks.syncing(self.forward, is_last=number >= num_batches):
+                loss = self.gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+            loss_sum += loss if num_batches else 0.0
+        return loss_sum
 
     def _parts(self, group: Group, shape: Shape) -> Parts:
-        """Returns the parts of steps like that of a group."""
         recipe = self.recipe
         scale = static_scale(recipe, group.num_learned(recipe, shape))
 
         def gradients(batches: Iterable[Batch]) -> Tensor:
-            return add_gradients(
-                group._replace(micro_batches=batches),
-                recipe,
-                self.gradient,
-                shape=shape,
-                # Of what can be recorded nothing depends on how far the run is.
-                frac=1.0,
-                forward=self.forward,
-                device=self.device,
-            )
+            # Of what can be recorded nothing depends on how far the run is.
+            return self._add_gradients(group._replace(micro_batches=batches), shape, frac=1.0)
 
         return Parts(gradients, partial(update, self.optimizer, recipe, self.scaler, scale=scale))
 

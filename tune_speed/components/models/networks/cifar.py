@@ -34,7 +34,6 @@ class CifarResNet(nn.Module):
         self.apply(init_conv)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits (N, num_classes)."""
         return self.head(self.blocks(self.stem(images)))
 
     def stem(self, images: Tensor) -> Tensor:
@@ -60,11 +59,9 @@ class BasicBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(out_channels)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns join(branch, shortcut)."""
         return self.join(self.branch(features), self.shortcut(features))
 
     def branch(self, features: Tensor) -> Tensor:
-        """Returns norm(conv(relu(norm(conv(features)))))."""
         hidden = F.relu(self.norm1(self.conv1(features)), inplace=True)
         output: Tensor = self.norm2(self.conv2(hidden))
         return output
@@ -106,7 +103,6 @@ class CifarPreActResNet(nn.Module):
         self.apply(init_conv)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits (N, num_classes)."""
         return self.head(self.blocks(self.stem(images)))
 
     def stem(self, images: Tensor) -> Tensor:
@@ -148,7 +144,6 @@ class PreActBlock(nn.Module):
         return self.join(self._convolved(active), shortcut)
 
     def branch(self, features: Tensor) -> Tensor:
-        """Returns conv(relu(norm(conv(relu(norm(features))))))."""
         return self._convolved(self.activation(features))
 
     def shortcut(self, features: Tensor) -> Tensor:
@@ -187,7 +182,6 @@ def block_shapes(blocks_per_stage: int) -> Iterator[tuple[int, int, int]]:
 
 
 def conv3x3(in_channels: int, out_channels: int, *, stride: int = 1) -> nn.Conv2d:
-    """Returns a 3x3 convolution without bias."""
     # The norm after it has one.
     return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
 
@@ -228,7 +222,6 @@ class StridedCNN(nn.Module):
         self.apply(_init_conv)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits (N, num_classes)."""
         return self.head(self.blocks(self.stem(images)))
 
     def stem(self, images: Tensor) -> Tensor:
@@ -251,7 +244,6 @@ def layer(
     stride: int = 1,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Returns a convolution, a norm if wanted, ReLU and a dropout if it is above 0."""
     conv = nn.Conv2d(
         in_channels,
         out_channels,
@@ -304,7 +296,6 @@ class CifarSpeedNet(nn.Module):
         self.classifier = nn.Linear(widths[-1], num_classes, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits (N, num_classes)."""
         return self.head(self.blocks(self.stem(images)))
 
     def stem(self, images: Tensor) -> Tensor:
@@ -333,7 +324,6 @@ class PooledGroup(nn.Module):
         self.norm2 = norm_of_scale_1(out_channels, eps=norm_eps, momentum=norm_momentum)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns gelu(norm(conv(gelu(norm(pool(conv(features)))))))."""
         hidden = F.gelu(self.norm1(pooled(self.conv1(features))))
         return F.gelu(self.norm2(self.conv2(hidden)))
 
@@ -352,7 +342,6 @@ def identity_conv3x3(in_channels: int, out_channels: int) -> nn.Conv2d:
 
 
 def norm_of_scale_1(channels: int, *, eps: float, momentum: float) -> nn.BatchNorm2d:
-    """Returns a batch norm that trains its bias alone."""
     norm = nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
     # A buffer instead of no scale at all: cuDNN's kernels want one. And no frozen parameter, which
     # code that trains parts of a network in turn would unfreeze.

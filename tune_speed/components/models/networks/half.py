@@ -36,7 +36,6 @@ class Half(nn.Module):
                     module.register_forward_hook(_to_half)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits."""
         logits: Tensor = self.network(images.half())
         return logits
 

@@ -96,7 +96,6 @@ class MuonOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: tensor_lists.Closure | None = None) -> Any:
-        """Does one step of all weights that have a gradient; returns the closure's loss."""
         loss = tensor_lists.evaluated(closure)
         for group in self.param_groups:
             weights = tensor_lists.with_gradients([group])

@@ -163,7 +163,6 @@ class YellowFinOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """Does one step of SGD at the tuned rate and momentum; returns the closure's loss."""
         loss = evaluated(closure)
         weights = with_gradients(self.param_groups)
         if not weights:
@@ -179,7 +178,6 @@ class YellowFinOptimizer(Optimizer):
         return loss
 
     def _tune(self, weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """Sets the tuner's momentum and rate; returns the gradients to step with."""
         tuner = self.tuner
         t, bound = tuner["num_steps"], tuner["curvature_max"]
         is_clipped = self.clip and t >= FIRST_CLIPPED
@@ -217,7 +215,6 @@ class YellowFinOptimizer(Optimizer):
         torch._foreach_sub_(weights, torch._foreach_mul(buffers, rate))
 
     def _sense(self, weights: list[Tensor]) -> None:
-        """Takes the momentum that the last steps show into the tuner's correction."""
         tuner = self.tuner
         if tuner["num_steps"] == 0:
             return

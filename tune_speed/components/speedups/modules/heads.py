@@ -88,11 +88,9 @@ class TwoHeads(nn.Module):
         )
 
     def get_classifier(self) -> tuple[nn.Module, ...]:
-        """Returns both heads."""
         return self.classes, self.groups
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns the logits of features (…, C)."""
         logits: Tensor = self.classes(features)
         if not self.training:
             return logits

@@ -16,11 +16,11 @@ from tune_speed.components.models.networks.weights import take_state
 from tune_speed.components.speedups.base import Start, refusal
 from tune_speed.components.speedups.modules.heads import Classifier, find_classifier, heads_of
 from tune_speed.components.speedups.modules.residual import find_blocks
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
-from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.orders import SampleOrder
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm)
@@ -145,16 +145,9 @@ def learn_from_other(
     name, own = find_classifier(model, path=PRETRAIN_OTHER)
     other = copy.deepcopy(model)
     other.set_submodule(name, _for_classes(own, splits.num_classes))
-    loader = Resident().open(
-        splits.train,
-        mean=splits.mean,
-        std=splits.std,
-        batch_size=batch_size,
-        augmentation=Augmentation(),
-        seed=start.seed,
-        device=start.device,
-        channels_last=True,
-    )
+    order = SampleOrder(len(splits.train.labels), batch_size, start.seed)
+    batching = Batching(order, splits.mean, splits.std, start.device)
+    loader = Resident().open(splits.train, batching)
     num_steps = epochs * math.ceil(loader.num_samples / batch_size)
     start.fit(other, _passes(loader, epochs), num_steps)
     loader.close()

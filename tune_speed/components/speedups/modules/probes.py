@@ -44,7 +44,6 @@ def active_dropouts(model: nn.Module, *, stochastic_depth: bool) -> list[Dropout
 
 
 def switch_off(model: nn.Module, *, stochastic_depth: bool) -> None:
-    """Sets every rate to 0."""
     for module, attribute in active_dropouts(model, stochastic_depth=stochastic_depth):
         setattr(module, attribute, 0.0)
 

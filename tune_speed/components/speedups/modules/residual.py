@@ -53,7 +53,6 @@ class LibraryBlock:
         self.branch_names, self.last_activation = LIBRARY_BLOCKS[_kind(module)]
 
     def branch(self, features: Tensor) -> Tensor:
-        """Returns the branch's output."""
         for name in self.branch_names.split():
             # timm sets the modules that a block does not have to None.
             if (layer := getattr(self.module, name)) is not None:
@@ -61,12 +60,10 @@ class LibraryBlock:
         return features
 
     def shortcut(self, features: Tensor) -> Tensor:
-        """Returns the features, or a projection of them."""
         downsample = cast("nn.Module | None", self.module.downsample)
         return features if downsample is None else cast(Tensor, downsample(features))
 
     def join(self, branch: Tensor, shortcut: Tensor) -> Tensor:
-        """Returns the activated sum."""
         return cast(Tensor, getattr(self.module, self.last_activation)(branch + shortcut))
 
 
@@ -201,12 +198,10 @@ class Staged(nn.Module):
         )
 
     def get_classifier(self) -> tuple[nn.Module, ...]:
-        """Returns the network's own head and the auxiliary ones."""
         own = (layer for _, layer in heads_of(cast(nn.Module, self.net)))
         return (*own, *self.heads)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits of the stage's head."""
         stage = self.place.stage
         if stage == self.num_stages:
             return self.net.head(self.net.blocks(self.net.stem(images)))
