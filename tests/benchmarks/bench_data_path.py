@@ -22,7 +22,7 @@ import torch
 
 from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process
 from tune_speed.training.build import Job

@@ -39,7 +39,7 @@ from torch.nn import functional
 from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer

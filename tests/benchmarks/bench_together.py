@@ -49,7 +49,8 @@ from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.cifar import ResNet20
-from tune_speed.components.optim import Sgd, set_rates
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images

@@ -47,9 +47,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from tune_speed.components.models import MODELS, ModelConfig
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
 from tune_speed.training.build import Job

@@ -53,7 +53,7 @@ import torch
 from scipy.stats import qmc
 
 from tune_speed.core.records import Status
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime.device import describe_device, set_up_process

@@ -18,7 +18,7 @@ from tune_speed.core.errors import DataError, StorageError
 from tune_speed.data import cache
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, in_words, make_splits
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.cifar import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig, Splits, channel_statistics
 from tune_speed.training.build import Job
 from tune_speed.training.loop import Run, train

@@ -15,7 +15,7 @@ from tune_speed.components.models.networks.weights import read_weights
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.study.file import parse_recipe
 from tune_speed.training.checkpoint.checkpoints import load
-from tune_speed.training.checkpoint.file import BadCheckpoint
+from tune_speed.training.checkpoint.store import BadCheckpoint
 from tune_speed.training.finished_model import load_weights
 
 PACKAGE = Path(tune_speed.__file__).parent

@@ -3,7 +3,7 @@
 import pytest
 from training import CPU, to_end
 
-from tune_speed.components.optim import Muon, Sgd
+from tune_speed.components.optim.optimizers import Muon, Sgd
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import load_study

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tune_speed.components.models.cifar import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.training.recipe import Recipe, not_applicable
 

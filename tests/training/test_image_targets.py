@@ -14,7 +14,7 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.core.targets import Target
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.study.file import study_of

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torchvision.models import mnasnet0_5
 from training import CPU, Tiny, make_images, make_recipe, make_workload
 
-from tune_speed.components.optim import Adam, Sgd, YellowFin
+from tune_speed.components.optim.optimizers import Adam, Sgd, YellowFin
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.initial_weights import EPOCH_OF_PART
 from tune_speed.data.base import Images

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
-from tune_speed.components.optim import Sgd
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.orders import Share
 from tune_speed.testing.entry import seeded

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tune_speed.components.models.cifar import ResNet20
-from tune_speed.components.optim import Adam, Sgd
-from tune_speed.components.schedules import OneCycle
+from tune_speed.components.optim.optimizers import Adam, Sgd
+from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training import throughput
 from tune_speed.training.build import set_kernels

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, Tiny, make_recipe, make_splits, make_workload, run, to_end
 
 from tune_speed.components.models.cifar import ResNet20
-from tune_speed.components.optim import Adam, Sgd, Swats
-from tune_speed.components.schedules import OneCycle
+from tune_speed.components.optim.optimizers import Adam, Sgd, Swats
 from tune_speed.components.schedules.decays import ReduceOnPlateau
+from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status

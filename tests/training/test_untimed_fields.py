@@ -12,9 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, make_recipe, make_splits
 
 from tune_speed.components.models.cifar import PlainCNN, ResNet
-from tune_speed.components.optim import MOMENTA, OPTIMIZERS, set_rates
-from tune_speed.components.schedules import SCHEDULES, Constant, OneCycle
-from tune_speed.components.schedules.one_cycle import OneCycleFastai
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import MOMENTA, set_rates
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.schedules.base import Constant
+from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.initial_weights import Whitening

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from training import make_workload
 
 from tune_speed.core.records import Evaluation
-from tune_speed.data.datasets.cifar import Cifar10
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Cifar10, Digits
 from tune_speed.data.split import SplitConfig, SplitSizes
 from tune_speed.training.workload import WORKLOADS, Target, Workload
 

@@ -6,8 +6,7 @@ training part into batches, in an order of `ORDERS`. Importing this package impo
 """
 
 from tune_speed.data.base import DatasetConfig
-from tune_speed.data.datasets.cifar import Cifar10, Cifar100
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming

@@ -26,8 +26,7 @@ from tune_speed.data.orders import WHOLE, Order, Share, WholeSteps
 from tune_speed.data.split import Splits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import WITHOUT_GRAPHS, Recipe
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import micro_batch_of
+from tune_speed.training.step.step import Forward, micro_batch_of
 from tune_speed.training.workload import Workload
 
 StepSchedule = tuple[tuple[Shape, int], ...]

@@ -17,7 +17,7 @@ from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import is_out_of_memory, release_memory
 from tune_speed.training.build import Job, Part
-from tune_speed.training.step.gradient import AUTOCAST_DTYPES
+from tune_speed.training.step.step import AUTOCAST_DTYPES
 
 
 class Scores(NamedTuple):

@@ -21,7 +21,7 @@ from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.build import build_model, step_schedule_of
 from tune_speed.training.evaluate import evaluate
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import AUTOCAST_DTYPES
+from tune_speed.training.step.step import AUTOCAST_DTYPES
 from tune_speed.training.trial import KeepWeights
 
 _log = logging.getLogger(__name__)

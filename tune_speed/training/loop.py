@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 from torch import nn
 
-from tune_speed.components.optim import set_rates
+from tune_speed.components.optim.base import set_rates
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import compact
 from tune_speed.data.loaders.base import Loader
@@ -18,8 +18,7 @@ from tune_speed.training.flops import counted
 from tune_speed.training.preparation import needs_preparation, prepare
 from tune_speed.training.progress import Progress
 from tune_speed.training.step.batches import open_steps, samples_of_steps
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import Stepper
+from tune_speed.training.step.step import Forward, Stepper
 from tune_speed.training.warm_up import is_warm, isolated_phases, key_of, record, warm_up
 
 # Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop

@@ -29,8 +29,7 @@ from tune_speed.training.autotune import loader_workers, micro_batch, step_optio
 from tune_speed.training.autotune.micro_batch import fastest, halved
 from tune_speed.training.build import Job
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
-from tune_speed.training.checkpoint.file import BadCheckpoint
-from tune_speed.training.checkpoint.store import CheckpointStore, discard
+from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, discard
 from tune_speed.training.finished_model import save_weights
 from tune_speed.training.loop import Interrupted, train
 from tune_speed.training.ranks import ALONE, Ranks

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.optim import Sgd, set_rates
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader
@@ -25,8 +26,7 @@ from tune_speed.data.split import Splits
 from tune_speed.runtime.device import remembered
 from tune_speed.training.build import Job, open_order
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
-from tune_speed.training.step.step import Group, Stepper, micro_batch_of
+from tune_speed.training.step.step import AUTOCAST_DTYPES, Forward, Group, Stepper, micro_batch_of
 
 SCORING_BATCH = 500
 """Images of a batch when samples are scored."""

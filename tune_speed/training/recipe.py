@@ -9,8 +9,10 @@ from pydantic import Field, model_validator
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig, given_momenta, momenta
-from tune_speed.components.schedules import SCHEDULES, Constant, ScheduleConfig
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import OptimizerConfig, given_momenta, momenta
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.schedules.base import Constant, ScheduleConfig
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config

@@ -12,8 +12,7 @@ from tune_speed.training.build import Job, build_forward
 from tune_speed.training.loop import set_up
 from tune_speed.training.objective import load_splits
 from tune_speed.training.preparation import without_trace
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import Stepper
+from tune_speed.training.step.step import Forward, Stepper
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.warm_up import key_of, measure, warm_up
 from tune_speed.training.worker import open_device

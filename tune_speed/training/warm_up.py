@@ -27,8 +27,7 @@ from tune_speed.training.preparation import without_trace
 from tune_speed.training.ranks import ALONE, JointClock, JointTurnstile, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
+from tune_speed.training.step.step import Forward, Group, Stepper, is_lone_image, micro_batch_of
 from tune_speed.training.throughput import place_of, step_key
 from tune_speed.training.trial import utc_now
 

@@ -14,7 +14,7 @@ from tune_speed.core.records import Evaluation
 from tune_speed.core.targets import Target, Task
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, reading
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig, SplitSizes, TrainedOn, split_sizes
 
 

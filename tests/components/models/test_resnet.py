@@ -3,8 +3,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tune_speed.components.models import ResNet20
-from tune_speed.components.models.cifar import PreActResNet, ResNet
+from tune_speed.components.models.cifar import PreActResNet, ResNet, ResNet20
 
 RGB = {"in_channels": 3, "num_classes": 10, "image_size": 32}
 OWN = [ResNet, PreActResNet]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.models.networks.cifar import BasicBlock
 
 

@@ -3,8 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from tune_speed.components.models.cifar import SpeedNet
-from tune_speed.components.optim import Muon
-from tune_speed.components.optim.optimizers import hidden_weights
+from tune_speed.components.optim.optimizers import Muon, hidden_weights
 from tune_speed.components.speedups.initial_weights import Whitening
 
 CONVS = [f"blocks.{group}.conv{layer}.weight" for group in range(3) for layer in (1, 2)]

@@ -4,7 +4,7 @@ from hub_cache import go_offline, publish
 from pydantic import ValidationError
 from torch import nn
 
-from tune_speed.components.models import Timm
+from tune_speed.components.models.libraries import Timm
 from tune_speed.core.errors import ConfigError, DataError
 
 RGB = {"in_channels": 3, "num_classes": 10, "image_size": 32}

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from torch import nn
 from torchvision.ops import StochasticDepth
 
-from tune_speed.components.models import TorchVision
+from tune_speed.components.models.libraries import TorchVision
 from tune_speed.core.errors import ConfigError, DataError
 
 RGB = {"in_channels": 3, "num_classes": 10, "image_size": 32}

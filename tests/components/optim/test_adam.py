@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tune_speed.components.optim import Adam
+from tune_speed.components.optim.optimizers import Adam
 
 LR, DECAY, BETA1, BETA2, EPS = 0.1, 0.05, 0.8, 0.95, 1e-3
 GRADIENTS = np.array([[1.0, -2.0], [0.5, 0.25], [-3.0, 1.0]])

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from tune_speed.components.optim import AdamW
+from tune_speed.components.optim.optimizers import AdamW
 
 
 def test_adamw_takes_the_steps_of_torch():

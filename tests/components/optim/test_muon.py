@@ -5,9 +5,8 @@ import torch
 from singular_values import by_hand
 from torch import nn
 
-from tune_speed.components.models import ResNet20
-from tune_speed.components.optim import Muon
-from tune_speed.components.optim.optimizers import hidden_weights
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Muon, hidden_weights
 from tune_speed.components.speedups.losses import EasiestFirst
 from tune_speed.components.speedups.network import Boosted
 

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.optim import OPTIMIZERS, set_rates
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.schedules.base import Factors
 from tune_speed.core.config import Component
 from tune_speed.core.descriptions import descriptions
 from tune_speed.testing import optimizers

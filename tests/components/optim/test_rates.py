@@ -3,8 +3,9 @@ import timm
 import torch
 from torch import nn
 
-from tune_speed.components.optim import Adam, AdamW, Sgd, set_rates
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Adam, AdamW, Sgd
+from tune_speed.components.schedules.base import Factors
 
 
 def optimizer_with(**fields):

@@ -4,8 +4,9 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tune_speed.components.optim import Sgd, set_rates
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Sgd
+from tune_speed.components.schedules.base import Factors
 
 LR, DECAY, MOMENTUM = 0.1, 0.05, 0.9
 GRADIENTS = np.array([[1.0, -2.0], [0.5, 0.25], [-3.0, 1.0]])

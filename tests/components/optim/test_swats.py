@@ -6,9 +6,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tune_speed.components.optim import Swats, set_rates
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Swats
 from tune_speed.components.optim.torch.swats import NOT_SWITCHED, Criterion, next_switch
-from tune_speed.components.schedules import Factors
+from tune_speed.components.schedules.base import Factors
 
 GRADIENT = torch.tensor([0.5, -2.0, 1.0, 0.25])
 

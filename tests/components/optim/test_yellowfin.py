@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 from torch import nn
 
-from tune_speed.components.optim import YellowFin, set_rates
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import YellowFin
+from tune_speed.components.schedules.base import Factors
 
 CLOSED = YellowFin.model_construct(closed_loop=True)
 CONSTANT = torch.tensor([0.5, -2.0, 1.0, 0.25])

@@ -10,8 +10,7 @@ from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.plugins import registry
-from tune_speed.components.plugins.tables import TABLES
-from tune_speed.components.plugins.validation import class_problems, signature_mistake
+from tune_speed.components.plugins.validation import TABLES, class_problems, signature_mistake
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.errors import ConfigError, Problem
@@ -136,7 +135,7 @@ from typing import ClassVar
 from tune_speed.data import DatasetConfig
 from tune_speed.components import Metric
 from tune_speed.components.models.cifar import ResNet20
-from tune_speed.components.optim import OptimizerConfig
+from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components import ScheduleConfig
 from tune_speed.components import SpeedupConfig
 

@@ -15,7 +15,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.plugins import registry
 from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.components.plugins.registry import receive, shipped
-from tune_speed.components.plugins.tables import TABLES
+from tune_speed.components.plugins.validation import TABLES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import ConfigError

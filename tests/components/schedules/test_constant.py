@@ -1,4 +1,4 @@
-from tune_speed.components.schedules import Constant
+from tune_speed.components.schedules.base import Constant
 
 
 def test_constant_leaves_rate_and_momentum_alone():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
-from tune_speed.components.schedules import Cosine
+from tune_speed.components.schedules.decays import Cosine
 
 
 @settings(max_examples=40)

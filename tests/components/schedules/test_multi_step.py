@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
-from tune_speed.components.schedules import MultiStep
+from tune_speed.components.schedules.decays import MultiStep
 from tune_speed.study.fields import config_mistakes
 
 

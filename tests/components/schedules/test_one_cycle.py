@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import OneCycleLR
 
-from tune_speed.components.schedules import OneCycle
+from tune_speed.components.schedules.one_cycle import OneCycle
 
 fracs = st.floats(0.001, 0.999)
 configs = st.builds(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tune_speed.components.schedules import OneCycle, OneCycleFastai
+from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
 
 
 def fastai_value(pct, pct_start, start, middle, end):

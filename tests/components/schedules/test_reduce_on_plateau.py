@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from tune_speed.components.schedules import ReduceOnPlateau
+from tune_speed.components.schedules.decays import ReduceOnPlateau
 
 # Few distinct values, so that losses stall, and neighbours, so that the threshold decides.
 losses_of_runs = st.lists(

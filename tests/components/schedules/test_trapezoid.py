@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tune_speed.components.schedules import Trapezoid
+from tune_speed.components.schedules.decays import Trapezoid
 
 shares = st.floats(0, 0.99)
 

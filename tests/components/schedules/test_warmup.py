@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import LinearLR
 
-from tune_speed.components.optim import Sgd
-from tune_speed.components.schedules import Constant, Cosine, MultiStep, ReduceOnPlateau, Trapezoid
+from tune_speed.components.optim.optimizers import Sgd
+from tune_speed.components.schedules.base import Constant
+from tune_speed.components.schedules.decays import Cosine, MultiStep, ReduceOnPlateau, Trapezoid
 
 EPOCHS, STEPS_PER_EPOCH = 90, 20
 

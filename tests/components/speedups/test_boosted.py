@@ -7,8 +7,10 @@ from torch import nn
 from torch.nn import functional
 from training import make_recipe
 
-from tune_speed.components.models import MODELS, ResNet20, Timm
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.models.libraries import Timm
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
 from tune_speed.components.speedups.modules.residual import Staged, set_stage

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.models import TorchVision
 from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.models.libraries import TorchVision
 from tune_speed.components.speedups.losses import SUPERCLASSES, EasiestFirst, cifar100_groups
 from tune_speed.core.errors import ConfigError
 

@@ -9,7 +9,7 @@ from torch import nn
 from training import CPU, make_recipe
 
 from tune_speed.components.models import MODELS
-from tune_speed.components.optim import Adam
+from tune_speed.components.optim.optimizers import Adam
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.initial_weights import (
     Kaiming,

@@ -7,8 +7,8 @@ from starting import make_start
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.models import TorchVision
 from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.models.libraries import TorchVision
 from tune_speed.components.speedups.losses import Focal
 from tune_speed.core.errors import ConfigError
 

@@ -6,8 +6,8 @@ from starting import make_start
 from torch import nn
 from training import make_recipe
 
-from tune_speed.components.models import Timm, TorchVision
 from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.models.libraries import Timm, TorchVision
 from tune_speed.components.models.networks.cifar import CifarPreActResNet
 from tune_speed.components.speedups.initial_weights import Kaiming
 from tune_speed.core.errors import ConfigError

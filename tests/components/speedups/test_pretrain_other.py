@@ -8,7 +8,7 @@ from training import CPU, Tiny, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.components.speedups.initial_weights import PretrainOther
 from tune_speed.core.errors import ConfigError
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.training.build import Job
 from tune_speed.training.loop import train

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tune_speed.components.models import Timm, TorchVision
 from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.models.libraries import Timm, TorchVision
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.batches import ProgressiveResizing
 from tune_speed.core.errors import ConfigError

@@ -8,7 +8,8 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.models import MODELS, Timm
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.libraries import Timm
 from tune_speed.components.speedups.modules.residual import draws_of, find_skipping
 from tune_speed.components.speedups.network import StochasticDepth
 from tune_speed.core.errors import ConfigError

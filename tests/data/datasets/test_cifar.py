@@ -13,7 +13,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
-from tune_speed.data.datasets.cifar import Cifar10, Cifar100
+from tune_speed.data.datasets.builtin import Cifar10, Cifar100
 
 KINDS = {CIFAR10: Cifar10, CIFAR100: Cifar100}
 

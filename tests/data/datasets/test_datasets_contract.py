@@ -24,15 +24,15 @@ def make_digits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
 
 def make_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
     write_cifar(CIFAR10, folder, monkeypatch)
-    monkeypatch.setattr("tune_speed.data.datasets.cifar.NUM_TRAIN", 20)
-    monkeypatch.setattr("tune_speed.data.datasets.cifar.NUM_TEST", 4)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", 20)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TEST", 4)
     return DATASETS["cifar10"](root=str(folder))
 
 
 def make_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
     write_cifar(CIFAR100, folder, monkeypatch)
-    monkeypatch.setattr("tune_speed.data.datasets.cifar.NUM_TRAIN", 4)
-    monkeypatch.setattr("tune_speed.data.datasets.cifar.NUM_TEST", 4)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", 4)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TEST", 4)
     return DATASETS["cifar100"](root=str(folder))
 
 

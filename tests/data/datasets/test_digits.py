@@ -1,7 +1,7 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 
 
 def decode(scale: int) -> np.ndarray:

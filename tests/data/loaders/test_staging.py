@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tune_speed.data.loaders.staging import NUM_BUFFERS, Fill, Staging
+from tune_speed.data.loaders.streaming import NUM_BUFFERS, Fill, Staging
 
 CPU = torch.device("cpu")
 Log = list[tuple[Any, ...]]

@@ -31,9 +31,15 @@ from tune_speed.core.records import CLOCKED, Status, StepTime
 from tune_speed.runtime.clock import Clock
 from tune_speed.training import objective
 from tune_speed.training.checkpoint import checkpoints as checkpoint
-from tune_speed.training.checkpoint import file as checkpoint_file
-from tune_speed.training.checkpoint.file import BadCheckpoint, Header, head, split, write
-from tune_speed.training.checkpoint.store import saved_step
+from tune_speed.training.checkpoint import store as checkpoint_file
+from tune_speed.training.checkpoint.store import (
+    BadCheckpoint,
+    Header,
+    head,
+    saved_step,
+    split,
+    write,
+)
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import run_trial
 from tune_speed.training.trial import CheckpointPlan, TrialSpec

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.training.checkpoint.file import BadCheckpoint, Header, head, peek, split, write
+from tune_speed.training.checkpoint.store import BadCheckpoint, Header, head, peek, split, write
 
 HEADER = Header(
     identity={"trial": "t0000"},

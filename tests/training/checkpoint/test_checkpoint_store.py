@@ -14,11 +14,12 @@ import fsspec
 import pytest
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.training.checkpoint.file import Header, head
 from tune_speed.training.checkpoint.store import (
     CheckpointStore,
+    Header,
     check_place,
     discard,
+    head,
     local_path,
     saved_step,
 )

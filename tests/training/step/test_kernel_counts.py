@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU
 
-from tune_speed.components.optim import set_rates
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader

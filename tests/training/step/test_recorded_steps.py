@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
-from tune_speed.components.optim import Adam, AdamW, Muon, OptimizerConfig, Sgd, Swats, YellowFin
-from tune_speed.components.optim.base import set_rates
-from tune_speed.components.schedules import Constant, Factors, ScheduleConfig
+from tune_speed.components.optim.base import OptimizerConfig, set_rates
+from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
+from tune_speed.components.schedules.base import Constant, Factors, ScheduleConfig
 from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Planned
@@ -20,8 +20,7 @@ from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.objective import resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step import recorded
-from tune_speed.training.step.gradient import EagerGradient, sum_of_losses
-from tune_speed.training.step.step import Group, Stepper
+from tune_speed.training.step.step import EagerGradient, Group, Stepper, sum_of_losses
 
 SHAPE = Shape(6, 6)
 LR = 0.125

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
-from tune_speed.components.optim import OPTIMIZERS, Sgd
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import sum_of_losses
 from tune_speed.training.step.step import (
     Group,
     Stepper,
@@ -22,6 +22,7 @@ from tune_speed.training.step.step import (
     build_optimizer,
     is_lone_image,
     micro_batch_of,
+    sum_of_losses,
 )
 
 SHAPE = Shape(6, 6)

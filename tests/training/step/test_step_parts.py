@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
-from tune_speed.components.optim import OPTIMIZERS, Sgd
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step import step as step_module

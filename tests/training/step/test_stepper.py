@@ -10,7 +10,7 @@ from torch.nn import functional
 from training import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 
 from tune_speed.components.models.cifar import ResNet
-from tune_speed.components.optim import Adam, AdamW, Sgd, Swats
+from tune_speed.components.optim.optimizers import Adam, AdamW, Sgd, Swats
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training.build import build_model
 from tune_speed.training.ranks import Ranks

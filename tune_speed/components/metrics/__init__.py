@@ -31,6 +31,3 @@ def target_metrics() -> tuple[str, ...]:
     """Returns the metrics that a workload's target may name, those of plugins included."""
     more = (name for name, metric in METRICS.items() if metric.of_logits is not None)
     return (*MEASURED_TARGETS, *more)
-
-
-__all__ = ["METRICS", "Metric", "target_metrics"]

@@ -13,8 +13,7 @@ from tune_speed.components.models.base import (
     ResizeTo,
     Stem,
 )
-from tune_speed.components.models.timm_model import Timm
-from tune_speed.components.models.torchvision_model import TorchVision
+from tune_speed.components.models.libraries import Timm, TorchVision
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,12 +1,6 @@
-"""Optimizers, one file each."""
+"""Optimizers."""
 
-from tune_speed.components.optim.base import (
-    MOMENTA,
-    OptimizerConfig,
-    given_momenta,
-    momenta,
-    set_rates,
-)
+from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
@@ -18,18 +12,3 @@ OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
     "muon": Muon,
 }
 """Every optimizer by the name it has in YAML."""
-
-__all__ = [
-    "MOMENTA",
-    "OPTIMIZERS",
-    "Adam",
-    "AdamW",
-    "Muon",
-    "OptimizerConfig",
-    "Sgd",
-    "Swats",
-    "YellowFin",
-    "given_momenta",
-    "momenta",
-    "set_rates",
-]

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from tune_speed.components.plugins.source import Place, PythonFile, refusal
-from tune_speed.components.plugins.tables import TABLES, Entries
-from tune_speed.components.plugins.validation import entry_problems
+from tune_speed.components.plugins.validation import TABLES, Entries, entry_problems
 from tune_speed.core.config import canonical_hash, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 

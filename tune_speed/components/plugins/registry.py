@@ -19,8 +19,7 @@ from pydantic import Field, TypeAdapter
 
 from tune_speed.components.plugins.distributions import PluginDistribution
 from tune_speed.components.plugins.source import read_file, refusal, run_file
-from tune_speed.components.plugins.tables import Entries, add, remove, tables_of
-from tune_speed.components.plugins.validation import problems_of
+from tune_speed.components.plugins.validation import Entries, add, problems_of, remove, tables_of
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem, StorageError
 from tune_speed.core.folders import default_cache_dir

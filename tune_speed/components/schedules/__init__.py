@@ -1,6 +1,6 @@
-"""Learning-rate schedules: pure functions of progress and past losses, one file each."""
+"""Learning-rate schedules: pure functions of progress and past losses."""
 
-from tune_speed.components.schedules.base import Constant, Factors, ScheduleConfig
+from tune_speed.components.schedules.base import Constant, ScheduleConfig
 from tune_speed.components.schedules.decays import (
     Cosine,
     Exponential,
@@ -21,5 +21,3 @@ SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "one_cycle_fastai": OneCycleFastai,
 }
 """Every schedule by the name it has in YAML."""
-
-__all__ = ["SCHEDULES", "Constant", "Factors", "ScheduleConfig"]

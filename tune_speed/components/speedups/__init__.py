@@ -1,4 +1,4 @@
-"""Speed-ups that act on model, batch, loss or evaluation, one file each.
+"""Speed-ups that act on model, batch, loss or evaluation.
 
 Those that are plain settings are fields of the recipe: `tune-speed list speedups` names them too.
 Importing this package imports no torch.
@@ -38,5 +38,3 @@ SPEEDUPS: dict[str, type[SpeedupConfig]] = {
     "tta": Tta,
 }
 """Every speed-up by the name it has in YAML, in the slot that it names."""
-
-__all__ = ["SPEEDUPS", "SpeedupConfig"]

@@ -58,8 +58,7 @@ class Streaming(LoaderConfig):
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
-        from tune_speed.data.loaders.staging import Staging
-        from tune_speed.data.loaders.streaming import LocalSource, StreamingLoader
+        from tune_speed.data.loaders.streaming import LocalSource, Staging, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
 
         assert self.workers != "auto", "workers: auto is resolved before training"

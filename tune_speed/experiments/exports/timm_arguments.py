@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tune_speed.components.models import MODELS
+from tune_speed.components.models.libraries import Timm
 from tune_speed.components.models.published import Published
-from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules.decays import Cosine
 from tune_speed.components.speedups.chosen import Speedups

@@ -19,13 +19,13 @@ from tune_speed.data.split import Splits
 from tune_speed.runtime.device import is_out_of_memory, release_memory, synchronizer
 from tune_speed.training.build import build_forward, build_model, open_dummy, step_schedule_of
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import sum_of_losses
 from tune_speed.training.step.step import (
     Group,
     Stepper,
     accumulation_of,
     is_lone_image,
     micro_batch_of,
+    sum_of_losses,
 )
 
 Batch = tuple[Tensor, Tensor]

@@ -23,10 +23,8 @@ from tune_speed.core.text import printable
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.device import describe_devices
 from tune_speed.training.accounts import ProgressState
-from tune_speed.training.checkpoint import file
-from tune_speed.training.checkpoint.file import BadCheckpoint, Header
 from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
-from tune_speed.training.checkpoint.store import CheckpointStore
+from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, Header, head, split
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import CheckpointPlan, TrialSpec, environment
@@ -129,7 +127,7 @@ class Checkpoints:
 
     def _checked(self, content: bytes, most_batch_size: int | None) -> Found:
         """Returns the checkpoint if this run can resume it. Raises: BadCheckpoint."""
-        header, payload = file.split(content)
+        header, payload = split(content)
         refuse_other(header.identity, self._identity)
         state = load(payload)
         try:
@@ -254,7 +252,7 @@ def write_checkpoint(
     payload = _scratch_file()
     try:
         torch.save(state, payload)
-        beginning = file.head(Header(**header, num_bytes=payload.tell()), payload)
+        beginning = head(Header(**header, num_bytes=payload.tell()), payload)
     except BaseException:
         payload.close()
         raise

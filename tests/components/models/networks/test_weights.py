@@ -3,7 +3,7 @@ import pickle
 import pytest
 import torch
 
-from tune_speed.components.models import Timm, TorchVision
+from tune_speed.components.models.libraries import Timm, TorchVision
 from tune_speed.core.errors import DataError
 
 KINDS = [(Timm, "test_resnet"), (TorchVision, "squeezenet1_1")]

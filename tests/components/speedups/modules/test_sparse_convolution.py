@@ -3,7 +3,7 @@ import torch
 import torchvision
 from torch import nn
 
-from tune_speed.components.models import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.modules.sparse_backward import (
     Geometry,
     SparseConv2d,
