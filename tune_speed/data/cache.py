@@ -203,10 +203,7 @@ def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
 
 
 def read_entry(folder: Path) -> PreparedData | None:
-    """Returns the data of the entry; None if there is none.
-
-    Raises: DamagedEntry if something in it is missing or was changed.
-    """
+    """Returns the data of the entry; None without one. Raises: DamagedEntry if it was changed."""
     if not folder.is_dir():
         return None
     try:
@@ -227,10 +224,7 @@ def read_entry(folder: Path) -> PreparedData | None:
 
 
 def write_entry(folder: Path, data: DecodedData) -> None:
-    """Writes `data` to `folder` in one step; what was there is removed.
-
-    Raises: StorageError if the disk is full, or the folder cannot be written.
-    """
+    """Writes `folder` in one step, in the place of what was there. Raises: StorageError."""
     temporary: Path | None = None
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))

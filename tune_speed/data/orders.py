@@ -41,10 +41,7 @@ class Order(ABC):
         """Returns the indices of the images of round number `epoch`, (num_in,)."""
 
     def with_scores(self, scores: NDArray[np.floating]) -> "Order":
-        """Returns the order that follows how hard each image of the set is, (N,); larger: harder.
-
-        Without `needs_scores` it is the same order.
-        """
+        """Returns the order that follows how hard images are, (N,), larger: harder; or itself."""
         return self
 
 
@@ -159,7 +156,6 @@ class Share(NamedTuple):
 
 
 WHOLE = Share()
-"""Everything, for the only device."""
 
 
 # Key of the random stream of the numbers of copies, under (seed, epoch).
@@ -188,10 +184,7 @@ class RepeatFactor(OrderConfig):
 
 
 def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
-    """Returns how often an image of each class comes an epoch, on average, (K,).
-
-    `shares` (K,) are the classes' of the images; 0 gives 1.
-    """
+    """Returns how often an image of each class comes an epoch, (K,); a share of 0 gives 1."""
     return np.asarray(np.maximum(1.0, np.sqrt(threshold / np.where(shares > 0, shares, 1.0))))
 
 

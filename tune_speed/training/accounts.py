@@ -146,10 +146,7 @@ class Counts:
         self._flop_per_sample = flop_per_sample
 
     def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
-        """Counts one optimizer step through `num_samples`.
-
-        It learned from `num_learned`, whose losses sum to `loss_sum`.
-        """
+        """Counts a step through `num_samples`; losses of its `num_learned` sum to `loss_sum`."""
         self.steps += 1
         self.samples += num_samples
         self.loss_samples += num_learned

@@ -30,7 +30,6 @@ from tune_speed.training.step.step import Forward, micro_batch_of
 from tune_speed.training.workload import Workload
 
 StepSchedule = tuple[tuple[Shape, int], ...]
-"""A run as shapes of steps, each with its number of steps in a row."""
 
 
 def step_schedule_of(recipe: Recipe, splits: Splits) -> StepSchedule:
@@ -84,11 +83,7 @@ def set_kernels(recipe: Recipe) -> dict[str, bool]:
 
 
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
-    """Returns the recipe's model for the data, on the device, in the recipe's memory format.
-
-    From now on this process computes with the recipe's kernels, whoever it is that measures, warms
-    up or trains.
-    """
+    """Returns the recipe's model on the device; the process has its kernels from now on."""
     set_kernels(recipe)
     _, height, width, channels = splits.train.pixels.shape
     model = recipe.model.build(
@@ -159,11 +154,7 @@ class _Compiled:
 
 
 def compiled(model: nn.Module, *, mode: str = "default") -> Forward:
-    """Returns the model's compiled forward; it is compiled at its first call with each shape.
-
-    The model is on its device, and the forward shares its weights; `mode` is one of
-    `torch.compile`, such as `default`, `reduce-overhead` or `max-autotune`.
-    """
+    """Returns the forward of a model on its device, compiled at its first call with a shape."""
     keep_on_disk(default_cache_dir())
     key = _key(model, mode)
     # Weights and statistics are inputs of what torch compiles, and whatever else it took for
@@ -181,10 +172,7 @@ def compiled(model: nn.Module, *, mode: str = "default") -> Forward:
 
 
 def keep_on_disk(cache_dir: Path) -> None:
-    """Has torch store what it compiles in a folder of `cache_dir`, unless it knows another place.
-
-    Where the folder cannot be made, torch's own default stays: it is a cache.
-    """
+    """Has torch store what it compiles in a folder of `cache_dir`, if that can be made."""
     # By default it is /tmp/torchinductor_USER, where whoever comes first on a shared machine could
     # leave code for others to run, and where files may vanish.
     #

@@ -32,7 +32,6 @@ class Scores(NamedTuple):
     micro_f1: float | None = None
     """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
     value: float | None = None
-    """Of the metric that `of_logits` measures, if any."""
 
 
 def evaluate(

@@ -63,10 +63,7 @@ class FinishedModel(nn.Module):
     def __init__(
         self, network: nn.Module, recipe: Recipe, *, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> None:
-        """Wraps a trained network.
-
-        `mean` and `std` are those of each channel, pixels in [0, 1].
-        """
+        """Wraps a trained network; `mean` and `std` are those of each channel, pixels in [0, 1]."""
         super().__init__()
         self.network = network
         self._predict = recipe.speedups.predict
@@ -88,10 +85,7 @@ class FinishedModel(nn.Module):
 
 
 def finished_model(record: TrialRecord, weights: Path, splits: Splits) -> FinishedModel:
-    """Returns the model of a trial's only run on the CPU, in evaluation mode.
-
-    Raises: RuntimeError if the weights are not those of the record's recipe.
-    """
+    """Returns the model of a trial's only run, on the CPU. Raises: RuntimeError: other weights."""
     recipe, run = Recipe.model_validate(record.recipe), record.runs[-1]
     network = build_model(recipe, splits, seed=run.seed, device=torch.device("cpu"))
     recipe.speedups.begin(network, seed=run.seed)

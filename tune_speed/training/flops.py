@@ -25,10 +25,7 @@ NUM_IMAGES = 2
 
 
 def counted(job: Job, model: nn.Module) -> dict[Shape, float | None]:
-    """Returns the operations per sample of each shape of the job's steps, see `step_flop`.
-
-    None: they cannot be counted. Leaves no trace in `model`.
-    """
+    """Returns the operations per sample of each shape of step; None: they cannot be counted."""
     recipe, channels = job.recipe, job.splits.train.pixels.shape[3]
     network = (repr(recipe.model), repr(recipe.speedups), recipe.precision, job.splits.num_classes)
     found: dict[Shape, float | None] = {}

@@ -139,10 +139,7 @@ def _before_first_step(
 
 
 def _begin(training: Training, forward: Forward) -> None:
-    """Evaluates the untrained model, and does what comes before the first step.
-
-    Raises: ConfigError if the untrained model meets the target.
-    """
+    """Does what comes before the first step. Raises: ConfigError if the untrained model does it."""
     progress = training.progress
     progress.evaluate()
     progress.refuse_met_target()
@@ -228,10 +225,7 @@ def _too_long(training: Training) -> str | None:
 def _stop_reason(
     training: Training, checkpoints: Checkpoints | None
 ) -> Generator[RunResult, str | None, str | None]:
-    """Returns why the run ends after an evaluation, by itself or as the caller sent; None: not.
-
-    Between the two it is saved, if that is due.
-    """
+    """Returns why the run ends here, by itself or as the caller sent; may save it before."""
     ranks, progress = training.job.ranks, training.progress
     reason = ranks.broadcast(progress.verdict())
     if reason:

@@ -226,10 +226,7 @@ class _Trial:
     def _train(
         self, recipe: Recipe, splits: Splits, clock: Clock, sharing: Sharing
     ) -> Generator[TrialRecord, str | None, RunResult]:
-        """Passes on what one attempt yields as records, and reasons to stop back to it.
-
-        An error after the first evaluation leaves a failed result that has the evaluations.
-        """
+        """Passes records on, and reasons to stop back; a failed run keeps its evaluations."""
         spec = self._spec
         run = train(
             Job(
@@ -320,10 +317,7 @@ def resolve(
     turnstile: Turnstile,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Recipe:
-    """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be.
-
-    First come batch and accumulation, then how a step is computed, then workers.
-    """
+    """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be."""
     with_batch = step_options.provisional(recipe)
     with_batch = micro_batch.resolved(with_batch, splits, device=device)
     with_batch = fastest(with_batch, splits, device=device)

@@ -23,10 +23,7 @@ from tune_speed.training.recipe import Recipe
 def misfits(
     recipe: Recipe, *, image_shape: tuple[int, int, int], num_classes: int, num_train: int
 ) -> tuple[Problem, ...]:
-    """Returns why the recipe's network cannot be trained as the recipe says; empty if it can.
-
-    `image_shape` is (H, W, C); `num_train` are the images of an epoch.
-    """
+    """Returns why the recipe's network cannot train on images (H, W, C), `num_train` an epoch."""
     height, width, channels = image_shape
     image_size, file = max(height, width), recipe.model.weights_file
     if file is not None and not os.path.isfile(file):

@@ -29,7 +29,6 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import AUTOCAST_DTYPES, Forward, Group, Stepper, micro_batch_of
 
 SCORING_BATCH = 500
-"""Images of a batch when samples are scored."""
 SCORING_EXAMPLES = 128
 """Samples of a step that `scoring_lr` is the rate of."""
 WARM_UP_FRAC = 0.1

@@ -179,10 +179,7 @@ class Progress:
         )
 
     def resume(self, state: ProgressState, *, loss_sum: Tensor) -> None:
-        """Resumes where another process was; its phases were given when this was made.
-
-        `loss_sum` is the other's sum of training losses since the last evaluation.
-        """
+        """Resumes where another process was, with its sum of losses since the last evaluation."""
         counts, time = self.counts, self.time
         counts.steps, counts.samples = state.steps, state.samples
         counts.loss_samples, counts.flop = state.loss_samples, state.flop

@@ -35,7 +35,6 @@ from tune_speed.runtime.turnstile import Measurement, Turnstile
 
 # Rank 0 may evaluate, or be paused, for so long.
 WAIT_S = 1800.0
-"""Longest wait of one rank for another [s]."""
 SEED_STRIDE = 1_000_003
 """Between the seeds of two ranks' dropout."""
 # Its name since torch 2.13 or so, which warns of the older one.
@@ -100,13 +99,7 @@ class Ranks:
             torch.manual_seed(seed + SEED_STRIDE * self.rank)
 
     def wrap(self, forward: Forward, *, may_skip: bool) -> Forward:
-        """Returns the model with gradients averaged over ranks; itself, where there is one rank.
-
-        Batch statistics stay each rank's own.
-
-        The model, compiled or not, is on its device; `may_skip`: parameters may have no part in a
-        step.
-        """
+        """Returns the model with gradients averaged over ranks; parameters `may_skip` a step."""
         if self.size == 1:
             return forward
         averaging: Any = partial(DistributedDataParallel, find_unused_parameters=may_skip)
@@ -151,10 +144,7 @@ class Ranks:
         return values
 
     def lately(self, flag: bool) -> bool:
-        """Returns rank 0's flag of the call before this one; False in the first.
-
-        All ranks get the same answer.
-        """
+        """Returns rank 0's flag of the call before, the same on all ranks; at first False."""
         if self.size == 1:
             return flag
         # No rank waits for another: the broadcast runs during the step between two calls.
@@ -169,7 +159,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""One device, and no other rank to wait for."""
 
 
 class JointTurn:

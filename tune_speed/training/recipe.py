@@ -215,10 +215,7 @@ class Recipe(Config):
 
     @property
     def records_update(self) -> bool:
-        """Whether a recorded step moves the weights too: steps differ in gradients and rates.
-
-        That is, the host decides nothing, and the schedule changes no momentum.
-        """
+        """Whether a recorded step moves the weights too, as the host has no say in it."""
         fused, is_scaled = self.optimizer_kernels == "fused", self.precision == "fp16"
         is_recordable = self.optimizer.is_recordable(fused=fused, is_scaled=is_scaled)
         return is_recordable and all(each is None for each in given_momenta(self.lr_schedule))

@@ -18,7 +18,6 @@ from tune_speed.training.warm_up import key_of, measure, warm_up
 from tune_speed.training.worker import open_device
 
 LABEL = "side-by-side"
-"""The trial that windows say they were measured in."""
 
 
 class _Contender:
@@ -46,10 +45,7 @@ class _Contender:
 
 
 def time_side_by_side(specs: Sequence[TrialSpec], *, rounds: int) -> Iterator[StepTime]:
-    """Yields windows of the recipes' steps, all recipes in turn, so many rounds of them.
-
-    Of the recipes nothing is `auto`; all run on the device of the first.
-    """
+    """Yields windows of the recipes' steps in turn, on the first one's device; none is `auto`."""
     device = open_device(specs[0].allotment)
     with ExitStack() as stack:
         sharing = stack.enter_context(

@@ -56,7 +56,6 @@ class Place(NamedTuple):
     host: str
     """Processor and threads that launch the device's work, which bounds short steps."""
     settings: Mapping[str, str]
-    """See `speed_settings`."""
     environment: Mapping[str, str]
     """Versions, see `trial.environment`."""
 
@@ -85,10 +84,7 @@ def throughput_key(
     num_classes: int,
     place: Place,
 ) -> str:
-    """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
-
-    `image_shape` is (H, W, C) of the data, `num_train` the images of an epoch.
-    """
+    """Returns the key of steps on images (H, W, C), `num_train` an epoch."""
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     # Steps of shapes that earlier versions had keep their keys.
     shape_fields = {name: value for name, value in shape._asdict().items() if value is not False}

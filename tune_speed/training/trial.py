@@ -172,10 +172,7 @@ def make_record(
     started_at: str,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> TrialRecord:
-    """Returns the record of a trial whose one run ended, or is, as in `run`.
-
-    `settings` of its device, see `device_settings`, are recorded with the environment.
-    """
+    """Returns the record of a trial whose one run is `run`; `settings` are those of its device."""
     return TrialRecord(
         study=spec.study,
         trial_id=spec.trial_id,

@@ -152,10 +152,7 @@ def measure(
     clock: Clock,
     sharing: Sharing,
 ) -> StepTime | None:
-    """Returns one window of steps on the run's own loader and model, or None.
-
-    It is added to those of `sharing`. Of several ranks, all call this.
-    """
+    """Returns one window of steps, which `sharing` gets, or None. All ranks call this."""
     ranks = stepper.ranks
     steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits(), ranks=ranks)
     synchronize = synchronizer(stepper.device)

@@ -21,10 +21,8 @@ def _read_table() -> dict[str, Metric]:
 
 
 METRICS = _read_table()
-"""Every metric by its name."""
 
 MEASURED_TARGETS = ("accuracy", "macro_f1", "micro_f1", "loss")
-"""Metrics of every evaluation."""
 
 
 def target_metrics() -> tuple[str, ...]:

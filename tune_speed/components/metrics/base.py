@@ -76,10 +76,7 @@ def epochs_of_run(run: RunResult) -> float | None:
 
 
 def top5_accuracy(logits: Any, labels: Any) -> float:
-    """Returns the share of samples whose label is among the five largest of its logits.
-
-    Of tensors (N, K) and (N,), with integers in [0, K). With five classes or fewer it is 1.
-    """
+    """Returns the share of samples whose label (N,) is among the five largest logits (N, K)."""
     largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
     return float((largest == labels[:, None]).any(dim=1).double().mean())
 
@@ -127,13 +124,9 @@ OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     "peak_memory_frac": peak_memory_frac,
     "device_memory_frac": lambda run: _share(run.device_memory_gib, run.gpu_memory_gib),
 }
-"""Each metric of a run by its name in `METRICS`."""
 
 
 def speed_up(base_s: float, variant_s: float) -> float:
-    """Returns S = T_base / T_variant: above 1 the variant is faster.
-
-    With the base in fp32 and the variant in mixed precision it is S0's S_mixed.
-    """
+    """Returns S = T_base / T_variant, S0's S_mixed where only the variant is in mixed precision."""
     assert base_s > 0 and variant_s > 0, (base_s, variant_s)
     return base_s / variant_s

@@ -26,4 +26,3 @@ MODELS: dict[str, type[ModelConfig]] = {
     "timm": Timm,
     "torchvision": TorchVision,
 }
-"""Every model family by the name it has in YAML."""

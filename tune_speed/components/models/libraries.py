@@ -64,10 +64,7 @@ class Timm(ModelConfig):
         return self
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network.
-
-        Raises: ConfigError if the model does not take a field that is set, or has no such stem.
-        """
+        """Raises: ConfigError if the model does not take a field that is set, or the stem."""
         return self._fit(self._create(in_channels, num_classes, image_size, pretrained=False))
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":

@@ -106,7 +106,6 @@ HYBRIDS: Mapping[str, str] = {
     "small_resnet50d_s16": "vit_small_resnet50d_s16_224",
     "base_r50_s16": "vit_base_r50_s16_224",
 }
-"""Name in timm of each variant."""
 
 
 class Hybrid(Published, architecture=HYBRIDS):
@@ -140,7 +139,6 @@ MOBILENETS: Mapping[str, str] = {
     "v3_small": "mobilenetv3_small_100",
     "v3_small_050": "mobilenetv3_small_050",
 }
-"""Name in timm of each variant."""
 
 
 class MobileNet(Published, architecture=MOBILENETS):

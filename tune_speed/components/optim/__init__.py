@@ -11,4 +11,3 @@ OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
     "yellowfin": YellowFin,
     "muon": Muon,
 }
-"""Every optimizer by the name it has in YAML."""

@@ -15,7 +15,6 @@ from tune_speed.core.config import canonical_hash, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 
 MOST_FILES = 200
-"""Python files of a folder that are looked at."""
 _TABLE_OF = {table.group: name for name, table in TABLES.items()}
 
 
@@ -81,10 +80,7 @@ class PluginDistribution:
 
 
 def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | None:
-    """Returns which `--plugin` would bring an entry, as a sentence; None if none is known to.
-
-    `table` is such as `MODELS`; the folders' Python files are read.
-    """
+    """Returns which `--plugin` would bring an entry of a table such as `MODELS`, as a sentence."""
     here = Path.cwd()
     for folder in dict.fromkeys(path.absolute() for path in folders):
         for file in sorted(islice(folder.glob("*.py"), MOST_FILES)):

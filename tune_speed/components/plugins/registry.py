@@ -92,10 +92,7 @@ def hashes() -> dict[str, str]:
 
 
 def expect(recorded: Mapping[str, str], *, of: str) -> None:
-    """Refuses to continue without the `plugins` of a record; warns where their source has changed.
-
-    Raises: ConfigError if one is not loaded.
-    """
+    """Warns where a record's plugins have changed. Raises: ConfigError if one is not loaded."""
     here = hashes()
     missing = [title for title in recorded if title not in here]
     if missing:
@@ -110,10 +107,7 @@ def expect(recorded: Mapping[str, str], *, of: str) -> None:
 
 
 def unload() -> None:
-    """Takes all plugins' entries out of the tables again: for tests, and to load changed files.
-
-    Configurations that were made with them cannot be written any more.
-    """
+    """Takes all plugins out again; configurations made with them cannot be written any more."""
     _unload(set(_LOADED))
     _set_variable()
 

@@ -101,10 +101,7 @@ def _names_of(node: ast.stmt) -> list[str]:
 
 
 def read_file(name: str, *, must: str) -> PythonFile:
-    """Returns a file, with an absolute path; nothing of it is run.
-
-    Raises: ConfigError if it cannot be read; `must` says what it is to be if there is none.
-    """
+    """Returns a file of which nothing is run. Raises: ConfigError; `must` says what it is to be."""
     path = Path(name).expanduser().absolute()
     try:
         size, content = path.stat().st_size, path.read_bytes()

@@ -61,7 +61,6 @@ TABLES: dict[str, PluginTable] = {
     "SPEEDUPS": PluginTable(SPEEDUPS, SpeedupConfig, "speed-up", "tune_speed.speedups"),
     "METRICS": PluginTable(METRICS, Metric, "metric", "tune_speed.metrics"),
 }
-"""By the name that a plugin's dict has, which is also ours."""
 
 Entries = dict[str, dict[str, Any]]
 """Entries by table and name."""
@@ -106,9 +105,7 @@ NEEDED: dict[type, tuple[str, ...]] = {
 SAMPLES = {"lr": 0.1}
 """Values of fields of our bases that have no default."""
 NAME = r"[a-z][a-z0-9_]*"
-"""What an entry's name matches."""
 FindPlace = Callable[[str, str | None], Place]
-"""Returns the place of a table, or of an entry of it."""
 
 
 class Mistake(NamedTuple):

@@ -20,4 +20,3 @@ SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "one_cycle": OneCycle,
     "one_cycle_fastai": OneCycleFastai,
 }
-"""Every schedule by the name it has in YAML."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tune_speed.components.speedups import modules
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig, refusal
 
 if TYPE_CHECKING:
@@ -96,9 +97,7 @@ class ProgressiveResizing(SpeedupConfig):
         return self.initial_scale + (1 - self.initial_scale) * grown
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.probes import why_one_size
-
-        if (error := why_one_size(model)) is not None:
+        if (error := modules.probes.why_one_size(model)) is not None:
             raise refusal(
                 "speedups.resolution.progressive_resizing",
                 must="must have a network that takes images of any size, by pooling globally",

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from tune_speed.components.speedups import modules
 from tune_speed.components.speedups.base import Averager, Slot, SpeedupConfig
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ class Ema(SpeedupConfig):
         return self.every
 
     def averager(self, model: "nn.Module") -> Averager | None:
-        from tune_speed.components.speedups.modules.ema import MovingAverage
-
-        return MovingAverage(model, half_life=self.half_life, every=self.every)
+        return modules.ema.MovingAverage(model, half_life=self.half_life, every=self.every)
 
 
 class Tta(SpeedupConfig):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from tune_speed.components.speedups import modules
 from tune_speed.components.speedups.base import (
     RecipeView,
     Shape,
@@ -49,9 +50,7 @@ class Kaiming(SpeedupConfig):
         yield from refuse_loaded_weights(recipe, name="kaiming")
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.initial_weights import last_norms
-
-        if self.zero_init_last and not last_norms(model):
+        if self.zero_init_last and not modules.initial_weights.last_norms(model):
             raise refusal(
                 f"{KAIMING}.zero_init_last",
                 must="must have a network with residual blocks that end with a batch norm",
@@ -59,11 +58,9 @@ class Kaiming(SpeedupConfig):
             )
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        from tune_speed.components.speedups.modules.initial_weights import draw_weights, last_norms
-
-        draw_weights(model)
+        modules.initial_weights.draw_weights(model)
         if self.zero_init_last:
-            for norm in last_norms(model):
+            for norm in modules.initial_weights.last_norms(model):
                 norm.weight.data.zero_()
 
 
@@ -111,9 +108,7 @@ class Whitening(SpeedupConfig):
         yield from refuse_loaded_weights(recipe, name="whitening")
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.initial_weights import first_conv
-
-        conv = first_conv(model)
+        conv = modules.initial_weights.first_conv(model)
         if conv is None or conv.groups != 1 or conv.out_channels < 2:
             raise refusal(
                 WHITENING,
@@ -133,9 +128,7 @@ class Whitening(SpeedupConfig):
         return {"frozen": True} if self.frozen else {}
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        from tune_speed.components.speedups.modules.initial_weights import first_conv
-
-        conv = first_conv(model)
+        conv = modules.initial_weights.first_conv(model)
         assert conv is not None, "check_model comes before"
         conv.weight.requires_grad_(not self.frozen)
         return model
@@ -144,26 +137,20 @@ class Whitening(SpeedupConfig):
         return shape._replace(is_bias_frozen=frac >= self.bias_frac)
 
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
-        from tune_speed.components.speedups.modules.initial_weights import first_conv
-
         if self.bias_frac == 1:
             return
-        conv = first_conv(model)
+        conv = modules.initial_weights.first_conv(model)
         assert conv is not None and conv.bias is not None, "check_model comes before"
         conv.bias.requires_grad_(not shape.is_bias_frozen)
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        from tune_speed.components.speedups.modules.initial_weights import (
-            first_conv,
-            set_filters,
-            statistics,
-        )
-
-        conv = first_conv(model)
+        conv = modules.initial_weights.first_conv(model)
         assert conv is not None, "check_model comes before"
         images = (images for images, _ in start.batches(0))
-        _, covariance = statistics(conv, images, count=min(self.images, start.num_train))
-        set_filters(conv, covariance, eps=self.eps)
+        _, covariance = modules.initial_weights.statistics(
+            conv, images, count=min(self.images, start.num_train)
+        )
+        modules.initial_weights.set_filters(conv, covariance, eps=self.eps)
 
 
 # Number of the epoch whose beginning is the part; a run does not get there.
@@ -249,12 +236,10 @@ class PretrainOther(SpeedupConfig):
         return self.model_copy(update={"dataset": self.dataset.located()})
 
     def read_data(self) -> None:
-        from tune_speed.components.speedups.modules.initial_weights import read_other
-
-        read_other(self.dataset, self.train_samples)
+        modules.initial_weights.read_other(self.dataset, self.train_samples)
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        from tune_speed.components.speedups.modules.initial_weights import learn_from_other
-
         other = (self.dataset, self.train_samples)
-        learn_from_other(model, start, other, epochs=self.epochs, batch_size=self.batch_size)
+        modules.initial_weights.learn_from_other(
+            model, start, other, epochs=self.epochs, batch_size=self.batch_size
+        )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from tune_speed.components.speedups import modules
 from tune_speed.components.speedups.base import Slot, SpeedupConfig, Start, refusal
 
 if TYPE_CHECKING:
@@ -46,32 +47,24 @@ class Focal(SpeedupConfig):
     """Probability π that each class begins with; null: the final layer stays as it is."""
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.heads import find_classifier
-
-        _, layer = find_classifier(model, path=FOCAL)
+        _, layer = modules.heads.find_classifier(model, path=FOCAL)
         if self.prior is not None and layer.bias is None:
             must = "must have a final layer with a bias"
             raise refusal(f"{FOCAL}.prior", must=must, given=type(model).__name__)
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        from tune_speed.components.speedups.modules.heads import drop_relu, find_classifier
-
-        drop_relu(model, find_classifier(model, path=FOCAL)[0])
+        modules.heads.drop_relu(model, modules.heads.find_classifier(model, path=FOCAL)[0])
         return model
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        from tune_speed.components.speedups.modules.heads import find_classifier, set_prior
-
         if self.prior is not None:
-            _, layer = find_classifier(model, path=FOCAL)
-            set_prior(layer, self.prior)
+            _, layer = modules.heads.find_classifier(model, path=FOCAL)
+            modules.heads.set_prior(layer, self.prior)
 
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        from tune_speed.components.speedups.modules.losses import sum_of_focal_losses
-
-        return sum_of_focal_losses(
+        return modules.losses.sum_of_focal_losses(
             logits, labels, alpha=self.alpha, gamma=self.gamma, label_smoothing=label_smoothing
         )
 
@@ -133,9 +126,7 @@ class EasiestFirst(SpeedupConfig):
     def check_model(self, model: "nn.Module") -> None:
         from torch import nn
 
-        from tune_speed.components.speedups.modules.heads import find_classifier
-
-        _, layer = find_classifier(model, path=EASIEST_FIRST)
+        _, layer = modules.heads.find_classifier(model, path=EASIEST_FIRST)
         if not isinstance(layer, nn.Linear):
             must = "must have a network with a final linear layer"
             raise refusal(EASIEST_FIRST, must=must, given=type(model).__name__)
@@ -145,29 +136,21 @@ class EasiestFirst(SpeedupConfig):
         return {"groups": len(set(self.group_of))}
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns `model` with a second head.
-
-        Raises:
-            ConfigError: if `groups` are for another number of classes.
-        """
-        from tune_speed.components.speedups.modules.heads import TwoHeads, find_classifier
-
+        """Raises: ConfigError if `groups` are for another number of classes."""
         if len(self.group_of) != num_classes:
             raise refusal(
                 f"{EASIEST_FIRST}.groups",
                 must=f"must name a group for each of the data set's {num_classes} classes",
                 given=f"{len(self.group_of)} groups",
             )
-        name, layer = find_classifier(model, path=EASIEST_FIRST)
-        model.set_submodule(name, TwoHeads(layer, num_groups=len(set(self.group_of))))
+        name, layer = modules.heads.find_classifier(model, path=EASIEST_FIRST)
+        model.set_submodule(name, modules.heads.TwoHeads(layer, num_groups=len(set(self.group_of))))
         return model
 
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        from tune_speed.components.speedups.modules.losses import sum_of_task_losses
-
-        return sum_of_task_losses(
+        return modules.losses.sum_of_task_losses(
             logits,
             labels,
             group_of=self.group_of,

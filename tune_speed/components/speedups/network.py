@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tune_speed.components.speedups import modules
 from tune_speed.components.speedups.base import RecipeView, Shape, Slot, SpeedupConfig, refusal
 from tune_speed.core.errors import Problem
 
@@ -29,9 +30,7 @@ class DropoutRemoval(SpeedupConfig):
     """Switch off the model's own stochastic depth (`drop_path_rate`) too."""
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.probes import active_dropouts
-
-        if active_dropouts(model, stochastic_depth=self.include_stochastic_depth):
+        if modules.probes.active_dropouts(model, stochastic_depth=self.include_stochastic_depth):
             return
         raise refusal(
             "speedups.dropout.dropout_removal",
@@ -41,9 +40,7 @@ class DropoutRemoval(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        from tune_speed.components.speedups.modules.probes import switch_off
-
-        switch_off(model, stochastic_depth=self.include_stochastic_depth)
+        modules.probes.switch_off(model, stochastic_depth=self.include_stochastic_depth)
         return model
 
 
@@ -97,9 +94,7 @@ class StochasticDepth(SpeedupConfig):
             )
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.residual import find_blocks
-
-        if find_blocks(model):
+        if modules.residual.find_blocks(model):
             return
         raise refusal(
             "speedups.depth.stochastic_depth",
@@ -110,27 +105,19 @@ class StochasticDepth(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        from tune_speed.components.speedups.modules.residual import find_blocks, skip_at_random
-
-        blocks = find_blocks(model)
-        skip_at_random(blocks, self.survivals(len(blocks)), seed=seed)
+        blocks = modules.residual.find_blocks(model)
+        modules.residual.skip_at_random(blocks, self.survivals(len(blocks)), seed=seed)
         return model
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
         """Restarts the draws: warm-up and step timing have drawn, and must leave no trace."""
-        from tune_speed.components.speedups.modules.residual import draws_of
-
-        draws_of(model).manual_seed(seed)
+        modules.residual.draws_of(model).manual_seed(seed)
 
     def state(self, model: "nn.Module") -> dict[str, Any]:
-        from tune_speed.components.speedups.modules.residual import draws_of
-
-        return {"draws": draws_of(model).get_state()}
+        return {"draws": modules.residual.draws_of(model).get_state()}
 
     def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
-        from tune_speed.components.speedups.modules.residual import draws_of
-
-        draws_of(model).set_state(state["draws"])
+        modules.residual.draws_of(model).set_state(state["draws"])
 
 
 BOOSTED = "speedups.depth.boosted"
@@ -188,9 +175,7 @@ class Boosted(SpeedupConfig):
             )
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.residual import is_staged_net
-
-        if not is_staged_net(model):
+        if not modules.residual.is_staged_net(model):
             raise refusal(
                 BOOSTED,
                 must="must have a residual network for CIFAR, which consists of stem, blocks and"
@@ -203,10 +188,8 @@ class Boosted(SpeedupConfig):
             raise refusal(BOOSTED, must=must, given=f"stages={self.stages}")
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        from tune_speed.components.speedups.modules.residual import Staged, is_staged_net
-
-        assert is_staged_net(model)
-        return Staged(model, num_stages=self.stages, num_classes=num_classes)
+        assert modules.residual.is_staged_net(model)
+        return modules.residual.Staged(model, num_stages=self.stages, num_classes=num_classes)
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
         """Returns `shape` with the stage in 0…stages − 1, or `stages` for the whole network."""
@@ -216,18 +199,14 @@ class Boosted(SpeedupConfig):
         return shape._replace(stage=min(stage, last))
 
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
-        from tune_speed.components.speedups.modules.residual import set_stage
-
-        set_stage(model, shape.stage)
+        modules.residual.set_stage(model, shape.stage)
 
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
-
         if self.loss == "cross_entropy" or frac > 1 - self.refine_frac + 1e-9:
             return None
-        return sum_of_exponential_losses(
+        return modules.losses.sum_of_exponential_losses(
             logits, labels, max_weight=self.max_weight, label_smoothing=label_smoothing
         )
 
@@ -264,12 +243,9 @@ class MeProp(SpeedupConfig):
     one channel; null: convolutions are exact."""
 
     def check_model(self, model: "nn.Module") -> None:
-        from tune_speed.components.speedups.modules.sparse_backward import (
-            hidden_convolutions,
-            hidden_linears,
-        )
-
-        if hidden_linears(model) or (self.conv_frac and hidden_convolutions(model)):
+        if modules.sparse_backward.hidden_linears(model) or (
+            self.conv_frac and modules.sparse_backward.hidden_convolutions(model)
+        ):
             return
         raise refusal(
             "speedups.backward.meprop",
@@ -280,12 +256,7 @@ class MeProp(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        from tune_speed.components.speedups.modules.sparse_backward import (
-            sparsify,
-            sparsify_convolutions,
-        )
-
-        sparsify(model, k=self.k, unified=self.unified)
+        modules.sparse_backward.sparsify(model, k=self.k, unified=self.unified)
         if self.conv_frac is not None:
-            sparsify_convolutions(model, frac=self.conv_frac)
+            modules.sparse_backward.sparsify_convolutions(model, frac=self.conv_frac)
         return model

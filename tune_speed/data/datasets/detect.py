@@ -16,7 +16,6 @@ from tune_speed.data.datasets.image_parquet import ImageParquet, find_files, par
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 """Sides to which larger images are scaled [pixels]."""
 LOOKED_AT = 50
-"""Images whose sizes are looked at."""
 LABELS = ("label", "labels", "fine_label", "class", "target")
 
 

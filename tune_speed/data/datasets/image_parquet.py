@@ -106,7 +106,6 @@ ROWS_AT_ONCE = 500
 # Of one file. A few bytes can encode any number of equal rows.
 MAX_ROWS = 100_000_000
 MAX_IMAGE_BYTES = 1 << 28
-"""Of one encoded image."""
 NUMBER_THEM = (
     "Number the classes, as pandas does:"
     ' `frame["label"] = frame["label"].astype("category").cat.codes`.'

@@ -42,7 +42,6 @@ class BatchPlan(NamedTuple):
     """What one batch is made of, on the device: int64, (B,) each."""
 
     indices: Tensor
-    """Which images of the set."""
     labels: Tensor
     shift_y: Tensor
     shift_x: Tensor
@@ -65,7 +64,6 @@ class Batching(NamedTuple):
     augmentation: Augmentation = Augmentation()
     channels_last: bool = True
     share: Share = WHOLE
-    """What the device takes of the order."""
 
 
 class Batches:
@@ -105,10 +103,7 @@ class Batches:
         self.order = order
 
     def plans(self, epoch: int, *, skip: int = 0) -> Iterator[Tensor]:
-        """Yields what each batch of epoch number `epoch` is made of, from number `skip` on.
-
-        They are the rows of a `BatchPlan` as one tensor, (8, B).
-        """
+        """Yields each batch of an epoch, after `skip`, as a `BatchPlan` in one tensor, (8, B)."""
         order = self.order.epoch(epoch)
         draws = draw_in_order(
             self.augmentation,
@@ -133,10 +128,7 @@ class Batches:
         return plan
 
     def make(self, pixels: Tensor, table: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
-        """Returns a plan's images, float32 (B, C, H, W), normalised and augmented, and labels.
-
-        `pixels`, uint8 (N, H, W, C), are the `whole` set, or those of the batch.
-        """
+        """Makes float32 (B, C, H, W) and labels of the `whole` set's pixels, or the batch's."""
         plan = BatchPlan(*table.unbind())
         side = self.augmentation.cutout
         if self.augmentation.pad or self.augmentation.flip != "none":

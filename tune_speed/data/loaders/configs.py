@@ -17,10 +17,7 @@ class LoaderConfig(Config):
     """Base of the loaders."""
 
     def open(self, images: Images, batching: Batching) -> Loader:
-        """Returns a loader of `images`, the training part; to be closed.
-
-        Raises: ConfigError if the images are too small for the augmentation.
-        """
+        """Returns a loader of `images`, to be closed. Raises: ConfigError if they are too small."""
         from tune_speed.data.loaders.base import Batches
 
         _, height, width, _ = images.pixels.shape

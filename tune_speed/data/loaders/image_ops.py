@@ -38,10 +38,7 @@ class Mover:
     """Gathers images of (H, W) pixels from a set, each cropped and flipped its own way."""
 
     def __init__(self, height: int, width: int, *, pad: int, device: torch.device) -> None:
-        """Looks up where pixels come from: `pad` reflected ones at each side, fewer than H and W.
-
-        Tables have a row for each shift; the columns' second half is of flipped images.
-        """
+        """Makes tables of a row a shift; the columns' second half is of flipped images."""
         columns = _sources(width, pad)
         self._rows = (_sources(height, pad) * width).to(device)
         self._columns = torch.cat([columns, columns.flip(1)]).to(device)

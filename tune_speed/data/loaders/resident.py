@@ -12,7 +12,6 @@ from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.base import Batches, Loader, Planned
 
 PIECE = 1024
-"""Images that go to the device at a time."""
 
 
 class ResidentLoader(Loader):
@@ -74,10 +73,7 @@ def eval_batches(
     device: torch.device,
     channels_last: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields the images in their order, normalised and not augmented, as batches on the device.
-
-    Images are float32, (B, C, H, W); labels int64, (B,); the last batch may be smaller.
-    """
+    """Yields float32 (B, C, H, W), normalised, and labels (B,) int64, in the images' order."""
     _, height, width, _ = images.pixels.shape
     normalize = image_ops.Normalizer(mean=mean, std=std, height=height, width=width, device=device)
     for start in range(0, len(images.labels), batch_size):

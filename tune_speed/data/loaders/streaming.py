@@ -49,11 +49,7 @@ class Staging:
         ]
 
     def ahead(self, fill: Fill) -> Iterator[Tensor]:
-        """Yields batches on the device, uint8 (B, H, W, C), each once the next one is under way.
-
-        A batch is valid until the next one is requested. One call at a time: an earlier one is over
-        when a new one begins.
-        """
+        """Yields batches (B, H, W, C) on the device, valid until the next; one call at a time."""
         buffers = itertools.cycle(self._buffers)
         batch = self._send(next(buffers), fill)
         while batch is not None:
@@ -117,11 +113,7 @@ class StreamingLoader(Loader):
         is_persistent: bool,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
-        """Begins to gather the first epoch.
-
-        `rows` (N,) says where the images of `batches` are among those of `source`; None: at the
-        same places.
-        """
+        """Begins epoch 0; `rows` (N,) are the images' places in `source`, None: the same."""
         super().__init__(batches)
         self._source = source
         self._staging = staging
@@ -142,10 +134,7 @@ class StreamingLoader(Loader):
         self._begin(0)
 
     def planned(self, epoch: int, *, skip: int = 0) -> Iterator[Planned]:
-        """Yields the batches of epoch number `epoch`, from `skip` on; one epoch at a time.
-
-        Raises: DataError if a worker died, failed, or did not deliver in time.
-        """
+        """Yields batches, one epoch at a time. Raises: DataError if a worker does not deliver."""
         if epoch != self._next_epoch or skip:
             self._begin(epoch, skip=skip)
         self._next_epoch = -1

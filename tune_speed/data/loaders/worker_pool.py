@@ -131,10 +131,7 @@ class WorkerPool:
         self._ask(len(self._slots.array))
 
     def fill(self, room: NDArray[np.uint8]) -> int:
-        """Puts the next batch in the first places of `room` (B, H, W, C); returns its size, or 0.
-
-        Raises: DataError if its worker died, or did not deliver in time.
-        """
+        """Puts the next batch in `room`; returns its size, or 0. Raises: DataError."""
         if not self._asked:
             return 0
         job = self._receive()

@@ -58,10 +58,7 @@ class Choice(NamedTuple):
 
 
 def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
-    """Returns `recipe` with numbers for `workers: auto`; any other recipe as it is.
-
-    The prefetch factor is tuned with the workers. The micro-batch must be a number by now.
-    """
+    """Returns `recipe` with numbers for `workers: auto`; its micro-batch must be one by now."""
     loader = recipe.loader
     if not isinstance(loader, Streaming) or loader.workers != "auto":
         return recipe

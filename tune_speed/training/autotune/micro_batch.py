@@ -199,10 +199,7 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
 
 
 def probed(probe: Probe, *, most: int) -> dict[int, float]:
-    """Returns the seconds per sample of the micro-batches that fit, among those that were tried.
-
-    `most` is the largest that makes sense: the training part.
-    """
+    """Returns the seconds per sample of the micro-batches up to `most` that were tried and fit."""
     times: dict[int, float] = {}
     size = min(SMALLEST, most)
     while (seconds := probe(size)) is not None:
@@ -229,10 +226,7 @@ def _bisected(probe: Probe, *, fits: int, fails: int) -> dict[int, float]:
 
 
 def smallest_near_best(times: dict[int, float]) -> int:
-    """Returns the smallest micro-batch whose throughput is within 3 % of the best.
-
-    `times` are seconds per sample by micro-batch, at least one.
-    """
+    """Returns the smallest micro-batch within 3 % of the least time; `times` are per sample."""
     best = min(times.values())
     return min(size for size, seconds in times.items() if seconds <= best * (1 + LEAST_GAIN))
 

@@ -50,11 +50,7 @@ class Checkpoints:
         ranks: Ranks,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Looks for nothing yet.
-
-        Rank 0 alone uses `store`, that of the plan's place; `identity` is that of `identity_of`.
-        The trial began at `started_at` (UTC, ISO 8601); `now` is a monotonic clock [s].
-        """
+        """Rank 0 alone uses `store`; `identity` is `identity_of`'s, `started_at` UTC (ISO 8601)."""
         self.started_at = started_at
         self.recipe: Recipe | None = None
         """As it runs; None until it is known."""
@@ -71,10 +67,7 @@ class Checkpoints:
     # --- Resuming
 
     def look(self, *, most_batch_size: int | None) -> None:
-        """Looks for a checkpoint of this very run; all ranks must call it at once.
-
-        Memory is known to run out beyond a micro-batch of `most_batch_size`, unless that is None.
-        """
+        """Looks for a checkpoint of micro-batches up to `most_batch_size`, in all ranks at once."""
         found = self._find(most_batch_size) if self._ranks.is_first else None
         found = self._ranks.broadcast(found)
         if found is None:

@@ -38,7 +38,6 @@ from tune_speed.core.text import counted
 from tune_speed.runtime.atomic_file import write_atomically
 
 FORMAT = 1
-"""Version of the form, payload included."""
 LONGEST_HEADER_BYTES = 1 << 20
 
 _FIRST_LINE = re.compile(rb"tune_speed checkpoint (\d{1,9}) ([0-9a-f]{64})\n")
@@ -117,10 +116,7 @@ def _header(content: bytes, begin: int) -> tuple[Header, int]:
 
 
 def peek(beginning: bytes) -> Header:
-    """Returns the header of a file of which no more than the beginning is there.
-
-    Nothing is checked by its digest: for what only informs. Raises: BadCheckpoint.
-    """
+    """Returns the header of a file's beginning, unchecked: to inform. Raises: BadCheckpoint."""
     first = _FIRST_LINE.match(beginning[:_MOST_FIRST_LINE_BYTES])
     if first is None or int(first[1]) != FORMAT:
         raise BadCheckpoint("it is no checkpoint of this version")
@@ -128,7 +124,6 @@ def peek(beginning: bytes) -> Header:
 
 
 WAIT_S = 60.0
-"""Longest wait for a store [s]."""
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -138,10 +133,7 @@ class CheckpointStore:
     """The place of one trial's checkpoint. For one thread."""
 
     def __init__(self, place: str, *, wait_s: float = WAIT_S) -> None:
-        """Does not look there yet.
-
-        `place` is a path or a URL that fsspec knows, `wait_s` the longest wait for an answer [s].
-        """
+        """Does not look at `place`, a path or a URL that fsspec knows, yet."""
         self.place, self._wait_s = place, wait_s
         self._last: threading.Thread | None = None
 
@@ -174,10 +166,7 @@ class CheckpointStore:
         return self._within("be read", lambda: _get(self.place, most_bytes=None))
 
     def header(self) -> Header | None:
-        """Returns how far the checkpoint there is; None if there is none that can be used.
-
-        Raises: StorageError.
-        """
+        """Returns how far a checkpoint there is; None: none can be used. Raises: StorageError."""
         beginning = self._within("be read", lambda: _get(self.place, LONGEST_HEADER_BYTES + 128))
         try:
             return None if beginning is None else peek(beginning)
@@ -241,10 +230,7 @@ def discard(place: str) -> None:
 
 
 def saved_step(place: str, *, wait_s: float = WAIT_S) -> int | None:
-    """Returns the optimizer step that a trial would resume from; None if it would start over.
-
-    A cheap look: the trial itself may still refuse the checkpoint. What is in the way is logged.
-    """
+    """Returns the step that a trial would resume from, unless it refuses; None: from the first."""
     try:
         header = CheckpointStore(place, wait_s=wait_s).header()
     except StorageError as error:
@@ -254,12 +240,7 @@ def saved_step(place: str, *, wait_s: float = WAIT_S) -> int | None:
 
 
 def check_place(place: str, *, path: str) -> None:
-    """Refuses a place for checkpoints that this machine cannot reach for lack of a library.
-
-    The store itself is not contacted.
-
-    Raises: ConfigError, which names the field `path`.
-    """
+    """Raises: ConfigError with `path` if this machine lacks the place's library; asks no store."""
     if local_path(place) is not None:
         return
     import fsspec

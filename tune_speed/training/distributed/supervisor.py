@@ -43,7 +43,6 @@ class Standing(NamedTuple):
     """What rank 0 reports after an evaluation."""
 
     record: str
-    """JSON of the record so far."""
 
 
 class Ended(NamedTuple):
@@ -89,10 +88,7 @@ class WorkerGroup(Protocol):
     """What a supervisor has of its ranks, in one attempt."""
 
     def receive(self, *, timeout_s: float) -> Standing | Ended | None:
-        """Returns what some rank reports, in order; None if none does in time.
-
-        Raises: RanksDied.
-        """
+        """Returns what a rank reports, in order; None if none does in time. Raises: RanksDied."""
 
     def answer(self, reason: str | None) -> None:
         """Answers rank 0."""
@@ -102,7 +98,6 @@ class WorkerGroup(Protocol):
 
 
 Launch = Callable[[TrialSpec], WorkerGroup]
-"""Starts one process a device, each of which calls `work`."""
 
 
 def work(spec: TrialSpec, ranks: Ranks, line: RankChannel) -> None:

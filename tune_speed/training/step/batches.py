@@ -31,10 +31,7 @@ def open_steps(
     ranks: Ranks = ALONE,
     num_done: int = 0,
 ) -> Generator[tuple[Shape, Group]]:
-    """Returns the shape and the samples of each optimizer step but for the first `num_done`.
-
-    The position in the epoch is found at once, before the first step is drawn.
-    """
+    """Returns shape and samples of the steps after `num_done`, whose place is found at once."""
     shapes = (shape for shape, num_steps in step_schedule for _ in range(num_steps))
     source = _Source(loader, recipe, waits, ranks)
     position = source.position_after(islice(shapes, num_done))

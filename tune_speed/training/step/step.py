@@ -87,10 +87,7 @@ def sum_of_losses(
     forward: Forward,
     device: torch.device,
 ) -> Tensor:
-    """Returns the sum over samples of the loss [nat], in fp32 whatever the precision.
-
-    The loss is cross-entropy, unless a speed-up has its own.
-    """
+    """Returns the sum over samples of cross-entropy, or a speed-up's own loss [nat], in fp32."""
     dtype = AUTOCAST_DTYPES[recipe.precision]
     with torch.autocast(device.type, dtype, enabled=dtype is not None):
         logits = forward(images)
@@ -106,7 +103,6 @@ def sum_of_losses(
 
 
 MOMENTUM = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
-"""What an optimizer remembers of a weight's gradients."""
 
 
 class Group(NamedTuple):
@@ -183,10 +179,7 @@ def update(
 
 
 def static_scale(recipe: Recipe, divisor: float) -> float:
-    """Returns by what the backward pass multiplies the mean loss, where no scaler does.
-
-    `divisor` is the number of samples that the step learns from.
-    """
+    """Returns the factor on the mean loss of `divisor` samples, where no scaler has one."""
     return divisor if recipe.precision == "half_fp32_norms" else 1.0
 
 
@@ -272,10 +265,7 @@ class Stepper:
             self.recorder.prepare(batches, (group.num_samples, shape), self._parts(group, shape))
 
     def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
-        """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses.
-
-        The sum holds until the next step.
-        """
+        """Takes the step that ends at `frac` of the run; its sum of losses holds until the next."""
         if self.recorder is None or group.num_batches(self.recipe, ALONE) > MOST_BATCHES:
             loss_sum = self._launched(group, shape, frac=frac)
         else:

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WIDTHS = (16, 32, 64)
-"""Channels of the three stages."""
 
 
 class CifarResNet(nn.Module):

@@ -47,10 +47,7 @@ STEMS: Mapping[str, Stem] = {
 
 
 def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
-    """Returns `network` with the `cifar` stem, whose convolution has fresh weights.
-
-    Raises: ConfigError if its class is not in `STEMS`, or its first layers are of another kind.
-    """
+    """Returns `network` with a fresh `cifar` stem. Raises: ConfigError if its kind has none."""
     kind = f"{type(network).__module__}.{type(network).__qualname__}"
     stem = STEMS.get(kind)
     if stem is None:

@@ -16,10 +16,7 @@ SILENCE_S = 60.0
 
 @contextmanager
 def fetching(name: str, *, library: str) -> Iterator[None]:
-    """Turns failures within into DataError, and bounds the wait for a silent server.
-
-    Raises: DataError for anything that fails within, except a ConfigError.
-    """
+    """Turns failures, but ConfigError, into DataError; bounds the wait for a silent server."""
     timeout_s = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENCE_S)
     try:
@@ -70,10 +67,7 @@ def load_weights(
 
 
 def take_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Loads a network's own state from a plain mapping, which does not say modules' versions.
-
-    Raises: RuntimeError if names or shapes differ.
-    """
+    """Loads a network's own state from a plain mapping, which does not say modules' versions."""
     # A copy of `state_dict()` loses them, and torchvision's MNASNet refuses a state without one.
     with_versions = network.state_dict()
     with_versions.clear()

@@ -19,10 +19,7 @@ EPS = 1e-7
 
 
 def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Tensor]:
-    """Returns for each tensor U V^T of its U S V^T, about; `(D0, D1, …)` as `(D0, D1 * …)`.
-
-    The columns are in the order of memory, on which U V^T does not depend.
-    """
+    """Returns about U V^T of each tensor's U S V^T; `(D0, D1, …)` is `(D0, D1 * …)`."""
     # Matrices of one shape, or its transpose, go through the iteration as one batch: a network has
     # many layers of few shapes, and small products are all overhead.
     batches: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -13,7 +13,6 @@ class Switch(TypedDict):
     """How far the switch is; plain values, so that a checkpoint can hold it."""
 
     num_steps: int
-    """Optimizer steps so far."""
     num_ratios: int
     """Steps whose ratio was defined: those in which the weights moved along the gradient."""
     average: float
@@ -32,7 +31,6 @@ class Criterion(NamedTuple):
     """When the switch is made."""
 
     tolerance: float
-    """Largest relative difference of a ratio and its running mean."""
     steps_in_row: int
     """So many steps must satisfy it, one after another."""
     forced_step: int | None

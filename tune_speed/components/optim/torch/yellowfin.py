@@ -113,10 +113,7 @@ def total_momentum(velocity: Tensor, previous_velocity: Tensor, gradient: Tensor
 
 
 def next_correction(correction: Tensor, *, target: Tensor, measured: Tensor) -> Tensor:
-    """Returns the next amount to add to the target momentum, shape `()`.
-
-    correction + GAIN * (target - measured); unchanged where the measurement is not finite.
-    """
+    """Returns correction + GAIN * (target - measured), or `correction` where that is not finite."""
     # For a fixed target this is the paper's m <- m + GAIN * (target - measured), m being
     # target + correction. Where the target moves, m follows it at once; so without staleness, where
     # the measured momentum is m, the correction stays 0.
@@ -248,10 +245,7 @@ class YellowFinOptimizer(Optimizer):
 
 
 def _clipped(gradients: list[Tensor], square: Tensor, bound: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Returns gradients of a squared norm of at most `bound`, and that squared norm.
-
-    Their squared norm is `square` before; those within the bound stay as they are.
-    """
+    """Returns gradients of a squared norm, `square` before, of at most `bound`, and that norm."""
     factor = (bound / square).sqrt().clamp(max=1.0)
     # 0 / 0 where all gradients are 0.
     factor = torch.where(square > bound, factor, torch.ones_like(factor))

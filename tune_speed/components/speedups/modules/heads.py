@@ -38,11 +38,7 @@ def _is_hidden(layer: Classifier, part: list[Classifier]) -> bool:
 
 
 def find_classifier(model: nn.Module, *, path: str) -> tuple[str, Classifier]:
-    """Returns name and layer of the network's final layer.
-
-    Raises:
-        ConfigError: if there is none, or several; it names `path` of the recipe.
-    """
+    """Returns the final layer. Raises: ConfigError with `path` if there is none, or several."""
     heads = heads_of(model)
     if len(heads) == 1:
         return heads[0]

@@ -27,10 +27,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerN
 
 
 def draw_weights(model: nn.Module) -> None:
-    """Draws the weights of convolutions, and sets norms to 1 and 0 and biases to 0, in place.
-
-    Weights of a convolution that gives the logits, from one pixel each, stay as they are.
-    """
+    """Draws convolutions but those that give logits; sets norms to 1 and 0, and biases to 0."""
     heads = [layer for _, layer in heads_of(model)]
     for module in model.modules():
         is_head = module in heads and getattr(module, "kernel_size", (1, 1)) == (1, 1)
@@ -64,10 +61,7 @@ def first_conv(model: nn.Module) -> nn.Conv2d | None:
 
 
 def statistics(conv: nn.Conv2d, batches: Iterable[Tensor], *, count: int) -> tuple[Tensor, Tensor]:
-    """Returns mean (D,) and covariance (D, D) of the patches that `conv` sees, float64.
-
-    Of the first `count` images of the batches (B, C, H, W); no more batches are drawn than that.
-    """
+    """Returns mean (D,) and covariance (D, D), float64, of the first `count` images' patches."""
     size = conv.in_channels * conv.kernel_size[0] * conv.kernel_size[1]
     num_patches = 0
     # In fp32 the covariance, a difference of large sums, may lose its digits.

@@ -169,20 +169,14 @@ def _channels(images: Tensor, kept: Tensor) -> Tensor:
 
 
 def sparsify_convolutions(model: nn.Module, *, frac: float) -> None:
-    """Puts a `SparseConv2d` in the place of each hidden convolution; it keeps `frac`, at least 1.
-
-    With O output channels, k = max(1, round(frac · O)).
-    """
+    """Puts a `SparseConv2d` in each hidden convolution's place, k = max(1, round(frac · O))."""
     for name, layer in hidden_convolutions(model).items():
         k = max(1, round(frac * layer.out_channels))
         model.set_submodule(name, SparseConv2d(layer, k=k))
 
 
 def hidden_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
-    """Returns the convolutions over all channels, zero-padded, but for an output layer, by name.
-
-    The last convolution is the output layer of a network that has no linear one.
-    """
+    """Returns convolutions over all channels, zero-padded, but for one that is the output layer."""
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Conv2d}
     if layers and not any(isinstance(module, nn.Linear) for module in model.modules()):
         layers.popitem()
