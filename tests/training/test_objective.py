@@ -22,7 +22,7 @@ from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.core.records import RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime import step_timer
-from tune_speed.training import loop, objective, progress
+from tune_speed.training import accounts, loop, objective
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
@@ -148,7 +148,7 @@ def test_time_before_the_first_step_is_isolated_like_the_steps_after_it(
         deque(islice(steps, num_steps), 0)
         return -100.0
 
-    monkeypatch.setattr(progress, "take_all", take)
+    monkeypatch.setattr(accounts, "take_all", take)
     pretraining = {"init": {"pretrain_subset": {"part": 0.5}}}
     result = run_shared(speedups=pretraining)
     (step_time,) = result.step_times

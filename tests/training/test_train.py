@@ -33,7 +33,7 @@ from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training import build, loop, progress, warm_up
+from tune_speed.training import build, loop, warm_up
 from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Scores
 from tune_speed.training.ranks import ALONE
@@ -97,7 +97,7 @@ def fake_accuracies(monkeypatch: pytest.MonkeyPatch, *accuracies: float) -> None
     def evaluate(*args: object, **kwargs: object) -> Scores:
         return Scores(accuracy=next(remaining), macro_f1=0.0, loss=1.0)
 
-    monkeypatch.setattr(progress, "evaluate", evaluate)
+    monkeypatch.setattr(scoring, "evaluate", evaluate)
 
 
 # --- Steps and rates
@@ -460,13 +460,13 @@ def test_no_step_waits_for_the_device(optimizer: Any, precision: str) -> None:
 
 
 def test_clock_leaves_out_evaluations_and_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    time, original = FakeTime(), progress.evaluate
+    time, original = FakeTime(), scoring.evaluate
 
     def slow_evaluate(*args: Any, **kwargs: Any) -> Scores:
         time.seconds += 100.0
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(progress, "evaluate", slow_evaluate)
+    monkeypatch.setattr(scoring, "evaluate", slow_evaluate)
     running = loop.train(
         Job(make_workload(), make_recipe(epochs=3.0), make_splits(), seed=0, device=CPU),
         clock=time.clock(),

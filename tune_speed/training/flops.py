@@ -68,17 +68,13 @@ def step_flop(model: nn.Module, recipe: Recipe, shape: Shape, *, channels: int) 
 def training_flop_per_sample(
     model: nn.Module, *, image_shape: tuple[int, int, int], has_backward: bool = True
 ) -> float | None:
-    """Returns the floating-point operations of forward and backward per image.
+    """Returns the floating-point operations of forward and backward per image (C, H, W).
 
-    Those of convolutions, matrix products and attention, a multiply-add as two; for a network
-    without any of them, or with recurrent layers, None. Element-wise operations, augmentation and
-    optimizer are not counted, nor what a kernel computes twice, as flash attention does. Blocks
-    that are skipped at random count as often as they are executed on average: Σ p_l · (operations
-    of block l). Nothing is computed: a copy without values goes through the shapes alone, so that
-    neither memory of the device nor random numbers are touched.
-
-    The model may be compiled; `image_shape` is (C, H, W). Without `has_backward` a forward pass
-    alone counts.
+    Those of convolutions, matrix products and attention, a multiply-add as two; None without any
+    of them, or with recurrent layers. Element-wise operations, augmentation and optimizer are not
+    counted, nor what a kernel computes twice, as flash attention does. Of blocks that are skipped
+    at random it is the mean, Σ p_l · (operations of block l). A copy without values goes through
+    the shapes alone: neither memory of the device nor random numbers are touched.
     """
     # What torch.compile wraps: compiled kernels hide their operations from the counter.
     eager = getattr(model, "_orig_mod", model)

@@ -51,19 +51,12 @@ def train(
     evaluation, and from there the training clock, which stops during evaluations and while
     somebody else measures.
 
-    Args:
-        job: what is trained, for what.
-        clock: one that has begun with what came before; by default a new one.
-        sharing: the run's place among others on the device; by default it is alone. The clock
-            must have the same turnstile.
-        interrupt: called before each step; True raises `Interrupted`.
-        checkpoints: where the run is saved after evaluations, and when it is interrupted; what
-            they found is resumed.
-        on_end: gets the result of a run that ends, and the model as it was evaluated last.
+    `clock` has begun with what came before, and has the turnstile of `sharing`, the run's place on
+    the device; by default the run is alone. `interrupt` is called before each step; True raises
+    `Interrupted`. `on_end` gets the result, and the model as it was evaluated last.
 
-    Raises: ConfigError if the untrained model already meets the target, or if the model's batch
-        norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted; BadCheckpoint if
-        what was found does not fit.
+    Raises: ConfigError if the untrained model meets the target, or a batch norm cannot take a
+        micro-batch (`LoneImage`); Interrupted; BadCheckpoint if what was found does not fit.
     """
     clock = clock or Clock(synchronize=synchronizer(job.device))
     sharing = sharing or Sharing.alone()

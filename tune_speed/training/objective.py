@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -70,13 +71,10 @@ def run_trial(
 
     Out of memory: the micro-batch is halved and the accumulation doubled, so that the effective
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
-    It is at once where this process is one of several `ranks`, which have to restart together.
+    It is at once where this process is one of several `ranks`, which restart together.
 
-    Where the specification names a place for checkpoints, the trial resumes from one that an
-    earlier process left there, and removes it when it has an outcome.
-
-    A process that runs trials one after the other gives them one set `warm`, into which go the
-    throughput keys of their steps: no trial warms up for steps that an earlier one has taken.
+    The trial resumes from a checkpoint that an earlier process left, and removes it at its end.
+    Into `warm`, one set for all trials of a process, go the throughput keys of the steps taken.
 
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`;
         `DeviceFailed` among them stands for what `is_device_failure` finds.
@@ -103,21 +101,19 @@ def run_trial(
     return record
 
 
+@dataclass
 class _Trial:
     """One trial in this process, in as many attempts as memory and its checkpoint take."""
 
-    def __init__(
-        self,
-        spec: TrialSpec,
-        interrupt: Callable[[], bool],
-        passed_on: tuple[type[Exception], ...],
-        started_at: str,
-        ranks: Ranks,
-        warm: set[str] | None,
-    ) -> None:
-        self._spec, self._interrupt, self._passed_on = spec, interrupt, passed_on
-        self._started_at, self._ranks, self._warm = started_at, ranks, warm
-        self._device = open_device(spec.allotment)
+    _spec: TrialSpec
+    _interrupt: Callable[[], bool]
+    _passed_on: tuple[type[Exception], ...]
+    _started_at: str
+    _ranks: Ranks
+    _warm: set[str] | None
+
+    def __post_init__(self) -> None:
+        self._device = open_device(self._spec.allotment)
         self._checkpoints: Checkpoints | None = None
         self._notes: list[str] = []
 
@@ -227,17 +223,10 @@ class _Trial:
         self, recipe: Recipe, splits: Splits, clock: Clock, sharing: Sharing
     ) -> Generator[TrialRecord, str | None, RunResult]:
         """Passes records on, and reasons to stop back; a failed run keeps its evaluations."""
-        spec = self._spec
+        spec, where = self._spec, (self._device, self._spec.evaluated_on, self._ranks)
+        job = Job(spec.workload, recipe, splits, spec.seed, *where)
         run = train(
-            Job(
-                spec.workload,
-                recipe,
-                splits,
-                spec.seed,
-                self._device,
-                spec.evaluated_on,
-                self._ranks,
-            ),
+            job,
             clock=clock,
             sharing=sharing,
             interrupt=self._interrupt,

@@ -1,29 +1,12 @@
 """The throughput key: what must be equal for two runs to take equally long over a step.
 
-| in the key                                     | because                                         |
-|------------------------------------------------|-------------------------------------------------|
-| `model` and all below it                       | the arithmetic of a sample                      |
-| `optimizer`, as far as it changes a step       | the arithmetic of an update                     |
-| `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
-| `precision`, `matmul_precision`, `compile`,    | which kernels do the same arithmetic            |
-| `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
-| `channels_last`, `optimizer_kernels`           |                                                 |
-| `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
-| `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
-| `label_smoothing`, whether 0                   | one more term of the loss                       |
-| `speedups`, as far as they change a step       | what is computed of a sample                    |
-| the step's shape: size of the images it sees,  | phases of one run                               |
-| growth, share learned from, stage, bias frozen |                                                 |
-| `devices`                                      | they wait for one another                       |
-| shape and number of the images, classes        | size of the arithmetic, where epochs end        |
-| device, processor and threads of the host,     | what does the arithmetic, and what launches it  |
-| driver, allocator, TF32, versions              |                                                 |
-| source of the plugins, if any is loaded        | what does the arithmetic                        |
-
-A field of a component is in the key unless its class lists it in `untimed_fields`. Rates, schedule
-and length change what is learned, not how fast; of decay and momentum it matters whether there is
-any (`switch_fields`), also by the schedule.
-A phase of a run with another shape (smaller images, other batches) has a key of its own.
+In it are the fields of the recipe, but for those that its class or a component's lists in
+`untimed_fields`: rates, schedule and length change what is learned, not how fast. Of decay,
+momentum, clipping and label smoothing it matters whether there is any (`switch_fields`), also by
+the schedule. Then come the step's shape, as a phase of a run with smaller images or other batches
+has a key of its own; shape and number of the images, since an epoch's last step is smaller, and of
+the classes; the device with its driver, allocator and TF32, the host that launches its work, and
+versions; and the source of plugins, if any is loaded.
 """
 
 from collections.abc import Mapping

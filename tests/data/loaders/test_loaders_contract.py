@@ -134,7 +134,7 @@ def test_augmented_images_match_one_by_one_in_numpy(
 ) -> None:
     loader = open_loader(entry, augmentation=ALL, seed=4)
     for epoch in range(2):
-        draws = draw(ALL, num_samples=NUM_IMAGES, height=6, width=7, seed=4, epoch=epoch)
+        draws = draw(ALL, (NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
         for batch, labels in loader.epoch(epoch):
             for image, number in zip(batch, labels.tolist(), strict=True):
                 y, x, flip, affine, top, left = (int(values[number]) for values in draws)

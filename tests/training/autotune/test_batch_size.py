@@ -89,7 +89,7 @@ def test_accumulation_stays() -> None:
 
 
 def test_size_that_leaves_a_lone_image_over_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_size, "probed", lambda probe, *, most: {16: 9.0, 24: 1.0, 32: 0.9})
+    monkeypatch.setattr(micro_batch, "probed", lambda probe, *, most: {16: 9.0, 24: 1.0, 32: 0.9})
     assert resolved(auto(), make_splits(65), device=CPU).batch_size == 24  # 65 = 2 · 32 + 1
 
 

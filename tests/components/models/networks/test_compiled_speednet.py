@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from tune_speed.components.models.networks.cifar import CifarSpeedNet
-from tune_speed.components.models.networks.half import Half
+from tune_speed.training.build import Half
 
 
 @pytest.mark.slow

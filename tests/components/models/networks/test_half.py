@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tune_speed.components.models.networks.half import Half
+from tune_speed.training.build import Half
 
 NORMS = {
     "batch": lambda: nn.BatchNorm2d(4),
