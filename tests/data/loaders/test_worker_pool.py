@@ -1,7 +1,9 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,8 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Streaming
-from tune_speed.data.loaders.worker_pool import WorkerPool
+from tune_speed.data.loaders.gather_worker import DONE, REQUEST, serve
+from tune_speed.data.loaders.worker_pool import SharedArray, WorkerPool, map_array
 from tune_speed.data.orders import SampleOrder
 
 SCRIPT = """
@@ -188,3 +191,34 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     parent.wait(10)
     parent.stdout.close()
     assert until(lambda: not any(map(is_alive, below)), seconds=10)
+
+
+def test_requests_fill_their_slots_until_the_connection_closes(
+    random_pixels: Callable[..., np.ndarray],
+) -> None:
+    pixels, slots = random_pixels(9, 2, 3, 1), np.zeros((2, 4, 2, 3, 1), np.uint8)
+    indices = np.array([[8, 0, 8, 3], [1, 2, 7, 7]])
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=serve, args=(theirs, pixels, indices, slots))
+    thread.start()
+    with ours, theirs:
+        assert ours.recv(1) == DONE  # ready
+        for slot, size in ((1, 4), (0, 2)):
+            ours.sendall(REQUEST.pack(slot, size))
+            assert ours.recv(1) == DONE
+        assert np.array_equal(slots[1], pixels[[1, 2, 7, 7]])
+        assert np.array_equal(slots[0, :2], pixels[[8, 0]]) and not slots[0, 2:].any()
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("system", ["Linux", "other"])
+def test_what_one_writes_the_other_sees(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system == "other":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    shared = SharedArray((3, 5), np.int64)
+    other = map_array(shared.file, [3, 5], "<i8")
+    shared.array[2, 4] = -7
+    assert other[2, 4] == -7 and other.sum() == -7
+    shared.close()

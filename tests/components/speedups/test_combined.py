@@ -4,19 +4,36 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import pydantic
 import pytest
 import torch
+from starting import make_start
 from techniques_net import SETTINGS, TECHNIQUES, Everything, EverythingNetwork, changes
+from torch import nn
 from training import CPU, make_recipe, make_splits, make_workload, to_end
 
+from tune_speed.components.models import MODELS
+from tune_speed.components.optim.optimizers import Adam
 from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.components.speedups.base import Shape, Slot
+from tune_speed.components.speedups.initial_weights import (
+    Kaiming,
+    PretrainOther,
+    PretrainSubset,
+    Whitening,
+)
+from tune_speed.components.speedups.losses import EasiestFirst, Focal
+from tune_speed.components.speedups.network import Boosted
+from tune_speed.core.config import Component
+from tune_speed.core.descriptions import descriptions
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.data import ORDERS
 from tune_speed.training.build import Job
 from tune_speed.training.loop import train
+from tune_speed.training.step.step import Group, Stepper
 
 
 def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -152,3 +169,101 @@ def test_training_with_a_technique_follows_from_the_seed() -> None:
 def test_network_of_these_tests_has_what_techniques_act_on() -> None:
     model = EverythingNetwork(1, 3)
     assert torch.equal(model.eval()(torch.ones(2, 1, 6, 6)), model(torch.ones(2, 1, 6, 6)))
+
+
+FIELDS = {
+    "timm": {"name": "resnet14t", "stem": "cifar"},  # Of bottlenecks, as resnet50.
+    "torchvision": {"name": "resnet18", "stem": "cifar"},
+}
+CONFIGS = {name: kind(**FIELDS.get(name, {})) for name, kind in MODELS.items()}
+# Every loss and initialisation, one of each at a time.
+LOSSES_AND_STARTS = {
+    "focal, kaiming": (Focal(), Kaiming()),
+    "easiest_first, whitening": (EasiestFirst(groups=(0, 0, 1, 1)), Whitening(images=8)),
+    "boosted, zero_init_last": (Boosted(stages=2), Kaiming(zero_init_last=True)),
+    "pretrain_subset": (PretrainSubset(part=0.5),),
+    "pretrain_other": (PretrainOther(dataset={"name": "digits"}, train_samples=10),),
+}
+NUM_CLASSES, NUM_STEPS = 4, 10
+
+
+def takes(speedup: Any, network: nn.Module) -> bool:
+    """Whether a network is not refused; a refusal names it."""
+    try:
+        speedup.check_model(network)
+    except ConfigError as refusal:
+        assert type(network).__name__ in str(refusal)
+        return False
+    return True
+
+
+def leave(model: nn.Module, batches: Any, num_steps: int) -> None:
+    """Stands for a short training: what is asked is whether the long one moves all."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("techniques", LOSSES_AND_STARTS)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_after_ten_steps_every_trainable_tensor_has_moved(name, techniques):
+    torch.manual_seed(0)
+    # VGG takes none smaller, and digits are grey.
+    size = 32 if name.startswith("vgg") else 16
+    channels = 1 if techniques == "pretrain_other" else 3
+    data = {"in_channels": channels, "num_classes": NUM_CLASSES, "image_size": size}
+    network = CONFIGS[name].build(**data)
+    speedups = [each for each in LOSSES_AND_STARTS[techniques] if takes(each, network)]
+    if not speedups:
+        return
+    images, labels = torch.randn(8, channels, size, size), torch.arange(8) % NUM_CLASSES
+    # Its steps are of one size, so that a gradient which is tiny moves a weight too.
+    recipe = make_recipe(optimizer=Adam(lr=1e-3), speedups={s.slot: s for s in speedups})
+    network = recipe.speedups.change_model(network, num_classes=NUM_CLASSES, seed=0).train()
+    # In the slots' order, as in a run: kaiming after focal would undo the prior.
+    start = make_start(images, labels, num_classes=NUM_CLASSES, fit=leave)
+    recipe.speedups.init_weights(network, start)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    stepper, trained = Stepper(network, network, recipe, device=CPU), set()
+    for step in range(NUM_STEPS):
+        shape = recipe.speedups.shape(Shape(size, size), frac=step / NUM_STEPS)
+        recipe.speedups.begin_step(network, shape)
+        trained |= {name for name, p in network.named_parameters() if p.requires_grad}
+        stepper.learn(Group(8, [(images, labels)]), shape, frac=(step + 1) / NUM_STEPS)
+    now = dict(network.named_parameters())
+    assert trained
+    assert not [name for name in trained if torch.equal(now[name], before[name])]
+
+
+NAMES = sorted(SPEEDUPS)
+FIELDS_SPEEDUPS_CONTRACT = {"pretrain_other": {"dataset": {"name": "digits"}}}
+"""What must be given; all else has defaults."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_round_trips_through_json(name):
+    config = SPEEDUPS[name](**FIELDS_SPEEDUPS_CONTRACT.get(name, {}))
+    assert SPEEDUPS[name].model_validate_json(config.model_dump_json()) == config
+    component = Component(SPEEDUPS)
+    read, fields = component.split(component.join(config))
+    assert SPEEDUPS[read](**fields) == config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_speedup_and_field_is_described_with_its_source(name):
+    summary, *rest = (SPEEDUPS[name].__doc__ or "").split("\n\n")
+    assert "\n" not in summary and "Source:" in "".join(rest)
+    assert set(descriptions(SPEEDUPS[name])) == set(SPEEDUPS[name].model_fields)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slot_and_conflicts_are_names_that_exist(name):
+    assert SPEEDUPS[name].slot in get_args(Slot)
+    assert SPEEDUPS[name].conflicts.keys() <= {*SPEEDUPS, *ORDERS} - {name}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_growth_covers_the_run_and_it_ends_with_whole_images(name):
+    config = SPEEDUPS[name](**FIELDS_SPEEDUPS_CONTRACT.get(name, {}))
+    shares, factors = zip(*config.growth(), strict=True)
+    assert sum(shares) == pytest.approx(1) and min(factors) >= 1
+    last = config.shape(Shape(32, 32), frac=0.999)
+    assert (last.height, last.width, last.kept_frac) == (32, 32, 1)

@@ -9,11 +9,12 @@ from threading import Thread
 import numpy as np
 import pytest
 from cifar_files import write_cifar
+from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
-from tune_speed.data.datasets.builtin import Cifar10, Cifar100
+from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
 
 KINDS = {CIFAR10: Cifar10, CIFAR100: Cifar100}
 
@@ -88,3 +89,21 @@ def test_unreachable_server_is_an_error_of_ours(
     monkeypatch.setattr(CIFAR100, "url", "http://127.0.0.1:9/nothing")
     with pytest.raises(DataError, match=r"refused.* Is the server reachable?"):
         prepare(Cifar100(root=str(tmp_path)), cache_dir=tmp_path / "cache", download=True)
+
+
+def decode(scale: int) -> np.ndarray:
+    return Digits(scale=scale).decode(download=False, on_progress=lambda *_: None).train.pixels
+
+
+def test_digits_are_those_of_scikit_learn_stretched_to_a_byte() -> None:
+    pixels, levels = decode(scale=1)[..., 0], load_digits().images
+    assert set(zip(levels.ravel(), pixels.ravel(), strict=True)) == {
+        (level, round(level * 255 / 16)) for level in range(17)
+    }
+
+
+def test_scale_repeats_each_pixel() -> None:
+    small, large = decode(scale=1), decode(scale=3)
+    assert large.shape == (1797, 24, 24, 1)
+    for y, x in ((0, 0), (1, 2), (2, 1)):
+        assert np.array_equal(large[:, y::3, x::3], small)
