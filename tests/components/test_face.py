@@ -1,5 +1,3 @@
-"""Authors of plugins find all that they need in `tune_speed.components`."""
-
 import inspect
 import re
 import subprocess
@@ -21,7 +19,6 @@ def test_every_name_of_the_face_is_there() -> None:
 
 
 def types_named(base: type) -> set[str]:
-    """Returns our types that the public methods of a base take or return."""
     methods = (
         m for name, m in vars(base).items() if isinstance(m, FunctionType) and name[0] != "_"
     )

@@ -125,9 +125,7 @@ def test_affine_changes_are_scipys():
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("pad", [0, 1, 4])
-def test_moved_images_equal_padding_cropping_and_flipping_one_by_one(
-    random_pixels: Pixels, channels: int, pad: int
-) -> None:
+def test_moved_images_equal_padding_cropping_and_flipping_one_by_one(random_pixels, channels, pad):
     pixels = random_pixels(30, 5, 7, channels)
     indices, flips = ints(0, 30, 50), ints(0, 2, 50)
     shift_y, shift_x = ints(0, 2 * pad + 1, 50), ints(0, 2 * pad + 2, 50) % (2 * pad + 1)

@@ -1,6 +1,3 @@
-"""What every entry of ORDERS must do."""
-
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,9 +108,7 @@ def test_every_beginning_has_the_classes_in_balance() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(300, 100, 20), (1, 1, 50), (40,)])
-def test_every_beginning_has_the_same_share_of_classes_of_unequal_size(
-    sizes: Sequence[int],
-) -> None:
+def test_every_beginning_has_the_same_share_of_classes_of_unequal_size(sizes):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     counts = counts_of_beginnings(balanced(np.arange(len(labels)), labels), labels)
     # There is a share that all classes have, to within half an image of each.
@@ -279,9 +274,7 @@ def opened(name: str) -> Order:
 
 @pytest.mark.parametrize("is_scored", [False, True])
 @pytest.mark.parametrize("name", sorted(ORDERS))
-def test_rounds_lack_the_ragged_end_of_the_other_orders_and_nothing_else(
-    name: str, is_scored: bool
-) -> None:
+def test_rounds_lack_the_ragged_end_of_the_other_orders_and_nothing_else(name, is_scored):
     other = opened(name)
     order: Order = WholeSteps(other, STEP, 8, 1)
     if is_scored:

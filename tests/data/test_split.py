@@ -1,5 +1,3 @@
-"""Parts of large sets, which stay in the file that the whole set is mapped from."""
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError, DataError
-from tune_speed.data import LOADERS, split
+from tune_speed.data import LOADERS, randomness, split
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images, MappedRows
 from tune_speed.data.cache import PreparedData
@@ -32,7 +30,6 @@ MakeData = Callable[..., PreparedData]
 
 
 def numbered(num_images: int, num_classes: int, num_test: int | None = None) -> PreparedData:
-    """Returns data of single pixels from which each image's number can be read."""
     numbers = np.arange(num_images)
     pixels = np.stack([numbers % 256, numbers // 256 * 16 + numbers % 16, numbers % 7], axis=1)
     train = Images(pixels.astype(np.uint8).reshape(-1, 1, 1, 3), numbers % num_classes)
@@ -233,7 +230,6 @@ def data(random_pixels: Callable[..., np.ndarray], tmp_path: Path) -> PreparedDa
 
 @pytest.fixture
 def parts(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> tuple[Splits, Splits]:
-    """Returns the parts left in the file, and the same parts copied."""
     copied = make_splits(data, SPLIT)
     monkeypatch.setattr(split, "MOST_COPIED_BYTES", 0)
     return make_splits(data, SPLIT), copied
@@ -247,9 +243,7 @@ def batches_of(config: LoaderConfig, splits: Splits) -> Iterator[tuple[torch.Ten
     loader.close()
 
 
-def test_large_part_is_left_in_the_file_and_a_small_one_is_copied(
-    parts: tuple[Splits, Splits],
-) -> None:
+def test_large_part_is_left_in_the_file_and_a_small_one_is_copied(parts):
     mapped, copied = parts
     assert isinstance(mapped.train.pixels, MappedRows)
     assert isinstance(copied.train.pixels, np.ndarray)
@@ -272,9 +266,7 @@ def test_what_is_known_of_a_part_is_the_same(parts: tuple[Splits, Splits]) -> No
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_batches_are_the_same_bit_by_bit(
-    config: LoaderConfig, parts: tuple[Splits, Splits]
-) -> None:
+def test_batches_are_the_same_bit_by_bit(config, parts):
     mapped, copied = parts
     expected = list(batches_of(LOADERS["resident"](), copied))
     for (images, labels), (images_e, labels_e) in zip(
@@ -299,3 +291,40 @@ def test_evaluation_sees_the_same_images(parts: tuple[Splits, Splits]) -> None:
         for splits in parts
     )
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_permutation_is_the_same_for_ever() -> None:
+    assert randomness.permutation(1, 2, count=10).tolist() == [7, 2, 4, 3, 5, 8, 9, 1, 6, 0]
+
+
+def test_permutation_sorts_the_numbers_by_their_random_words() -> None:
+    words = randomness.bits(9, count=500)
+    expected = sorted(range(500), key=lambda number: int(words[number]))
+    assert randomness.permutation(9, count=500).tolist() == expected
+
+
+@given(seed=st.integers(0, 2**63 - 1), count=st.integers(0, 300))
+def test_permutation_holds_every_number_once(seed: int, count: int) -> None:
+    assert sorted(randomness.permutation(seed, count=count)) == list(range(count))
+
+
+@pytest.mark.parametrize("other", [(2,), (1, 0), (1, 0, 0), (0, 1), (2**32 + 1,), (1 + 2**62,)])
+def test_different_keys_give_different_streams(other: tuple[int, ...]) -> None:
+    ours, theirs = (randomness.bits(*key, count=8) for key in ((1,), other))
+    assert not np.intersect1d(ours, theirs).size
+
+
+def test_permutation_favours_no_order() -> None:
+    orders = [tuple(randomness.permutation(seed, count=3)) for seed in range(3000)]
+    seen, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(seen) == 6
+    # Chi-square with 5 degrees of freedom: above 20.5 with probability 0.001.
+    assert ((counts - 500) ** 2 / 500).sum() < 20.5
+
+
+@pytest.mark.parametrize("limit", [1, 2, 9, 2**32])
+def test_below_stays_below_and_is_uniform(limit: int) -> None:
+    values = randomness.below(limit, 5, count=20_000)
+    assert values.min() >= 0 and values.max() < limit
+    # The mean of n uniform values strays by limit / sqrt(12 n); 4 of these.
+    assert abs(values.mean() - (limit - 1) / 2) <= 4 * limit / (12 * 20_000) ** 0.5

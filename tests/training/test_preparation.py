@@ -1,9 +1,6 @@
-"""Short trainings before the first step, against torch's own SGD and planted difficulty."""
-
 import copy
 from collections import deque
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +33,6 @@ def splits_of(images):
 
 
 def prepared(recipe, splits):
-    """Returns a model before and after, the loader, and what `prepare` returned."""
     torch.manual_seed(0)
     model = build_model(recipe, splits, seed=0, device=CPU)
     loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU)
@@ -167,7 +163,6 @@ NUM_STEPS, NUM_TRAINED = 8, 3
 
 
 def case_of(**optimizer: Any) -> Case:
-    """Returns a run whose first bias is trained in the first 3 of 8 steps."""
     images = make_images(24, size=8, channels=3)
     splits = Splits(images, images, images, *channel_statistics(images.pixels), 3, split_hash="s")
     tree = {
@@ -188,7 +183,6 @@ def ended(case: Case, **options: Any) -> Ended:
 
 @pytest.fixture
 def biases(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """The first convolution's bias after each step of training."""
     seen, take = list[Tensor](), Stepper.take
 
     def watched(stepper: Stepper, group: Group, shape: Shape, *, frac: float) -> Tensor:
@@ -201,7 +195,6 @@ def biases(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def test_bias_moves_in_its_steps_and_not_by_a_bit_after_them(biases: list[Tensor]) -> None:
-    """Neither momentum nor decay moves it."""
     ended(case_of(weight_decay=0.1, decay_norms_and_biases=True))
     assert len(biases) == NUM_STEPS
     pairs = zip([torch.zeros(24), *biases], biases, strict=False)
@@ -209,7 +202,6 @@ def test_bias_moves_in_its_steps_and_not_by_a_bit_after_them(biases: list[Tensor
 
 
 def by_hand(case: Case, filters: Tensor) -> tuple[list[float], dict[str, Tensor]]:
-    """Returns the mean loss of each step and the final weights, by plain PyTorch."""
     job = Job(case.workload, case.recipe, case.splits, case.seed, CPU, "validation", ALONE)
     network: Any
     network, loader = set_up(job)
@@ -242,9 +234,7 @@ def test_run_is_that_of_a_loop_by_hand() -> None:
 
 
 @pytest.mark.parametrize("close_after", [1, 2, 3])
-def test_run_that_resumes_before_or_after_is_the_whole_one(
-    close_after: int, tmp_path: Path, biases: list[Tensor]
-) -> None:
+def test_run_that_resumes_before_or_after_is_the_whole_one(close_after, tmp_path, biases):
     case = case_of()
     whole = ended(case)
     assert (

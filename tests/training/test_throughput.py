@@ -1,5 +1,3 @@
-"""What a throughput key leaves out costs nothing: torch does the same operations without it."""
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, repeat
@@ -111,9 +109,7 @@ def test_data_device_and_versions_are_in_the_key(change: dict[str, Any]) -> None
     assert key(**change) != key()
 
 
-def test_steps_that_were_timed_before_biases_were_frozen_keep_their_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_steps_that_were_timed_before_biases_were_frozen_keep_their_key(monkeypatch):
     hashed = dict[str, Any]()
     monkeypatch.setattr(throughput, "canonical_hash", hashed.update)
     key()
@@ -131,7 +127,6 @@ def test_one_norm_costs_as_much_as_another() -> None:
 
 
 def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:
-    """A new field of the recipe is taken to change a step's speed until somebody says otherwise."""
     assert set(recipe_of().speed_fields()) == set(Recipe.model_fields) - Recipe.untimed_fields
 
 
@@ -167,8 +162,6 @@ MOST_OTHERS = 3
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations by name and number of tensors, as a foreach operation takes many."""
-
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[tuple[str, int]] = Counter()
@@ -184,7 +177,6 @@ _counted: dict[tuple[str, Shape], Counter[tuple[str, int]]] = {}
 
 
 def operations(recipe: Recipe, shape: Shape) -> Counter[tuple[str, int]]:
-    """Returns the operations of a few steps, loading included, of images of 8 x 8 pixels."""
     key = (repr(recipe), shape)
     if key not in _counted:
         _counted[key] = _count(recipe, shape)
@@ -218,7 +210,6 @@ def _count(recipe: Recipe, shape: Shape) -> Counter[tuple[str, int]]:
 
 
 def left_out(config: Config) -> Iterator[tuple[str, Config, Config]]:
-    """Yields each field whose value makes no difference to the key, with two configurations."""
     for field in type(config).model_fields:
         others = ((value, changed(config, field, value)) for value in OTHERS)
         alike = (
@@ -230,7 +221,6 @@ def left_out(config: Config) -> Iterator[tuple[str, Config, Config]]:
 
 
 def changed(config: Config, field: str, value: Any) -> Config | None:
-    """Returns the configuration with another value of the field, if it may have that."""
     if isinstance(value, bool) != isinstance(getattr(config, field), bool):
         return None
     given = {name: getattr(config, name) for name in config.model_fields_set}
@@ -274,9 +264,7 @@ CYCLES = (Constant(), OneCycle(), OneCycle(max_momentum=0.0, base_momentum=0.0),
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-def test_an_optimizer_costs_the_same_under_all_schedules_with_which_it_has_one_key(
-    name: str,
-) -> None:
+def test_an_optimizer_costs_the_same_under_all_schedules_with_which_it_has_one_key(name):
     kind, counted = OPTIMIZERS[name], dict[str, Counter[tuple[str, int]]]()
     momenta = [name for name in MOMENTA if name in kind.model_fields]
     for zeros in ({}, *({m: 0.0} for m in momenta), dict.fromkeys(momenta, 0.0)):

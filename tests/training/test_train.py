@@ -1,5 +1,3 @@
-"""The training loop: its steps, rates, clock, determinism and ends."""
-
 import copy
 import json
 import math
@@ -34,6 +32,7 @@ from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import build, loop, warm_up
+from tune_speed.training import evaluate as scoring
 from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Scores
 from tune_speed.training.ranks import ALONE
@@ -45,8 +44,6 @@ SHAPE = Shape(6, 6)
 
 
 class FakeTime:
-    """Seconds that pass only when a test says so."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 
@@ -54,14 +51,12 @@ class FakeTime:
         return Clock(synchronize=lambda: None, now=lambda: self.seconds)
 
     def pass_(self, seconds: float) -> bool:
-        """Passes in each step when it is the run's `interrupt`; never interrupts."""
         self.seconds += seconds
         return False
 
 
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """The models of all runs, in their order."""
     built: list[nn.Module] = []
     original = loop.build_model
 
@@ -75,7 +70,6 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
 
 @pytest.fixture
 def rates() -> Iterator[list[dict[str, float]]]:
-    """Learning rate and momentum of every optimizer step; the first is that of the warm-up."""
     seen: list[dict[str, float]] = []
 
     def note(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
@@ -91,7 +85,6 @@ def losses(result: RunResult) -> list[tuple[float | None, float | None]]:
 
 
 def fake_accuracies(monkeypatch: pytest.MonkeyPatch, *accuracies: float) -> None:
-    """Makes the evaluations of the next run, that of the untrained model first, come out so."""
     remaining = iter(accuracies)
 
     def evaluate(*args: object, **kwargs: object) -> Scores:
@@ -123,9 +116,7 @@ def test_run_does_the_right_number_of_optimizer_steps(
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_rates_follow_torchs_one_cycle_step_by_step(
-    rates: list[dict[str, float]], accumulation_steps: int
-) -> None:
+def test_rates_follow_torchs_one_cycle_step_by_step(rates, accumulation_steps):
     recipe = make_recipe(
         optimizer=Sgd(lr=0.3),
         lr_schedule=OneCycle(pct_start=0.4),
@@ -214,9 +205,7 @@ def test_loaders_give_the_same_weights(models: list[nn.Module], loader: LoaderCo
     assert all(map(torch.equal, resident, other))
 
 
-def test_accumulation_in_the_loop_gives_the_weights_of_the_large_batch(
-    models: list[nn.Module],
-) -> None:
+def test_accumulation_in_the_loop_gives_the_weights_of_the_large_batch(models):
     run(make_recipe(batch_size=16))
     run(make_recipe(batch_size=4, accumulation_steps=4))
     for whole, parts in zip(*(model.parameters() for model in models), strict=True):
@@ -246,9 +235,7 @@ def test_low_precision_trains_close_to_fp32(precision: str) -> None:
 
 
 @pytest.mark.parametrize(("channels_last", "channels"), [(True, 3), (False, 3)])
-def test_memory_format_reaches_the_convolutions(
-    models: list[nn.Module], channels_last: bool, channels: int
-) -> None:
+def test_memory_format_reaches_the_convolutions(models, channels_last, channels):
     recipe = make_recipe(channels_last=channels_last, epochs=1.0)
     running = loop.train(
         Job(
@@ -268,9 +255,7 @@ def test_memory_format_reaches_the_convolutions(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_warm_up_leaves_no_trace(
-    monkeypatch: pytest.MonkeyPatch, models: list[nn.Module], precision: str
-) -> None:
+def test_warm_up_leaves_no_trace(monkeypatch, models, precision):
     recipe = make_recipe(model=DROPOUT, optimizer=Adam(lr=0.01), precision=precision)
     warm = losses(run(recipe))
     monkeypatch.setattr(loop, "warm_up", lambda *args, **kwargs: None)
@@ -280,16 +265,13 @@ def test_warm_up_leaves_no_trace(
 
 
 def run_in(warm: set[str], recipe: Recipe, *, seed: int = 0) -> RunResult:
-    """Trains in a process that has taken the steps of those throughput keys."""
     turnstile = Turnstile(None, why_not="The run keeps to itself.")
     sharing = Sharing(label="", turnstile=turnstile, warm=warm)
     workload, splits = make_workload(), make_splits()
     return to_end(loop.train(Job(workload, recipe, splits, seed=seed, device=CPU), sharing=sharing))
 
 
-def test_steps_that_the_process_has_taken_need_no_warm_up_and_train_the_same(
-    rates: list[object],
-) -> None:
+def test_steps_that_the_process_has_taken_need_no_warm_up_and_train_the_same(rates):
     warm, recipe = set[str](), make_recipe(model=ResNet20())
     first = run_in(warm, recipe, seed=1)
     assert len(rates) == 1 + first.steps
@@ -309,9 +291,7 @@ def test_every_run_alone_is_warmed_up(rates: list[object]) -> None:
     assert len(rates) == sum(1 + each.steps for each in done)
 
 
-def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_windows_leave_out_cotenants_when_they_look_for_other_processes(monkeypatch, tmp_path):
     asked: list[set[int]] = []
 
     def strangers(device: torch.device, *, for_s: float, tenants: Collection[int]) -> str:
@@ -370,8 +350,6 @@ def test_warm_up_sees_every_size_of_micro_batch_of_an_epoch(
 
 
 class PooledNorm(nn.Module):
-    """A batch norm that sees one pixel of each image."""
-
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.classifier = nn.BatchNorm2d(1), nn.Linear(1, 3)
@@ -386,9 +364,7 @@ class Pooled(Tiny):
 
 
 @pytest.mark.parametrize(("num_train", "batch_size"), [(17, 8), (17, 1)])
-def test_lone_image_that_batch_norm_cannot_take_is_refused_before_training(
-    num_train: int, batch_size: int
-) -> None:
+def test_lone_image_that_batch_norm_cannot_take_is_refused_before_training(num_train, batch_size):
     recipe = make_recipe(model=Pooled(), batch_size=batch_size)
     with pytest.raises(LoneImage, match=f"recipe.batch_size: .* {batch_size} with 17") as error:
         run(recipe, make_splits(num_train))
@@ -409,8 +385,6 @@ def test_compiling_in_a_process_of_its_own() -> None:
 
 
 class SpanClock(Clock):
-    """A clock that says which span runs."""
-
     running: Span | None = None
 
     def start(self, span: Span) -> None:
@@ -423,8 +397,6 @@ class SpanClock(Clock):
 
 
 class HostReads(TorchDispatchMode):
-    """Notes the spans in which a value of a tensor is read by the host."""
-
     READS = frozenset(("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"))
 
     def __init__(self, clock: SpanClock) -> None:
@@ -536,9 +508,7 @@ def test_step_larger_than_the_grid_is_evaluated_once() -> None:
     assert [e.samples for e in result.evaluations] == [0, 20, 40]
 
 
-def test_anytime_run_stops_at_the_second_pass_and_counts_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_anytime_run_stops_at_the_second_pass_and_counts_the_first(monkeypatch):
     fake_accuracies(monkeypatch, 0.1, 0.9, 0.2, 0.9, 0.95)
     result = run(make_recipe(epochs=9.0), target=0.9, mode="anytime")
     assert result.status == Status.REACHED
@@ -549,9 +519,7 @@ def test_anytime_run_stops_at_the_second_pass_and_counts_the_first(
 @pytest.mark.parametrize(
     ("accuracies", "status"), [((0.95, 0.95, 0.8), "missed"), ((0.1, 0.1, 0.9), "reached")]
 )
-def test_fixed_length_run_goes_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, accuracies: tuple[float, ...], status: str
-) -> None:
+def test_fixed_length_run_goes_to_its_end(monkeypatch, accuracies, status):
     fake_accuracies(monkeypatch, 0.1, *accuracies)
     result = run(make_recipe(epochs=3.0), target=0.9)
     assert (result.status.value, result.steps) == (status, 9)
@@ -559,18 +527,14 @@ def test_fixed_length_run_goes_to_its_end(
     assert result.time_to_target_s == expected
 
 
-def test_single_pass_at_the_end_of_an_anytime_run_is_a_miss(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_single_pass_at_the_end_of_an_anytime_run_is_a_miss(monkeypatch):
     fake_accuracies(monkeypatch, 0.1, 0.1, 0.95)
     result = run(make_recipe(epochs=2.0), target=0.9, mode="anytime")
     assert (result.status, result.time_to_target_s) == (Status.MISSED, None)
 
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
-def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(
-    monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(monkeypatch, mode):
     time = FakeTime()
     fake_accuracies(monkeypatch, 0.1, 0.95, 0.95)
     running = loop.train(
@@ -612,9 +576,7 @@ def test_loss_that_is_not_finite_ends_the_run_as_diverged(optimizer: Sgd) -> Non
     assert RunResult.model_validate_json(text) == result
 
 
-def test_interrupted_run_has_no_result_and_closes_its_loader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interrupted_run_has_no_result_and_closes_its_loader(monkeypatch):
     closed: list[bool] = []
     monkeypatch.setattr(StreamingLoader, "close", lambda self: closed.append(True))
     asked = iter([False, True])
@@ -637,9 +599,7 @@ def test_run_that_is_given_up_closes_its_loader(monkeypatch: pytest.MonkeyPatch)
     assert closed == [True]
 
 
-def test_evaluation_that_runs_out_of_memory_goes_on_in_smaller_batches(
-    models: list[nn.Module],
-) -> None:
+def test_evaluation_that_runs_out_of_memory_goes_on_in_smaller_batches(models):
     recipe, splits = make_recipe(batch_size=2, epochs=1.0), make_splits(8, 9)
     expected = run(recipe, splits)
     cramped = run(recipe.model_copy(update={"model": Tiny(most_images=3)}), splits)

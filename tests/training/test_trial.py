@@ -1,5 +1,3 @@
-"""Specifications and records of trials."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""What our own networks offer to techniques that take them apart."""
-
 import math
 
 import pytest

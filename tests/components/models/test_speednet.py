@@ -19,7 +19,6 @@ def num_parameters(network):
 
 
 def normalized(features, bias, *, eps):
-    """Returns batch norm of scale 1 by its definition: over images and pixels."""
     mean = features.mean(dim=(0, 2, 3), keepdim=True)
     variance = (features - mean).square().mean(dim=(0, 2, 3), keepdim=True)
     return (features - mean) / (variance + eps).sqrt() + bias.view(1, -1, 1, 1)

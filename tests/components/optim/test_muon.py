@@ -17,7 +17,6 @@ from tune_speed.components.speedups.network import Boosted
 
 
 def network(dtype=torch.float64):
-    """First layer, a hidden convolution, a hidden tall matrix, and the last layer."""
     torch.manual_seed(0)
     layers = (
         nn.Conv2d(1, 3, 3),

@@ -85,7 +85,6 @@ def test_after_the_switch_the_steps_are_those_of_sgd_from_an_empty_buffer(fused)
 
 
 def ratios_by_hand(gradients, *, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-9):
-    """Yields the debiased mean and the ratio of each step, for weights that start at 0."""
     mean = square = average = 0.0
     for k, g in enumerate(np.asarray(gradients), start=1):
         mean = beta1 * mean + (1 - beta1) * g

@@ -268,10 +268,6 @@ def scalar(value):
 
 
 def stale_run(num_steps, *, staleness, momentum_of):
-    """Returns the momenta applied and measured in heavy-ball steps with late gradients.
-
-    `momentum_of(step, measured)` gives the momentum of the next step.
-    """
     xs = [torch.ones(7, dtype=torch.float64)] * (staleness + 3)
     applied, measured = [], [float("nan")]
     for step in range(num_steps):

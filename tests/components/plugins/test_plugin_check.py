@@ -1,5 +1,3 @@
-"""What is wrong with a plugin is said by file and line, with what must hold and what to mend."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +32,6 @@ def problems(folder: Path, text: str, name: str = "own.py") -> list[Problem]:
 
 
 def only(folder: Path, text: str, *, at: str) -> str:
-    """Returns the only problem of a text, which must be on the line that begins with `at`."""
     (problem,) = problems(folder, text)
     lines = [line.strip() for line in text.splitlines()]
     assert problem.line is not None and lines[problem.line - 1].startswith(at), problem
@@ -123,9 +120,7 @@ def test_all_of_ours_pass_what_plugins_must(table: str) -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_line(
-    tmp_path: Path, old: str, new: str, at: str, told: str
-) -> None:
+def test_a_mistake_is_named_with_its_line(tmp_path, old, new, at, told):
     assert told in only(tmp_path, changed(old, new), at=at)
 
 
@@ -234,9 +229,7 @@ def test_a_metric_goes_into_its_table(tmp_path: Path) -> None:
         ("from tune_speed.components.models import Nothing\n", 1, "cannot import name 'Nothing'"),
     ],
 )
-def test_a_file_that_does_not_run_is_told_by_its_last_line(
-    tmp_path: Path, text: str, line: int, told: str
-) -> None:
+def test_a_file_that_does_not_run_is_told_by_its_last_line(tmp_path, text, line, told):
     write(tmp_path, "beside.py", "")
     (problem,) = problems(tmp_path, text)
     assert problem.line == line

@@ -230,7 +230,6 @@ configs = st.builds(
 
 
 def our_rates(config, losses):
-    """Returns the factor after each evaluation."""
     so_far = [losses[: n + 1] for n in range(len(losses))]
     return [config.factors(0.5, step_frac=0.1, losses=part).lr for part in so_far]
 

@@ -184,7 +184,6 @@ def test_wrapped_networks_are_found():
 
 
 def test_refinement_begins_with_momentum_zero():
-    """As torch's SGD that is made for it does: the stages' momentum is of losses long gone."""
     recipe = make_recipe(
         model=ResNet20(),
         optimizer=Sgd(lr=0.1),

@@ -1,5 +1,3 @@
-"""Every pair of techniques either trains together or is refused with a reason."""
-
 import functools
 import itertools
 import math
@@ -46,12 +44,10 @@ def both(first: str, second: str) -> dict[str, Any]:
 
 
 def slot(name: str) -> str:
-    """Returns what two techniques cannot both stand in."""
     return "order" if name in ORDERS else SPEEDUPS[name].slot
 
 
 def reason(first: str, second: str) -> str | None:
-    """Returns why two techniques declare that they exclude each other, or None."""
     told = [
         SPEEDUPS[a].conflicts.get(b) for a, b in ((first, second), (second, first)) if a in SPEEDUPS
     ]
@@ -74,7 +70,6 @@ def fields_of(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def grown(group: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the group with those of the others that go with all who are in it."""
     for name in names:
         if all(slot(name) != slot(other) and not reason(name, other) for other in group):
             group = (*group, name)
@@ -82,7 +77,6 @@ def grown(group: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:
 
 
 def groups(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """Returns groups of techniques that exclude none of each other, with each pair in some."""
     left, found = list(pairs), []
     while left:
         first, second = next(iter(left))
@@ -105,9 +99,7 @@ def test_technique_trains_by_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("names", groups(COMPATIBLE))
-def test_techniques_of_each_compatible_pair_train_together_with_others(
-    names: tuple[str, ...],
-) -> None:
+def test_techniques_of_each_compatible_pair_train_together_with_others(names):
     result = two_steps(**fields_of(names))
     assert result.status == Status.MISSED
     assert result.final is not None and result.final.loss is not None
@@ -188,7 +180,6 @@ NUM_CLASSES, NUM_STEPS = 4, 10
 
 
 def takes(speedup: Any, network: nn.Module) -> bool:
-    """Whether a network is not refused; a refusal names it."""
     try:
         speedup.check_model(network)
     except ConfigError as refusal:

@@ -10,7 +10,6 @@ from tune_speed.components.speedups.modules.ema import MovingAverage
 
 
 def averaged(values, *, half_life, every=1):
-    """Returns the average after each step whose weights are `values`, in a run of that length."""
     model = nn.Linear(1, 1, bias=False)
     average = MovingAverage(model, half_life=half_life, every=every)
     seen = []
@@ -71,8 +70,6 @@ def test_training_goes_on_with_its_own_weights():
 
 
 class Recorder(nn.Module):
-    """Gives each view's number as logit of class 0, and keeps the views."""
-
     def __init__(self):
         super().__init__()
         self.views = []

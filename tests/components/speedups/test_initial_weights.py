@@ -105,7 +105,6 @@ def test_it_does_not_go_with_weights_that_were_learned():
 
 
 def test_a_classifier_that_is_a_convolution_is_spared():
-    """A linear layer is; by fan_out, its 10 classes, the first loss was 7.87 instead of 2.30."""
     network = build(TorchVision(name="squeezenet1_1"))
     head, hidden = network.classifier[1], network.features[0]
     before, drawn = head.weight.detach().clone(), hidden.weight.detach().clone()
@@ -117,7 +116,6 @@ def test_a_classifier_that_is_a_convolution_is_spared():
 
 
 def smooth_images(count=60, size=8, channels=3):
-    """Returns images whose neighbouring pixels and channels resemble each other."""
     generator = torch.Generator().manual_seed(5)
     noise = torch.randn(count, channels, size + 4, size + 4, generator=generator)
     mixed = noise + noise.sum(dim=1, keepdim=True) + 0.3
@@ -134,7 +132,6 @@ def whitened(conv, images, **fields):
 
 
 def covariance(outputs):
-    """Returns the covariance of channels over images and places, by NumPy."""
     return np.cov(outputs.detach().double().transpose(0, 1).flatten(1).numpy(), bias=True)
 
 
@@ -224,7 +221,6 @@ def test_network_without_a_plain_first_convolution_is_refused(network):
 
 @pytest.mark.parametrize(("bias_frac", "num_trained"), [(0.0, 0), (0.375, 75), (1.0, 200)])
 def test_bias_is_trained_in_its_share_of_the_steps(bias_frac, num_trained):
-    """Of 8 epochs of 25 steps, 3 epochs."""
     config = Whitening(bias_frac=bias_frac)
     shapes = [config.shape(Shape(8, 8), frac=step / 200) for step in range(200)]
     assert [not shape.is_bias_frozen for shape in shapes] == [k < num_trained for k in range(200)]
@@ -256,8 +252,6 @@ IMAGES = torch.arange(100.0).reshape(-1, 1, 1, 1)
 
 
 class Recorder:
-    """Takes down the images that it is to train on."""
-
     def __init__(self):
         self.models, self.batches = [], []
 
@@ -296,8 +290,6 @@ FIELDS = {"dataset": {"name": "digits"}, "train_samples": 100}
 
 
 class Learns:
-    """Adds one to every weight, and takes down what it was to learn from."""
-
     def __init__(self):
         self.models, self.labels, self.sizes = [], [], []
 

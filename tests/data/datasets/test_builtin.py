@@ -20,7 +20,6 @@ KINDS = {CIFAR10: Cifar10, CIFAR100: Cifar100}
 
 
 def publish(kind: type[CIFAR10], site: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """Puts a small set where torchvision downloads it from; returns its pixels."""
     values = write_cifar(kind, site, monkeypatch)
     with tarfile.open(site / kind.filename, "w:gz") as archive:
         archive.add(site / kind.base_folder, kind.base_folder)
@@ -31,7 +30,6 @@ def publish(kind: type[CIFAR10], site: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """Yields a folder and the address under which a web server of this process shows it."""
     (tmp_path / "site").mkdir()
     handler = partial(QuietHandler, directory=str(tmp_path / "site"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -46,12 +44,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_download_fills_the_folder_and_decodes(
-    kind: type[CIFAR10],
-    site: tuple[Path, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_download_fills_the_folder_and_decodes(kind, site, tmp_path, monkeypatch):
     values = publish(kind, site[0], monkeypatch)
     monkeypatch.setattr(kind, "url", f"{site[1]}/{kind.filename}")
     dataset = KINDS[kind](root=str(tmp_path / "root"))
@@ -83,9 +76,7 @@ def test_incomplete_folder_is_refused(tmp_path: Path) -> None:
     assert dataset.num_train() == 50_000
 
 
-def test_unreachable_server_is_an_error_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_server_is_an_error_of_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(CIFAR100, "url", "http://127.0.0.1:9/nothing")
     with pytest.raises(DataError, match=r"refused.* Is the server reachable?"):
         prepare(Cifar100(root=str(tmp_path)), cache_dir=tmp_path / "cache", download=True)

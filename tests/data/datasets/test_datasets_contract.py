@@ -1,5 +1,3 @@
-"""What every entry of DATASETS must do."""
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,17 +64,13 @@ def dataset(
     return MAKERS[request.param](tmp_path / "source", monkeypatch)
 
 
-def test_sizes_known_before_decoding_are_those_decoded(
-    dataset: DatasetConfig, tmp_path: Path
-) -> None:
+def test_sizes_known_before_decoding_are_those_decoded(dataset, tmp_path):
     data = prepare(dataset, cache_dir=tmp_path)
     assert dataset.num_train() == len(data.train.labels)
     assert dataset.num_test() == (None if data.test is None else len(data.test.labels))
 
 
-def test_images_are_uint8_with_labels_of_known_classes(
-    dataset: DatasetConfig, tmp_path: Path
-) -> None:
+def test_images_are_uint8_with_labels_of_known_classes(dataset, tmp_path):
     data = prepare(dataset, cache_dir=tmp_path)
     for part in filter(None, (data.train, data.test)):
         assert part.pixels.dtype == np.uint8 and part.pixels.ndim == 4

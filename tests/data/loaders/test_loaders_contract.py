@@ -1,8 +1,3 @@
-"""What every entry of LOADERS must do; `dataloader` without and with worker processes.
-
-With workers the same batches come bit by bit. So what is in a batch is tested without them.
-"""
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,7 +57,6 @@ def config(request: pytest.FixtureRequest) -> LoaderConfig:
 
 @pytest.fixture(params=LOADERS)
 def entry(request: pytest.FixtureRequest) -> LoaderConfig:
-    """Returns an entry with its defaults, without workers."""
     return CONFIGS[request.param]
 
 
@@ -73,9 +67,7 @@ def labels_of(batches: Batches) -> list[int]:
     return [int(label) for _, labels in batches for label in labels]
 
 
-def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(config, open_loader):
     loader = open_loader(config)
     for epoch in range(2):
         batches = list(loader.epoch(epoch))
@@ -85,18 +77,14 @@ def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(
     assert loader.num_samples == NUM_IMAGES
 
 
-def test_planned_batches_become_those_of_the_epoch_when_they_are_unpacked(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_planned_batches_become_those_of_the_epoch_when_they_are_unpacked(config, open_loader):
     made, planned = open_loader(config).epoch(0), open_loader(config).planned(0)
     for (images, labels), batch in zip(made, planned, strict=True):
         images_again, labels_again = batch
         assert torch.equal(images, images_again) and torch.equal(labels, labels_again)
 
 
-def test_dummy_is_made_as_planned_batches_are_from_images_that_differ(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_dummy_is_made_as_planned_batches_are_from_images_that_differ(config, open_loader):
     loader = open_loader(config)
     batch, dummy = next(loader.planned(0)), loader.dummy(16)
     assert dummy.make == batch.make
@@ -118,9 +106,7 @@ def test_images_are_float32_normalised_and_in_the_layout_asked_for(
         assert np.allclose(batch.numpy().transpose(0, 2, 3, 1), exact, rtol=0, atol=1e-6)
 
 
-def test_all_loaders_give_the_same_batches_bit_by_bit(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_all_loaders_give_the_same_batches_bit_by_bit(config, open_loader):
     ours = open_loader(config, augmentation=ALL)
     reference = open_loader(LOADERS["resident"](), augmentation=ALL)
     for epoch in range(2):
@@ -129,9 +115,7 @@ def test_all_loaders_give_the_same_batches_bit_by_bit(
             assert torch.equal(images, images_r) and torch.equal(labels, labels_r)
 
 
-def test_augmented_images_match_one_by_one_in_numpy(
-    entry: LoaderConfig, open_loader: OpenLoader, images: Images
-) -> None:
+def test_augmented_images_match_one_by_one_in_numpy(entry, open_loader, images):
     loader = open_loader(entry, augmentation=ALL, seed=4)
     for epoch in range(2):
         draws = draw(ALL, (NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
@@ -156,9 +140,7 @@ def test_order_follows_seed_and_epoch_alone(entry: LoaderConfig, open_loader: Op
 
 
 @pytest.mark.parametrize("skip", [1, 3, 4])
-def test_epoch_may_begin_in_its_midst_and_the_next_follows(
-    config: LoaderConfig, open_loader: OpenLoader, skip: int
-) -> None:
+def test_epoch_may_begin_in_its_midst_and_the_next_follows(config, open_loader, skip):
     whole = open_loader(LOADERS["resident"](), augmentation=ALL)
     loader = open_loader(config, augmentation=ALL)
     expected = list(whole.epoch(1))[skip:] + list(whole.epoch(2))
@@ -167,9 +149,7 @@ def test_epoch_may_begin_in_its_midst_and_the_next_follows(
         assert torch.equal(images, images_e) and torch.equal(labels, labels_e)
 
 
-def test_epochs_may_be_left_early_and_taken_in_any_order(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_epochs_may_be_left_early_and_taken_in_any_order(config, open_loader):
     whole, loader = open_loader(LOADERS["resident"]()), open_loader(config)
     expected = {epoch: labels_of(list(whole.epoch(epoch))) for epoch in (2, 0, 1)}
     next(iter(loader.epoch(2)))
@@ -180,9 +160,7 @@ def repeating(batch_size: int = BATCH_SIZE) -> Order:
     return RepeatedOrder(np.linspace(1, 3, NUM_IMAGES), batch_size, seed=1)
 
 
-def test_repeating_order_gives_epochs_of_its_lengths(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_repeating_order_gives_epochs_of_its_lengths(config, open_loader):
     loader = open_loader(config, order=repeating())
     for epoch in range(2):
         batches = list(loader.epoch(epoch))
@@ -192,9 +170,7 @@ def test_repeating_order_gives_epochs_of_its_lengths(
     assert loader.num_samples == NUM_IMAGES
 
 
-def test_image_that_comes_again_is_changed_anew(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_image_that_comes_again_is_changed_anew(entry, open_loader):
     loader = open_loader(entry, augmentation=ALL, order=repeating())
     reference = open_loader(LOADERS["resident"](), augmentation=ALL, order=repeating())
     batches = list(loader.epoch(0))
@@ -205,9 +181,7 @@ def test_image_that_comes_again_is_changed_anew(
     assert torch.equal(images, torch.cat([batch for batch, _ in reference.epoch(0)]))
 
 
-def test_order_given_as_the_default_one_changes_nothing(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_order_given_as_the_default_one_changes_nothing(entry, open_loader):
     default = open_loader(entry, augmentation=ALL)
     given = open_loader(entry, augmentation=ALL, order=SampleOrder(NUM_IMAGES, BATCH_SIZE, 1))
     for (images, labels), (images_g, labels_g) in zip(
@@ -216,9 +190,7 @@ def test_order_given_as_the_default_one_changes_nothing(
         assert torch.equal(images, images_g) and torch.equal(labels, labels_g)
 
 
-def test_new_order_holds_from_the_next_epoch_on(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_new_order_holds_from_the_next_epoch_on(config, open_loader):
     loader = open_loader(config)
     assert len(labels_of(list(loader.epoch(0)))) == NUM_IMAGES
     loader.reorder(repeating())
@@ -226,9 +198,7 @@ def test_new_order_holds_from_the_next_epoch_on(
         assert labels_of(list(loader.epoch(epoch))) == repeating().epoch(epoch).tolist()
 
 
-def test_changes_to_an_image_do_not_depend_on_the_batch_size(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_changes_to_an_image_do_not_depend_on_the_batch_size(entry, open_loader):
     small, large = (
         {
             int(label): image
@@ -242,9 +212,7 @@ def test_changes_to_an_image_do_not_depend_on_the_batch_size(
     assert all(torch.equal(small[number], large[number]) for number in range(NUM_IMAGES))
 
 
-def test_loading_leaves_torch_and_numpy_seeds_alone(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_loading_leaves_torch_and_numpy_seeds_alone(entry, open_loader):
     loader = open_loader(entry, augmentation=ALL)
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -267,17 +235,13 @@ def test_read_only_pixels_are_taken(config: LoaderConfig, images: Images) -> Non
     loader.close()
 
 
-def test_augmentation_too_large_for_the_images_is_refused(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_augmentation_too_large_for_the_images_is_refused(config, open_loader):
     with pytest.raises(ConfigError, match=r"augmentation\.pad: must be at most 5"):
         open_loader(config, augmentation=Augmentation(pad=6))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_evaluation_sees_all_images_in_order_and_unchanged(
-    images: Images, channels_last: bool
-) -> None:
+def test_evaluation_sees_all_images_in_order_and_unchanged(images, channels_last):
     batches = list(
         eval_batches(
             images, mean=MEAN, std=STD, batch_size=16, device=CPU, channels_last=channels_last

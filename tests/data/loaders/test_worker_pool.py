@@ -43,7 +43,6 @@ def open_with_workers(config: Streaming) -> Loader:
 
 
 def workers() -> list[psutil.Process]:
-    """Returns the workers below this process, which may have other children."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if "gather_worker" in command_of(child)]
 
@@ -122,7 +121,6 @@ def test_ctrl_c_does_not_reach_workers() -> None:
 
 
 def fill_one(pool: WorkerPool) -> list[int]:
-    """Returns the next batch of single values; empty: there is none."""
     room = np.zeros((4, 1, 1, 1), np.uint8)
     return room[: pool.fill(room)].ravel().tolist()
 
@@ -193,9 +191,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     assert until(lambda: not any(map(is_alive, below)), seconds=10)
 
 
-def test_requests_fill_their_slots_until_the_connection_closes(
-    random_pixels: Callable[..., np.ndarray],
-) -> None:
+def test_requests_fill_their_slots_until_the_connection_closes(random_pixels):
     pixels, slots = random_pixels(9, 2, 3, 1), np.zeros((2, 4, 2, 3, 1), np.uint8)
     indices = np.array([[8, 0, 8, 3], [1, 2, 7, 7]])
     ours, theirs = socket.socketpair()

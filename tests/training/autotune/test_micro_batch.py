@@ -1,5 +1,3 @@
-"""Smaller micro-batches of the same effective batch, and the choice of the fastest."""
-
 import math
 
 import pytest
@@ -31,7 +29,6 @@ def auto(effective_batch_size: int, **changes: object) -> Recipe:
 
 
 def sizes_down(recipe: Recipe) -> list[tuple[int | None, object]]:
-    """Returns micro-batch and accumulation of each halving, down to the end."""
     sizes = []
     while (smaller := halved(recipe)) is not None:
         sizes.append((smaller.batch_size, smaller.accumulation_steps))
@@ -85,7 +82,6 @@ def test_candidates_ascend_to_the_whole(effective_batch_size: int, expected: lis
 def fake_probes(
     monkeypatch: pytest.MonkeyPatch, times: dict[int, float | None]
 ) -> list[int | None]:
-    """Gives each micro-batch its seconds per sample; returns those that were asked for."""
     probed: list[int | None] = []
 
     def probe(_: object, recipe: Recipe, splits: object, device: object) -> float | None:
@@ -107,12 +103,7 @@ def fake_probes(
         ({4: math.inf, 8: 2.0, 16: 1.0}, 16, 16),  # batch norm refuses the smallest
     ],
 )
-def test_fastest_that_fits_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    times: dict[int, float | None],
-    chosen: int,
-    last_probed: int,
-) -> None:
+def test_fastest_that_fits_is_chosen(monkeypatch, times, chosen, last_probed):
     monkeypatch.setattr(micro_batch, "SMALLEST_SHARE", 4)
     probed = fake_probes(monkeypatch, times)
     recipe = fastest(auto(16), make_splits(), device=CPU)
@@ -121,9 +112,7 @@ def test_fastest_that_fits_is_chosen(
     assert probed[-1] == last_probed
 
 
-def test_larger_sizes_are_not_tried_after_two_that_were_worse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_larger_sizes_are_not_tried_after_two_that_were_worse(monkeypatch):
     monkeypatch.setattr(micro_batch, "SMALLEST_SHARE", 8)
     probed = fake_probes(monkeypatch, {2: 1.0, 4: 1.2, 8: 1.3, 16: 0.1})
     assert fastest(auto(16), make_splits(), device=CPU).batch_size == 2
@@ -147,8 +136,6 @@ def test_probing_finds_a_divisor_that_fits_and_leaves_random_numbers_alone() -> 
 
 
 class Slow(Tiny):
-    """Each forward pass has a fixed cost, so that large micro-batches are quicker."""
-
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
         return SlowNetwork()
 
@@ -196,7 +183,6 @@ def test_micro_batch_that_batch_norm_refuses_is_infinitely_slow() -> None:
 
 
 def times_of(*, most: int, fits: int, fixed: float = 0.0) -> tuple[dict[int, float], list[int]]:
-    """Returns what is found, and the sizes asked for; a batch costs `fixed` beside its samples."""
     asked: list[int] = []
 
     def probe(size: int) -> float | None:

@@ -1,5 +1,3 @@
-"""How a step is computed, where a recipe leaves it `auto`."""
-
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,8 +32,6 @@ ALL_AUTO = dict.fromkeys(CHOICES, "auto")
 
 
 class SlowLayout(Tiny):
-    """Takes its time over images in one memory layout."""
-
     passes: ClassVar[list[bool]] = []
     slow_channels_last: bool = True
 
@@ -102,9 +98,7 @@ def test_nothing_is_measured_where_nothing_is_auto(tmp_path: Path) -> None:
     ("times", "index"),
     [([1.0, 0.9], 1), ([1.0, 0.98], 0), ([1.0, 1.0], 0), ([1.0, 2.0], 0), ([1.0, 0.9, 0.8], 2)],
 )
-def test_the_default_holds_unless_another_is_clearly_quicker(
-    times: list[float], index: int
-) -> None:
+def test_the_default_holds_unless_another_is_clearly_quicker(times, index):
     assert quickest(times) == index
 
 

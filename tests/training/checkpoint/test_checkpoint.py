@@ -1,5 +1,3 @@
-"""A trial that breaks off goes on from its checkpoint, and from no other's."""
-
 import io
 import json
 import os
@@ -102,9 +100,7 @@ def test_every_report_of_a_resumed_trial_has_the_whole_curve(place: Path) -> Non
         ({}, {"optimizer": {"sgd": {"lr": 1e30}}}, Status.DIVERGED),
     ],
 )
-def test_nothing_is_left_of_a_trial_with_an_outcome(
-    place: Path, model: dict[str, Any], recipe: dict[str, Any], status: Status
-) -> None:
+def test_nothing_is_left_of_a_trial_with_an_outcome(place, model, recipe, status):
     record = to_record(make_spec(place, model=model, **recipe))
     assert record.status == status
     assert list(place.parent.iterdir()) == []
@@ -146,8 +142,6 @@ def test_run_without_a_place_saves_nothing_and_reads_nothing(tmp_path: Path) -> 
 
 
 class FakeTime:
-    """Seconds that pass only when a test says so."""
-
     def __init__(self, begin: float) -> None:
         self.seconds = begin
 
@@ -260,14 +254,8 @@ def test_what_was_auto_is_not_measured_again(place: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_run_that_runs_out_of_memory_once_resumed_begins_anew_with_less(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The larger micro-batch's weights are no part of the smaller one's run."""
-
+def test_run_that_runs_out_of_memory_once_resumed_begins_anew_with_less(place, monkeypatch):
     class Shrunk(Tiny):
-        """The network, on a device that has less memory than before the break."""
-
         def network(self, **shape: int) -> nn.Module:
             return TinyNetwork(self.model_copy(update={"most_images": 8}), 1, 10)
 
@@ -336,7 +324,6 @@ def no_optimizer(spec: TrialSpec, place: Path) -> TrialSpec:
 
 
 def random_state_of_nothing(spec: TrialSpec, place: Path) -> TrialSpec:
-    """Found out last, when all else has been restored already."""
     with_state(place, lambda s: s["ranks"][0].update({"random": {"cpu": torch.zeros(3)}}))
     return spec
 
@@ -406,9 +393,7 @@ def other_recipe(spec: TrialSpec, place: Path) -> TrialSpec:
         (other_recipe, "it does not fit"),
     ],
 )
-def test_trial_begins_anew_and_says_why(
-    place: Path, change: Callable[[TrialSpec, Path], TrialSpec], reason: str
-) -> None:
+def test_trial_begins_anew_and_says_why(place, change, reason):
     spec = make_spec(place)
     break_off(spec)
     spec = change(spec, place)
@@ -514,7 +499,6 @@ def start(spec: TrialSpec, folder: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path: Path) -> None:
-    """A real process, `kill -9`, and the same weights to the bit, as their losses say."""
     spec = make_spec(place, batch_size=16, epochs=5.0, optimizer={"adam": {"lr": 0.01}})
     fields = json.loads(spec.model_dump_json())
     fields["recipe"]["model"] = {"plain_cnn": {"width": 4}}

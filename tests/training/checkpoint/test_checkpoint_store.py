@@ -1,5 +1,3 @@
-"""Where checkpoints lie: whole or not at all, and never waited for without end."""
-
 import io
 import resource
 import socket
@@ -60,7 +58,6 @@ server.serve_forever()
 
 @contextmanager
 def ftp_server(folder: Path) -> Iterator[str]:
-    """Serves a folder on this machine to one user; yields the address, password included."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", FTP_SERVER, str(folder)],
         stdout=subprocess.PIPE,
@@ -79,7 +76,6 @@ def ftp_server(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["path", "file", "memory", "ftp"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A place for a checkpoint in a folder that is not there yet."""
     if request.param == "ftp":
         with ftp_server(tmp_path) as address:
             yield f"{address}/checkpoints/t0000.ckpt"
@@ -112,9 +108,7 @@ def test_nothing_is_left_once_it_is_removed(place: str) -> None:
     assert files.ls(path.rsplit("/", 1)[0], detail=False) == []
 
 
-def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed(
-    tmp_path: Path,
-) -> None:
+def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed(tmp_path):
     place = tmp_path / "t0000.ckpt"
     code = (
         "import io, os, sys\n"

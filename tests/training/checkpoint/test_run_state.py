@@ -1,5 +1,3 @@
-"""A run that broke off and goes on is the same run, whatever its recipe has."""
-
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +75,6 @@ def _models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_run_in_three_pieces_is_the_whole_run(name: str, tmp_path: Path) -> None:
-    """Broken off at an evaluation, then interrupted within an epoch, then run to its end."""
     place = tmp_path / "t0000.ckpt"
     recipe = make_recipe(model=Everything(), **{"epochs": 3.0, **CASES[name]})
     case, warm = make_case(recipe), set[str]()
@@ -98,7 +95,6 @@ def test_run_in_three_pieces_is_the_whole_run(name: str, tmp_path: Path) -> None
 
 
 def second_step(notes: list[str]) -> int:
-    """Returns the step that a run was resumed at, by its note."""
     (note,) = notes
     return int(note.split()[3])
 
@@ -115,7 +111,6 @@ def test_batch_norm_and_dropout_go_on_where_they_were(tmp_path: Path) -> None:
 
 
 def test_run_may_break_off_after_any_step(tmp_path: Path) -> None:
-    """Of 12 steps in 4 epochs, whole micro-batches and ragged ones."""
     recipe = make_recipe(model=Tiny(dropout=0.2), epochs=4.0, batch_size=4, accumulation_steps=2)
     case = make_case(recipe)
     whole = run_on(case)

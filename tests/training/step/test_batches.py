@@ -1,5 +1,3 @@
-"""The samples of each step, from any step on and on any number of devices."""
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -125,8 +123,6 @@ def test_devices_share_the_samples_of_each_step(num_done: int) -> None:
 
 def test_waits_for_batches_are_counted() -> None:
     class Counting(Waits):
-        """Every reading of its clock is a second after the one before."""
-
         def __init__(self) -> None:
             readings = iter(range(1000))
             super().__init__(now=lambda: float(next(readings)))
@@ -144,8 +140,6 @@ def test_first_epoch_is_the_loaders_epoch_zero_and_the_next_follows() -> None:
     asked: list[int] = []
 
     class Loader:
-        """Says which epoch it was asked for."""
-
         def num_in(self, epoch: int) -> int:
             return 4
 
@@ -168,7 +162,6 @@ DROPS = {"drop_last": True, "batch_size": 2, "accumulation_steps": 4}
 
 
 def sizes(recipe: Recipe, *, ranks: Ranks = ALONE, num_done: int = 0) -> list[list[int]]:
-    """Returns the sizes of the micro-batches of each step over 20 images."""
     splits = make_splits(20)
     share = ranks.share(recipe.samples_per_step)
     loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU, share=share)
@@ -178,7 +171,6 @@ def sizes(recipe: Recipe, *, ranks: Ranks = ALONE, num_done: int = 0) -> list[li
 
 
 def test_an_epoch_is_its_whole_steps() -> None:
-    """Of 20 images, 16 in two steps; otherwise a third one has four."""
     assert sizes(make_recipe(**DROPS)) == [[2] * 4] * 4
     kept = make_recipe(**{**DROPS, "drop_last": False})
     assert sizes(kept) == [[2] * 4, [2] * 4, [2] * 2] * 2
@@ -198,16 +190,12 @@ def test_each_of_several_devices_has_its_share_of_whole_steps(rank: int) -> None
 @pytest.mark.parametrize(
     ("num_train", "epochs", "steps"), [(20, 1.0, 2), (24, 1.0, 3), (23, 2.5, 5), (7, 3.0, 3)]
 )
-def test_steps_are_counted_without_the_ragged_ones(
-    num_train: int, epochs: float, steps: int
-) -> None:
+def test_steps_are_counted_without_the_ragged_ones(num_train, epochs, steps):
     assert make_recipe(drop_last=True, epochs=epochs).steps(num_train=num_train) == steps
 
 
 @pytest.mark.parametrize(("batch_size", "accumulation_steps"), [(2, 4), (8, 1)])
-def test_a_run_learns_from_whole_steps_alone_to_its_end(
-    batch_size: int, accumulation_steps: int
-) -> None:
+def test_a_run_learns_from_whole_steps_alone_to_its_end(batch_size, accumulation_steps):
     recipe = make_recipe(
         drop_last=True, batch_size=batch_size, accumulation_steps=accumulation_steps
     )

@@ -1,10 +1,3 @@
-"""How many kernels a step of the speed-run recipe is: upper bounds, by counting operations.
-
-A view is none. Before the whole step was recorded the loader had 27 (where pixels come from was
-computed for each batch), Muon 72 (each weight that is channels-last was copied), and forward and
-backward in `half_fp32_norms` 116 (casts around batch norms).
-"""
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -45,8 +38,6 @@ TREE: dict[str, Any] = {
 
 
 class Kernels(TorchDispatchMode):
-    """Counts operations that are no views."""
-
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
@@ -118,9 +109,7 @@ def test_update_by_muon_copies_no_weights() -> None:
     assert len(kernels.names) <= 66 and "clone" not in kernels.names
 
 
-def test_host_launches_a_recorded_step_by_its_plan_and_its_rates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_host_launches_a_recorded_step_by_its_plan_and_its_rates(monkeypatch):
     def record(
         call: Callable[[], list[Tensor]], device: torch.device, pool: Any
     ) -> recorded.Recorded:

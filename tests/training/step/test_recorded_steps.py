@@ -1,5 +1,3 @@
-"""Recorded steps by themselves: what they leave as it was, how many are recorded and refused."""
-
 import gc
 import math
 from typing import Any
@@ -110,7 +108,6 @@ def test_rehearsals_move_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_node_of_autograd_outlives_what_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A weight's node belongs to the stream that it was made on, and may not wait for a capture."""
     kept = list[int]()
 
     def record(call: Any, device: torch.device, pool: Any) -> recorded.Recorded:
@@ -137,9 +134,7 @@ def test_recording_in_the_middle_keeps_momentum_and_loss_scale(recordings: list[
     assert all(map(torch.equal, weights, weights_again))
 
 
-def test_kind_is_the_samples_the_steps_shape_and_what_makes_the_images(
-    recordings: list[Any],
-) -> None:
+def test_kind_is_the_samples_the_steps_shape_and_what_makes_the_images(recordings):
     stepper = stepper_of(make_model())
 
     def make(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,9 +213,7 @@ def test_update_is_recorded_where_steps_differ_in_gradients_and_rates_alone(
 
 
 @pytest.mark.parametrize(("optimizer", "says"), [(NO_MOMENTUM, False), (Swats(lr=LR), True)])
-def test_record_says_where_weights_are_updated_outside(
-    recordings: list[Any], optimizer: OptimizerConfig, says: bool
-) -> None:
+def test_record_says_where_weights_are_updated_outside(recordings, optimizer, says):
     notes = list[str]()
     turnstile = Turnstile(None, why_not="alone")
     resolve(
@@ -241,9 +234,7 @@ def test_sixteen_kinds_are_recorded_and_further_ones_are_launched(recordings: li
     assert all(map(torch.equal, *weights))
 
 
-def test_steps_of_very_many_micro_batches_are_launched(
-    recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_very_many_micro_batches_are_launched(recordings, monkeypatch):
     monkeypatch.setattr("tune_speed.training.step.step.MOST_BATCHES", 2)
     stepper = stepper_of(make_model())
     take(stepper, 8, 8, 8)

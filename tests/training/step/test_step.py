@@ -1,5 +1,3 @@
-"""One optimizer step against plain torch: accumulation, precision, scaling, clipping."""
-
 import copy
 import math
 from typing import Any
@@ -50,7 +48,6 @@ def make_batch(count: int = 20) -> tuple[Tensor, Tensor]:
 def step(
     model: nn.Module, batch: tuple[Tensor, Tensor], recipe: Recipe, *, sizes: tuple[int, ...]
 ) -> torch.amp.GradScaler:
-    """Does one step over micro-batches of these sizes; returns the scaler."""
     stepper = Stepper(model, model, recipe, device=CPU)
     parts = zip(*(tensor.split(sizes) for tensor in batch), strict=True)
     group = Group(sum(sizes), list(parts))
@@ -59,7 +56,6 @@ def step(
 
 
 def gradient(model: nn.Module, stepped: nn.Module) -> Tensor:
-    """Returns what `PLAIN` subtracted from the weights, in one vector."""
     pairs = zip(model.parameters(), stepped.parameters(), strict=True)
     return torch.cat([(before - after).detach().flatten() for before, after in pairs])
 
@@ -315,8 +311,6 @@ def test_momentum_begins_anew_where_another_stage_is_trained(name: str) -> None:
 
 
 class Watched:
-    """An average that remembers when it took in the weights."""
-
     def __init__(self, model: nn.Module) -> None:
         self.model, self.fracs = model, list[float]()
 
@@ -344,9 +338,7 @@ def test_averages_are_updated_at_the_steps_end_and_of_still_steps_as_in_mid_run(
     assert {group["lr"] for group in still.optimizer.param_groups} == {0.0}
 
 
-def test_speedups_ready_the_model_before_each_step_of_either_kind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_speedups_ready_the_model_before_each_step_of_either_kind(monkeypatch):
     stepper, readied = make_stepper(make_recipe()), []
 
     def ready(speedups: Any, model: nn.Module, shape: Shape) -> None:
@@ -367,9 +359,7 @@ def test_speedups_ready_the_model_before_each_step_of_either_kind(
 
 
 @pytest.mark.parametrize("still", [False, True])
-def test_each_step_waits_for_a_device_that_falls_behind(
-    monkeypatch: pytest.MonkeyPatch, still: bool
-) -> None:
+def test_each_step_waits_for_a_device_that_falls_behind(monkeypatch, still):
     paced = []
     monkeypatch.setattr(step_module, "pacer", lambda device: lambda: paced.append(device))
     stepper = make_stepper(make_recipe())
@@ -435,7 +425,6 @@ def test_static_scale_is_taken_off_every_gradient_of_every_kind() -> None:
 
 
 def test_step_of_half_precision_is_that_of_the_mean_loss_whatever_its_size() -> None:
-    """The loss is multiplied by the number of samples, and the gradient divided by it."""
     changes = []
     for count, repeated in ((8, 1), (8, 4)):
         recipe = make_recipe(
@@ -456,10 +445,6 @@ NUM_IMAGES, STEP_SIZE = 32, 4096
 
 
 def gradients(precision: str) -> dict[str, Tensor]:
-    """Returns the gradient that each parameter's update is made of.
-
-    Of the many images of a step, those of the first micro-batch are there.
-    """
     tree = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1}
     sizes = {"batch_size": NUM_IMAGES, "accumulation_steps": STEP_SIZE // NUM_IMAGES}
     recipe = Recipe.model_validate({**tree, **sizes, "precision": precision})
