@@ -48,7 +48,6 @@ LONGEST = (
     "cli/test_bad_input.py",
     "tracking/reader/test_server_postgres.py",
     "tracking/store/test_sqlite.py",
-    "training/autotune/test_micro_batch.py",
     "components/models/test_models_contract.py",
     "components/speedups/test_combined.py",
     "tuning/simulation/test_same_decisions.py",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tune_speed
-from tune_speed.components.models.networks.weights import read_weights
+from tune_speed.components.models.networks.libraries import read_weights
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.study.file import parse_recipe
 from tune_speed.training.checkpoint.checkpoints import load

@@ -90,9 +90,8 @@ def prepare(
 ) -> PreparedData:
     """Returns the decoded data set from the cache, after decoding it if it is not there yet.
 
-    The cache is at `cache_dir`, by default `default_cache_dir()`. `download` fetches missing data,
-    where the data set knows from where; `on_progress` is not called on a cache hit; `lock_wait_s`
-    [s] bounds the wait for another process that prepares the same set.
+    `download` fetches missing data, where the data set knows from where; `on_progress` is not
+    called on a cache hit; `lock_wait_s` [s] bounds the wait for another process that prepares it.
 
     Raises: DataError if the data are missing or unreadable; StorageError if the cache cannot be
         written, or its lock stays taken.

@@ -133,7 +133,6 @@ class Share(NamedTuple):
     """Samples of an optimizer step over all devices, a multiple of `size`."""
 
     def counts(self, num_samples: int) -> tuple[int, ...]:
-        """Returns how many of so many samples, from a step's begin on, each device takes."""
         if self.size == 1:
             return (num_samples,)
         steps, rest = divmod(num_samples, self.samples_per_step)
@@ -142,7 +141,6 @@ class Share(NamedTuple):
         return tuple(whole + even + (rank < more) for rank in range(self.size))
 
     def of(self, epoch: NDArray[Number]) -> NDArray[Number]:
-        """Returns what the device takes along the last axis, over which an epoch runs."""
         if self.size == 1:
             return epoch
         steps, rest = divmod(epoch.shape[-1], self.samples_per_step)
@@ -258,7 +256,6 @@ class Curriculum(OrderConfig):
     def open(
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
-        """Returns the order, which is a plain shuffle until it gets scores."""
         stage_samples = self.step_length * samples_per_step
         return UnscoredCurriculum(len(labels), batch_size, seed, self, labels, stage_samples)
 

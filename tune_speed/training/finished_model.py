@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tune_speed.components.models.networks.weights import take_state
+from tune_speed.components.models.networks.libraries import take_state
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits

@@ -72,7 +72,6 @@ def train(
 
 
 def set_up(job: Job) -> tuple[nn.Module, Loader]:
-    """Returns the job's model and loader, as they are before the first step."""
     recipe, device = job.recipe, job.device
     set_seed(recipe, job.seed)
     model = build_model(recipe, job.splits, seed=job.seed, device=device)

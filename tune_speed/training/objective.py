@@ -136,7 +136,6 @@ class _Trial:
             return (yield from self._attempts(sharing))
 
     def _attempts(self, sharing: Sharing) -> Trial:
-        """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
         spec, device = self._spec, self._device
         clock = self._new_clock(sharing)
         with clock.span("setup_s"):
@@ -251,7 +250,6 @@ class _Trial:
             run.close()
 
     def _completed(self, result: RunResult) -> RunResult:
-        """Returns the result with what the training itself does not know."""
         kept = self._checkpoints.notes if self._checkpoints else ()
         notes = [result.note, *self._notes, *kept]
         note = "; ".join(filter(None, notes))
@@ -321,7 +319,6 @@ def resolve(
 
 
 def finish(trial: Trial, *, on_report: Callable[[TrialRecord], None]) -> TrialRecord:
-    """Runs a trial to its end and returns its record; `on_report` sees the record so far."""
     try:
         while True:
             on_report(next(trial))

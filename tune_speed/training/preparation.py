@@ -47,10 +47,8 @@ def prepare(
 ) -> NDArray[np.float64] | None:
     """Sets the weights that training starts from, and puts samples in an order of their scores.
 
-    Returns these scores, (N,), from which `reorder` makes the same order again; None without one.
-    `take` takes and times the steps of its short trainings.
-    Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
-    gradients.
+    Returns these scores, (N,), for `reorder`; None without such an order. `take` takes and times
+    steps of short trainings. Rank 0's outcome holds: `forward` must not average gradients.
     """
     recipe, device, batch_size = job.recipe, job.device, micro_batch_of(job.recipe)
 
@@ -121,7 +119,6 @@ def _steps(stepper: Stepper, batches: Batches, num_steps: int) -> Iterator[None]
 
 
 def reorder(job: Job, loader: Loader, scores: NDArray[np.float64]) -> None:
-    """Puts the loader's samples in the recipe's order for images that are so hard, (N,)."""
     order = open_order(job.recipe, job.splits.train, seed=job.seed)
     loader.reorder(order.with_scores(scores))
 

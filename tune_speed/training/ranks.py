@@ -65,9 +65,8 @@ class Ranks:
     ) -> Iterator[Self]:
         """Meets the other ranks, and leaves them when the block ends.
 
-        `backend` is that of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`. They
-        meet at `init_method`, a URL as torch has it (`file://…` or `env://`), and wait for one
-        another for `wait_s` [s] at most.
+        `backend` is that of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`;
+        `init_method` is torch's; `wait_s` is the longest wait for another [s].
         """
         timeout = timedelta(seconds=wait_s)
         dist.init_process_group(
@@ -119,7 +118,6 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def sum(self, value: Tensor) -> Tensor:
-        """Returns the sum over ranks of a value on the device."""
         if self.size == 1:
             return value
         total = value.detach().clone()

@@ -116,7 +116,6 @@ class TrialSpec(SpecBase):
 
 
 def failure(spec: SpecBase, error: BaseException) -> RunResult:
-    """Returns the result of a run that ended with `error`, traceback included."""
     return RunResult(
         status=Status.FAILED,
         seed=spec.seed,
@@ -198,7 +197,6 @@ def make_record(
 
 
 def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
-    """Returns the record of a trial that failed so, with the evaluations that it had."""
     run = record.runs[-1].model_copy(update=failed.model_dump(exclude_unset=True))
     changes = {"runs": (run,), "status": run.status, "finished_at": utc_now()}
     return record.model_copy(update=changes)

@@ -70,7 +70,6 @@ class Workload(Task):
 
     @property
     def split_seed(self) -> int:
-        """Seed by which the validation part is drawn."""
         return self.split.seed
 
     def num_train(self) -> int | None:
@@ -82,7 +81,6 @@ class Workload(Task):
         return None if num_train is None else self.grid(num_train=num_train)
 
     def grid(self, *, num_train: int) -> int:
-        """Returns the training samples between two points of the evaluation grid."""
         return self.eval_every_samples or num_train
 
     def time_to_target(
@@ -120,7 +118,6 @@ class Workload(Task):
         return split_sizes(num_train, num_test, self.split, num_validation=num_validation)
 
     def task_fields(self) -> dict[str, Any]:
-        """Returns its fields as in JSON, less its name and where the data lies."""
         fields: dict[str, Any] = self.model_dump(mode="json", exclude={"name"})
         for location in self.dataset.location_fields:
             fields["dataset"].pop(location, None)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.libraries import Timm
-from tune_speed.components.speedups.modules.probes import active_dropouts
+from tune_speed.components.speedups.modules.heads import active_dropouts
 from tune_speed.components.speedups.modules.residual import draws_of, find_blocks, find_skipping
 from tune_speed.components.speedups.network import DropoutRemoval, StochasticDepth
 from tune_speed.core.errors import ConfigError

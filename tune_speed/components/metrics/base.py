@@ -50,11 +50,9 @@ def epochs_to_convergence(
     least_rise: float = LEAST_RISE,
     further_epochs: float = FURTHER_EPOCHS,
 ) -> float | None:
-    """Returns the first epoch after which accuracy rises by less than `least_rise`.
+    """Returns the first epoch after which accuracy rises by less than `least_rise`, in (0, 1].
 
-    Within `further_epochs` more, above 0, that is; a run that ends sooner after a point of its
-    curve, by ascending epoch, says nothing on it. `least_rise` is an accuracy, in (0, 1]. None: the
-    run did not last until convergence, or none of it shows.
+    Within `further_epochs` more; None: the run, by ascending epoch, did not last until then.
 
     Source: S1, section 4 (epochs until accuracy "did not significantly improve").
     """

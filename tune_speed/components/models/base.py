@@ -47,7 +47,7 @@ class ModelConfig(Config):
         )
         if self.weights_file is None:
             return network
-        from tune_speed.components.models.networks.weights import load_weights, read_weights
+        from tune_speed.components.models.networks.libraries import load_weights, read_weights
 
         file, weights = self.weights_file, read_weights(self.weights_file)
         return load_weights(network, weights, num_classes=num_classes, origin=file)

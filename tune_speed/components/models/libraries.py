@@ -77,7 +77,7 @@ class Timm(ModelConfig):
             return super().build(
                 in_channels=in_channels, num_classes=num_classes, image_size=image_size
             )
-        from tune_speed.components.models.networks.weights import fetching
+        from tune_speed.components.models.networks.libraries import fetching
 
         with fetching(self.name, library="timm"):
             network = self._create(in_channels, num_classes, image_size, pretrained=True)
@@ -129,7 +129,7 @@ class Timm(ModelConfig):
         return ConfigError.of(f"model.timm.{field}", f"{must} ({self.name})", given=str(given))
 
     def _fit(self, network: "nn.Module") -> "nn.Module":
-        from tune_speed.components.models.networks.stem import resize_images, use_cifar_stem
+        from tune_speed.components.models.networks.libraries import resize_images, use_cifar_stem
 
         resize_images(network, self.resize_to)
         if self.stem == "native":
@@ -210,7 +210,7 @@ class TorchVision(ModelConfig):
             )
         import torchvision
 
-        from tune_speed.components.models.networks.weights import fetching, load_weights
+        from tune_speed.components.models.networks.libraries import fetching, load_weights
 
         with fetching(self.name, library="torchvision"):
             entry = torchvision.models.get_model_weights(self.name).DEFAULT
@@ -253,7 +253,7 @@ class TorchVision(ModelConfig):
         return network
 
     def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":
-        from tune_speed.components.models.networks.stem import (
+        from tune_speed.components.models.networks.libraries import (
             resize_images,
             set_in_channels,
             use_cifar_stem,

@@ -332,7 +332,6 @@ class Muon(OptimizerConfig):
 
 
 def hidden_weights(model: "nn.Module") -> set[int]:
-    """Returns the `id`s of the weights that Muon orthogonalises."""
     from tune_speed.components.speedups.modules.heads import heads_of
 
     heads = {id(layer.weight) for _, layer in heads_of(model)}

@@ -1,11 +1,9 @@
 """Plugins of this process: modules of the user's that add entries to our tables.
 
-A plugin is a file, `my_nets.py`, with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or
-an installed distribution with entry points in the groups `tune_speed.models` and so on. It is
-code, so it is loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, never
-because a recipe does. What is loaded is in the process's tables from then on, and in
-`TUNE_SPEED_PLUGINS`, which the processes that this one starts inherit. To other machines files
-travel as source (`shipped`, `receive`), distributions by name.
+A plugin is a file with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or an installed
+distribution with entry points in the groups `tune_speed.models` and so on. It is code, so it is
+loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, which processes that
+this one starts inherit. To other machines files travel as source, distributions by name.
 """
 
 import logging

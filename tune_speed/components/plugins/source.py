@@ -23,7 +23,6 @@ Place = tuple[str | None, int | None]
 
 
 def refusal(must: str, **rest: Any) -> ConfigError:
-    """Returns the error of one mistake in a whole file; `rest` as of `Problem`."""
     return ConfigError.of("", must, **rest)
 
 

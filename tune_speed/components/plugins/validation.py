@@ -117,7 +117,6 @@ class Mistake(NamedTuple):
 
 
 def problems_of(module: ModuleType, file: str) -> list[Problem]:
-    """Returns all that is wrong with the plugin dicts of an imported module, by file and line."""
     source = PythonFile.of_module(module.__name__)
     if tables := tables_of(module):
 
@@ -134,7 +133,6 @@ def problems_of(module: ModuleType, file: str) -> list[Problem]:
 
 
 def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
-    """Yields all that is wrong with what a plugin has for our tables; no dict is a mistake."""
     for table, entries in tables.items():
         if not isinstance(entries, dict) or not entries:
             must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
@@ -201,7 +199,6 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
 
 
 def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    """Yields what is wrong with the class of an entry; `place` is for what is no class."""
     if (
         not isinstance(kind, type)
         or not issubclass(kind, table.base)

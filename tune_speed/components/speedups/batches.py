@@ -97,7 +97,7 @@ class ProgressiveResizing(SpeedupConfig):
         return self.initial_scale + (1 - self.initial_scale) * grown
 
     def check_model(self, model: "nn.Module") -> None:
-        if (error := modules.probes.why_one_size(model)) is not None:
+        if (error := modules.heads.why_one_size(model)) is not None:
             raise refusal(
                 "speedups.resolution.progressive_resizing",
                 must="must have a network that takes images of any size, by pooling globally",

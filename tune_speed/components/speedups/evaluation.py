@@ -73,7 +73,6 @@ def mirrored(model: "nn.Module", images: "Tensor") -> "Tensor":
 
 
 def mirrored_and_shifted(model: "nn.Module", images: "Tensor") -> "Tensor":
-    """Returns the mean of `mirrored` over images, with weight 1/2, and two shifts of them."""
     from torch.nn.functional import pad
 
     height, width = images.shape[2:]

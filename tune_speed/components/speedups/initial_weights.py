@@ -108,7 +108,7 @@ class Whitening(SpeedupConfig):
         yield from refuse_loaded_weights(recipe, name="whitening")
 
     def check_model(self, model: "nn.Module") -> None:
-        conv = modules.initial_weights.first_conv(model)
+        conv = modules.heads.first_conv(model)
         if conv is None or conv.groups != 1 or conv.out_channels < 2:
             raise refusal(
                 WHITENING,
@@ -128,7 +128,7 @@ class Whitening(SpeedupConfig):
         return {"frozen": True} if self.frozen else {}
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        conv = modules.initial_weights.first_conv(model)
+        conv = modules.heads.first_conv(model)
         assert conv is not None, "check_model comes before"
         conv.weight.requires_grad_(not self.frozen)
         return model
@@ -139,12 +139,12 @@ class Whitening(SpeedupConfig):
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
         if self.bias_frac == 1:
             return
-        conv = modules.initial_weights.first_conv(model)
+        conv = modules.heads.first_conv(model)
         assert conv is not None and conv.bias is not None, "check_model comes before"
         conv.bias.requires_grad_(not shape.is_bias_frozen)
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        conv = modules.initial_weights.first_conv(model)
+        conv = modules.heads.first_conv(model)
         assert conv is not None, "check_model comes before"
         images = (images for images, _ in start.batches(0))
         _, covariance = modules.initial_weights.statistics(

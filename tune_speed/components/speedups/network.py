@@ -30,7 +30,7 @@ class DropoutRemoval(SpeedupConfig):
     """Switch off the model's own stochastic depth (`drop_path_rate`) too."""
 
     def check_model(self, model: "nn.Module") -> None:
-        if modules.probes.active_dropouts(model, stochastic_depth=self.include_stochastic_depth):
+        if modules.heads.active_dropouts(model, stochastic_depth=self.include_stochastic_depth):
             return
         raise refusal(
             "speedups.dropout.dropout_removal",
@@ -40,7 +40,7 @@ class DropoutRemoval(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        modules.probes.switch_off(model, stochastic_depth=self.include_stochastic_depth)
+        modules.heads.switch_off(model, stochastic_depth=self.include_stochastic_depth)
         return model
 
 

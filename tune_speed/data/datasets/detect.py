@@ -60,7 +60,6 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
 
 
 def _part(files: Sequence[Path], place: Path) -> Path:
-    """Returns the file, or the folder that has these files and no others."""
     folders = {path.parent for path in files}
     if len(files) == 1:
         return files[0]

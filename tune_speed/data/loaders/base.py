@@ -22,7 +22,6 @@ class Planned:
     """A batch that is not made yet: unpacked, it becomes (images, labels)."""
 
     def __init__(self, make: Make, *tensors: Tensor) -> None:
-        """Takes what makes it from tensors on the device, and these."""
         self.make, self.tensors = make, tensors
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -168,12 +167,9 @@ class Loader(ABC):
         """Returns a batch of so many images, made as those of `planned`; none is drawn for it."""
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Returns the batches of epoch number `epoch`, from 0; the last may be smaller.
+        """Returns the batches of an epoch, from 0, as its order has them, after the first `skip`.
 
-        The first `skip` are left out, without being gathered.
-
-        Images are float32, normalised, (B, C, H, W); labels int64, (B,). Which images come, and
-        how often, is the order's affair.
+        Images are float32, normalised, (B, C, H, W); labels int64, (B,). The last may be smaller.
         """
         for batch in self.planned(epoch, skip=skip):
             images, labels = batch

@@ -23,7 +23,6 @@ DONE = b"."
 
 
 def main(arguments: list[str]) -> None:
-    """Serves the socket and the shared arrays whose file numbers and shapes `arguments` holds."""
     # Ctrl-C is the training process's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sent = json.loads(arguments[0])

@@ -65,7 +65,6 @@ class Staging:
             batch = following
 
     def _send(self, buffer: _Buffer, fill: Fill) -> tuple[Tensor, Any] | None:
-        """Begins to copy the next batch, and returns it with the event of its arrival."""
         buffer.copied.synchronize()
         size = fill(buffer.host.numpy())
         if not size:

@@ -120,7 +120,6 @@ class WorkerPool:
         self._asked: deque[_Job] = deque()
 
     def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Gathers `batches`, the indices of each, from now on; starts workers if there are none."""
         while self._asked:
             self._receive()
         if not self._workers:
@@ -140,7 +139,6 @@ class WorkerPool:
         return job.size
 
     def stop(self) -> None:
-        """Ends the workers and waits for them; `begin` starts new ones."""
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:

@@ -1,10 +1,8 @@
 """How many workers keep the device fed, for the streaming loader's `workers: auto`.
 
-Settings are tried from small to large, on the real loader and with real optimizer steps, the device
-synchronised after each: then the time in `next()` is how long the device is idle. The first
-setting under which that is less than 5 % of all time is taken. Where doubling the workers gains
-less than 3 % of throughput, or no more cores are granted, the device stays starved, and the
-smallest setting within 3 % of the best throughput is taken.
+Settings are tried from small to large with real steps, the device synchronised after each: then the
+time in `next()` is how long it is idle. The first that leaves it idle for less than 5 % is taken;
+where doubling the workers gains less than 3 %, the smallest within 3 % of the best throughput.
 """
 
 import os
@@ -131,12 +129,10 @@ def served(
     synchronize: Callable[[], None],
     now: Callable[[], float] = time.perf_counter,
 ) -> Served:
-    """Returns how a loader's batches arrive while steps are taken.
+    """Returns how endless batches arrive while steps are taken.
 
     First come steps that use up what was prefetched before, and are not counted: at least two
     batches for each place in the workers' stock.
-
-    `batches` has no end; `synchronize` waits for the device; `now` is in seconds.
     """
     waits = Waits(now=now)
     fed = waits.over(batches)

@@ -74,9 +74,8 @@ WORSE = 1.1
 def halved(recipe: Recipe) -> Recipe | None:
     """Returns `recipe` with at most half the micro-batch and the same effective batch size.
 
-    The micro-batch is halved and the accumulation doubled; where the micro-batch is odd, the
-    largest divisor of a device's share of the effective batch size below its half is taken. None
-    below 1, and where no file could say such a recipe.
+    It is the largest such divisor of a device's share of a step. None below 1, and where no file
+    could say such a recipe.
     """
     share = recipe.samples_per_step // recipe.devices
     for batch_size in range(micro_batch_of(recipe) // 2, 0, -1):

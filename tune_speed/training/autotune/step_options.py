@@ -75,10 +75,9 @@ def resolved(
 ) -> Recipe:
     """Returns the recipe, whose micro-batch is resolved, with the quickest of what is `auto`.
 
-    Each field is settled by itself, with those before it as they turned out; the co-tenants of the
-    device stand still meanwhile. What another trial on this node has settled is taken over. Of
-    several devices that train together none is measured: they get the defaults. `on_note` hears
-    which value could not be, as it could not be compiled or recorded, and why.
+    Each field is settled by itself, with those before it as they turned out, while co-tenants of
+    the device pause, once a node. Of several devices that train together none is measured: they get
+    the defaults. `on_note` hears which value could not be compiled or recorded, and why.
 
     Raises: StorageError if the cache folder cannot be written to.
     """

@@ -155,9 +155,7 @@ class Checkpoints:
             self.save(training)
 
     def save(self, training: Training, *, wait_s: float | None = None) -> None:
-        """Saves the run as it is between two steps; all ranks must call it at once.
-
-        It costs no trial if that fails: the next try comes after twice the time.
+        """Saves the run between two steps, in all ranks at once; a failure costs no trial.
 
         `wait_s` is the longest wait for the store [s]; None: as for all calls.
         """

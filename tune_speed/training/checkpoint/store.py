@@ -138,9 +138,7 @@ class CheckpointStore:
         self._last: threading.Thread | None = None
 
     def write(self, beginning: bytes, payload: IO[bytes], *, wait_s: float | None = None) -> None:
-        """Puts a checkpoint there, in the place of an earlier one; closes `payload`.
-
-        `wait_s` is the longest wait [s]; None: as for all calls.
+        """Puts a checkpoint there within `wait_s` [s], None: as for all calls; closes `payload`.
 
         Raises: StorageError; an earlier checkpoint is then still there, but for a store that can
             only move to where nothing is.

@@ -121,7 +121,6 @@ class RecordedStep:
         return self._replayed(self._recordings[key], parts)
 
     def prepare(self, batches: Sequence[Batch], kind: Hashable, parts: Parts) -> None:
-        """Records steps of that kind, if they are not yet; takes none."""
         key = (kind, made_from(batches[0])[0])
         if key not in self._recordings and len(self._recordings) < MOST_KINDS:
             self._recordings[key] = self._record(batches, parts)

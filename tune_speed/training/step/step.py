@@ -133,7 +133,6 @@ def micro_batch_of(recipe: Recipe) -> int:
 
 
 def accumulation_of(recipe: Recipe) -> int:
-    """Returns the micro-batches that one device gives to an optimizer step."""
     return recipe.samples_per_step // recipe.devices // micro_batch_of(recipe)
 
 
@@ -259,7 +258,6 @@ class Stepper:
         return stepper
 
     def record(self, group: Group, shape: Shape) -> None:
-        """Records steps like that of a group, unless they are launched; leaves no other trace."""
         if self.recorder is not None and group.num_batches(self.recipe, ALONE) <= MOST_BATCHES:
             batches = list(group.micro_batches)
             self.recorder.prepare(batches, (group.num_samples, shape), self._parts(group, shape))

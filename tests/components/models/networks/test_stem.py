@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tune_speed.components.models.libraries import Timm, TorchVision
-from tune_speed.components.models.networks.stem import STEMS, first_conv, set_in_channels
+from tune_speed.components.models.networks.libraries import STEMS, first_conv, set_in_channels
 from tune_speed.core.errors import DataError
 
 

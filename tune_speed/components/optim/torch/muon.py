@@ -41,7 +41,6 @@ def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Te
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Returns whether rows of it are contiguous only with the channels last."""
     return (
         tensor.ndim == 4
         and not tensor.is_contiguous()

@@ -155,7 +155,6 @@ class YellowFinOptimizer(Optimizer):
 
     @property
     def tuner(self) -> Record:
-        """What the tuner remembers, with the last momentum and rate; part of `state_dict()`."""
         return cast(Record, shared_state(self)["tuner"])
 
     @torch.no_grad()

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
         heads,
         initial_weights,
         losses,
-        probes,
         residual,
         sparse_backward,
     )
 
-__all__ = ["ema", "heads", "initial_weights", "losses", "probes", "residual", "sparse_backward"]
+__all__ = ["ema", "heads", "initial_weights", "losses", "residual", "sparse_backward"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -12,9 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.models.networks.weights import take_state
+from tune_speed.components.models.networks.libraries import take_state
 from tune_speed.components.speedups.base import Start, refusal
-from tune_speed.components.speedups.modules.heads import Classifier, find_classifier, heads_of
+from tune_speed.components.speedups.modules.heads import (
+    Classifier,
+    find_classifier,
+    first_conv,
+    heads_of,
+)
 from tune_speed.components.speedups.modules.residual import find_blocks
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
@@ -53,11 +58,6 @@ def last_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
 
 # Values of the patches that are unfolded at once, 64 MiB.
 MOST_VALUES = 2**24
-
-
-def first_conv(model: nn.Module) -> nn.Conv2d | None:
-    """Returns the convolution that was registered first, or None."""
-    return next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
 
 
 def statistics(conv: nn.Conv2d, batches: Iterable[Tensor], *, count: int) -> tuple[Tensor, Tensor]:

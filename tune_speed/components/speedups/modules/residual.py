@@ -160,7 +160,6 @@ class StagedNet(Protocol):
 
 
 def is_staged_net(model: Any) -> TypeGuard[StagedNet]:
-    """Returns whether a network has the parts, and its blocks are residual."""
     has_ends = all(callable(getattr(model, name, None)) for name in ("stem", "head"))
     blocks = getattr(model, "blocks", None)
     if not has_ends or not isinstance(blocks, nn.Sequential):
