@@ -154,9 +154,7 @@ def test_cutout_zeroes_one_whole_square_and_nothing_else(side: int) -> None:
 def test_normalised_images_match_float64(random_pixels: Pixels) -> None:
     pixels = random_pixels(8, 5, 7, 3)
     mean, std = (0.49, 0.48, 0.0), (0.25, 0.01, 1.0)
-    normalize = image_ops.Normalizer(
-        mean=mean, std=std, height=5, width=7, device=torch.device("cpu")
-    )
+    normalize = image_ops.Normalizer(mean, std, 5 * 7, torch.device("cpu"))
     images = normalize(torch.from_numpy(pixels))
     exact = (pixels.astype(np.float64) / 255 - mean) / std
     assert images.dtype == torch.float32
@@ -183,9 +181,7 @@ def test_nothing_waits_for_the_device_or_stays_on_the_host() -> None:
         device = torch.device("cuda")
         pixels = torch.empty(50, 6, 7, 3, dtype=torch.uint8, device=device)
         zeros = torch.zeros(16, dtype=torch.int64, device=device)
-        normalize = image_ops.Normalizer(
-            mean=(0.5,) * 3, std=(0.5,) * 3, height=6, width=7, device=device
-        )
+        normalize = image_ops.Normalizer((0.5,) * 3, (0.5,) * 3, 6 * 7, device)
         move = image_ops.Mover(6, 7, pad=2, device=device)
         moved = move(pixels, zeros, shift_y=zeros, shift_x=zeros, is_flipped=zeros)
         images = image_ops.cut_out(normalize(moved), side=3, corner_y=zeros, corner_x=zeros)

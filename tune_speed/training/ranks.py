@@ -167,12 +167,10 @@ class JointTurn:
 
     @property
     def left_s(self) -> float:
-        """Seconds until others continue on some device."""
         return min(self._ranks.gather(math.inf if self._own is None else self._own.left_s))
 
     @property
     def is_isolated(self) -> bool:
-        """Whether all who take part were paused on all devices."""
         return all(self._ranks.gather(self._own is None or self._own.is_isolated))
 
 

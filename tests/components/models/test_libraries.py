@@ -302,7 +302,6 @@ def test_published_weights_are_loaded_and_the_classifier_starts_fresh_of_torchvi
 
 
 NATIVE = {"stem": "native"}
-"""The first layers as published."""
 
 
 def on_meta(name, image_size, **fields):

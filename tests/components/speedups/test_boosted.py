@@ -58,7 +58,6 @@ ENDS = {
     "resnet20": (("net.conv.", "net.norm."), ("net.classifier.",)),
     "preact_resnet": (("net.conv.", "net.first_norm."), ("net.last_norm.", "net.classifier.")),
 }
-"""Stem and head of the networks."""
 
 
 @pytest.mark.parametrize("name", ENDS)

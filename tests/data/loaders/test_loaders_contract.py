@@ -30,7 +30,6 @@ Batches = list[tuple[Tensor, Tensor]]
 
 @pytest.fixture
 def images(random_pixels: Callable[..., np.ndarray]) -> Images:
-    """Images whose labels are their numbers."""
     return Images(random_pixels(NUM_IMAGES, 6, 7, 3), np.arange(NUM_IMAGES))
 
 

@@ -46,7 +46,6 @@ def steps(
     num_done: int = 0,
     waits: Waits | None = None,
 ) -> Iterable[Step]:
-    """Yields the steps over images whose labels are their numbers."""
     loader = open_numbered(recipe, num_images=num_images, ranks=ranks)
     opened = open_steps(loader, recipe, schedule, waits or Waits(), ranks=ranks, num_done=num_done)
     for shape, group in opened:

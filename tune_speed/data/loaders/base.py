@@ -77,15 +77,10 @@ class Batches:
         self.augmentation, self.device = batching.augmentation, batching.device
         self.channels_last = batching.channels_last
         height, width = size
-        self._normalize = image_ops.Normalizer(
-            mean=batching.mean,
-            std=batching.std,
-            height=height,
-            width=width,
-            device=batching.device,
-        )
+        mean, std, device = batching.mean, batching.std, batching.device
+        self._normalize = image_ops.Normalizer(mean, std, height * width, device)
         pad = batching.augmentation.pad
-        self._move = image_ops.Mover(height, width, pad=pad, device=batching.device)
+        self._move = image_ops.Mover(height, width, pad=pad, device=device)
 
     @property
     def num_samples(self) -> int:

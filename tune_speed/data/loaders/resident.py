@@ -75,7 +75,7 @@ def eval_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields float32 (B, C, H, W), normalised, and labels (B,) int64, in the images' order."""
     _, height, width, _ = images.pixels.shape
-    normalize = image_ops.Normalizer(mean=mean, std=std, height=height, width=width, device=device)
+    normalize = image_ops.Normalizer(mean, std, height * width, device)
     for start in range(0, len(images.labels), batch_size):
         some = slice(start, start + batch_size)
         if isinstance(images, HeldImages):

@@ -139,7 +139,6 @@ def served(
     stock = setting.workers * setting.prefetch_factor
 
     def take(num_steps: int) -> int:
-        """Takes steps until there were enough, or for long enough; returns their samples."""
         began, num_samples = now(), 0
         for _ in range(num_steps):
             num_samples += take_step(fed)

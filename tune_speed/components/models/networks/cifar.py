@@ -328,7 +328,6 @@ class PooledGroup(nn.Module):
 
 
 def pooled(features: Tensor) -> Tensor:
-    """Returns the maxima of 2x2 pixels; a map of one row or column is left as it is."""
     return features if min(features.shape[2:]) < 2 else F.max_pool2d(features, 2)
 
 

@@ -142,7 +142,6 @@ class SwatsOptimizer(Adam):
         return loss
 
     def _adam_step(self) -> float | None:
-        """Does a step of Adam and returns the rate of SGD that it amounts to, if it is defined."""
         weights = tensor_lists.with_gradients(self.param_groups)
         if not weights:
             return None

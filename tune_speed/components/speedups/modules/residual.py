@@ -130,7 +130,6 @@ def skip_at_random(blocks: Iterable[Block], survivals: Sequence[float], *, seed:
 
 
 def draws_of(model: nn.Module) -> torch.Generator:
-    """Returns the generator, on the CPU, that a network's blocks share."""
     return next(find_skipping(model)).draws
 
 
@@ -224,7 +223,6 @@ class Staged(nn.Module):
         return self
 
     def _run(self, features: Tensor, first: int, last: int) -> Tensor:
-        """Returns what the blocks first…last − 1 make of the features."""
         for block in list(self.net.blocks)[first:last]:
             features = block(features)
         return features
@@ -235,7 +233,6 @@ class Staged(nn.Module):
         return cast(Tensor, self.heads[stage](features.mean(dim=(2, 3))))
 
     def _bounds(self, stage: int) -> tuple[int, int]:
-        """Returns the numbers of a stage's first block and of the one after its last."""
         num_blocks = len(self.net.blocks)
         return (
             stage * num_blocks // self.num_stages,
@@ -250,7 +247,6 @@ class Staged(nn.Module):
 
 
 def set_stage(model: nn.Module, stage: int) -> None:
-    """Brings the staged network that `model` is, or wraps, into a stage."""
     for module in model.modules():
         if isinstance(module, Staged) and module.place.stage != stage:
             module.place.stage = stage
@@ -259,6 +255,5 @@ def set_stage(model: nn.Module, stage: int) -> None:
 
 
 def num_channels(block: nn.Module) -> int:
-    """Returns the channels of a block's output: those of its last convolution."""
     *_, last = (module for module in block.modules() if isinstance(module, nn.Conv2d))
     return last.out_channels
