@@ -86,7 +86,7 @@ def test_final_layer_may_be_a_convolution():
 def test_prior_needs_a_bias():
     network = nn.Sequential(nn.Linear(3, 2, bias=False))
     Focal(prior=None).check_model(network)
-    with pytest.raises(ConfigError, match=r"focal\.prior: must have a final layer with a bias"):
+    with pytest.raises(ConfigError, match=r"focal\.prior:"):
         Focal().check_model(network)
 
 
@@ -223,7 +223,7 @@ def test_one_group_without_delay_is_plain_training():
 
 
 def test_groups_for_other_classes_are_refused():
-    with pytest.raises(ConfigError, match="each of the data set's 3 classes, but got 100 groups"):
+    with pytest.raises(ConfigError, match=r"easiest_first\.groups: .* 100 groups"):
         changed(EasiestFirst())
     assert changed(EasiestFirst(), num_classes=100)
 
@@ -237,7 +237,7 @@ def test_impossible_groups_are_refused(groups):
 def test_network_that_ends_with_a_convolution_is_refused():
     config = TorchVision(name="squeezenet1_1")
     network = config.network(in_channels=3, num_classes=7, image_size=64)
-    with pytest.raises(ConfigError, match="must have a network with a final linear layer"):
+    with pytest.raises(ConfigError, match=r"loss\.easiest_first:"):
         EasiestFirst().check_model(network)
 
 

@@ -231,7 +231,7 @@ def test_smaller_batch_wins_within_three_percent() -> None:
 
 
 def auto_of_batch_size(**changes: object) -> Recipe:
-    return make_recipe(**changes).model_copy(update={"batch_size": "auto_of_batch_size"})
+    return make_recipe(**changes).model_copy(update={"batch_size": "auto"})
 
 
 def test_batch_that_fits_and_is_quick_is_measured() -> None:

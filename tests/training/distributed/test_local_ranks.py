@@ -175,7 +175,7 @@ def test_death_is_raised_where_the_trial_can_be_run_again() -> None:
 
 def test_what_the_user_did_wrong_is_raised() -> None:
     workload = make_workload(target=0.01, split=SplitConfig(train_samples=61))
-    with pytest.raises(ConfigError, match=r"must exceed the accuracy before training"):
+    with pytest.raises(ConfigError, match=r"workload\.target\.value:"):
         next(run_here(make_spec(workload=workload), refuse=(ConfigError,)))
 
 
