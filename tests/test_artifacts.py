@@ -26,7 +26,7 @@ from tune_speed.custom.trial import run_own_trial
 from tune_speed.experiments.certification.certificate import Certificate
 from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
 from tune_speed.training.checkpoint.checkpoints import identity_of, load
-from tune_speed.training.checkpoint.file import head, split, write
+from tune_speed.training.checkpoint.store import head, split, write
 from tune_speed.training.objective import run_trial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec

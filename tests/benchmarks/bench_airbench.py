@@ -36,6 +36,7 @@ from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.runtime.device import resolve_device, set_up_process
 from tune_speed.study.file import load_study
 from tune_speed.study.space import typical
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
@@ -185,7 +186,7 @@ def ours(arguments: argparse.Namespace) -> Callable[[Any], Run]:
 
     def take(seed: Any) -> Run:
         number = 10**6 if seed == "warmup" else seed
-        run = train(workload, recipe, splits, seed=number, evaluated_on="test", device=device)
+        run = train(Job(workload, recipe, splits, seed=number, evaluated_on="test", device=device))
         while True:
             try:
                 next(run)

@@ -22,9 +22,10 @@ import torch
 
 from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Target, Workload
@@ -132,7 +133,7 @@ def spans(
     images, few = (random_images(count, arguments.size) for count in (NUM_IMAGES, 16))
     splits = Splits(images, few, few, MEAN, STD, NUM_CLASSES, split_hash="")
     before_s = 0.0
-    for result in train(workload, recipe, splits, seed=0, device=device):
+    for result in train(Job(workload, recipe, splits, seed=0, device=device)):
         yield result.clocks.train_s - before_s, result
         before_s = result.clocks.train_s
 

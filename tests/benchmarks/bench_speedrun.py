@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Target, Workload
@@ -176,7 +177,7 @@ def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[f
     images, few = random_images(num_images(arguments.batch_size)), random_images(16)
     splits = Splits(images, few, few, MEAN, STD, NUM_CLASSES, split_hash="")
     before_s = 0.0
-    for result in train(workload, our_recipe(arguments), splits, seed=0, device=device):
+    for result in train(Job(workload, our_recipe(arguments), splits, seed=0, device=device)):
         yield result.clocks.train_s - before_s
         before_s = result.clocks.train_s
 

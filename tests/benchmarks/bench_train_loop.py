@@ -47,11 +47,13 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from tune_speed.components.models import MODELS, ModelConfig
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Target, Workload
@@ -238,7 +240,7 @@ def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[f
     train_images, few = random_images(NUM_IMAGES), random_images(16)
     splits = Splits(train_images, few, few, MEAN, STD, NUM_CLASSES, split_hash="")
     before_s = 0.0
-    for result in train(workload, recipe, splits, seed=0, device=device):
+    for result in train(Job(workload, recipe, splits, seed=0, device=device)):
         yield result.clocks.train_s - before_s
         before_s = result.clocks.train_s
 

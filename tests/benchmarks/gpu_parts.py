@@ -36,7 +36,7 @@ from tune_speed.runtime.device import (
     resolve_device,
     set_up_process,
 )
-from tune_speed.training.autotune.probe_step import probe_step
+from tune_speed.training.autotune.micro_batch import probe_step
 from tune_speed.training.build import build_forward, build_model, open_loader, set_seed
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
@@ -341,7 +341,7 @@ def gradients(options: Options, **fields: Any) -> list[Tensor]:
     set_seed(recipe, seed=0)
     model = build_model(recipe, splits, seed=0, device=device).train()
     stepper = Stepper(model, build_forward(model, recipe), recipe, device=device)
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=device)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     stepper.learn(Group(recipe.samples_per_step, loader.planned(0)), shape, frac=1.0)
     loader.close()
@@ -372,7 +372,7 @@ def waits_in_steps(recipe: Recipe, device: torch.device) -> int:
 
     splits = random_splits(16 * micro_batch(recipe))
     set_seed(recipe, seed=0)
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=device)
     with probe_step(recipe, splits, device=device) as take:
         batches = iter(loader.epoch(0))
         take(batches)

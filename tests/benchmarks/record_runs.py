@@ -53,12 +53,13 @@ import torch
 from scipy.stats import qmc
 
 from tune_speed.core.records import Status
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime.device import describe_device, set_up_process
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
+from tune_speed.training.build import Job
 from tune_speed.training.loop import Run, train
 from tune_speed.training.objective import finish, load_splits, run_trial
 from tune_speed.training.recipe import Recipe
@@ -338,11 +339,13 @@ def timed_spans(workload: Workload, recipe: Recipe, *, rounds: int) -> Iterator[
     changes = {"epochs": float(span_epochs * (rounds + 1)), "optimizer": gentle}
     grid = {"eval_every_samples": num_train * span_epochs}
     run: Run = train(
-        workload.model_copy(update=grid),
-        recipe.model_copy(update=changes),
-        splits,
-        seed=0,
-        device=CPU,
+        Job(
+            workload.model_copy(update=grid),
+            recipe.model_copy(update=changes),
+            splits,
+            seed=0,
+            device=CPU,
+        )
     )
     steps, train_s = 0, 0.0
     for result in run:

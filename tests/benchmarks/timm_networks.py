@@ -11,7 +11,7 @@ import sys
 from timm.models import register_model
 from torch import nn
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 
 SIZE = 32
 

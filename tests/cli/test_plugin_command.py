@@ -19,7 +19,7 @@ from tune_speed.training.checkpoint.checkpoints import identity_of
 from tune_speed.training.distributed.local import run_here
 from tune_speed.training.objective import finish
 from tune_speed.training.precheck import answers
-from tune_speed.training.throughput import throughput_key
+from tune_speed.training.throughput import Place, throughput_key
 from tune_speed.training.trial import Allotment, TrialSpec
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
@@ -173,8 +173,5 @@ def key_of(text: str) -> str:
         image_shape=(8, 8, 1),
         num_train=300,
         num_classes=10,
-        device="cpu",
-        host="cpu",
-        settings={},
-        environment={},
+        place=Place("cpu", "cpu", {}, {}),
     )

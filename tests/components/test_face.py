@@ -1,5 +1,3 @@
-"""Authors of plugins find all that they need in `tune_speed.components`."""
-
 import inspect
 import re
 import subprocess
@@ -10,7 +8,7 @@ from types import FunctionType
 import pytest
 
 from tune_speed import components
-from tune_speed.components.plugins.tables import TABLES
+from tune_speed.components.plugins.validation import TABLES
 
 
 def test_every_name_of_the_face_is_there() -> None:
@@ -21,7 +19,6 @@ def test_every_name_of_the_face_is_there() -> None:
 
 
 def types_named(base: type) -> set[str]:
-    """Returns our types that the public methods of a base take or return."""
     methods = (
         m for name, m in vars(base).items() if isinstance(m, FunctionType) and name[0] != "_"
     )
@@ -46,7 +43,7 @@ def test_slots_are_the_fields_of_a_recipe_s_speedups() -> None:
 def test_the_face_and_what_all_tables_hold_cost_no_heavy_library() -> None:
     code = (
         "import sys, tune_speed.data.split; from tune_speed.components import *\n"
-        "from tune_speed.components.plugins.tables import TABLES\n"
+        "from tune_speed.components.plugins.validation import TABLES\n"
         "from tune_speed.data import LOADERS, ORDERS\n"
         "tables = [LOADERS, ORDERS, *(t.entries for n, t in TABLES.items() if n != 'METRICS')]\n"
         "print(len([kind.model_json_schema() for table in tables for kind in table.values()]))\n"

@@ -11,7 +11,7 @@ from cuda_double.double import MIB, NAME, Driver, installed
 from helpers.training.tiny import Tiny, TinyNetwork
 from torch import Tensor, nn
 
-from tune_speed.components.metrics.of_run import OF_RUN
+from tune_speed.components.metrics.base import OF_RUN
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import DeviceFailed, SetUpFailed
 from tune_speed.core.records import RunResult, Status, TrialRecord

@@ -17,8 +17,6 @@ def random_pixels() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def make_data(random_pixels: Callable[..., np.ndarray]) -> Callable[..., PreparedData]:
-    """Returns a maker of data sets in memory with the given number of images of each class."""
-
     def make(counts: Sequence[int], *, num_test: int | None = None, size: int = 4) -> PreparedData:
         labels = np.random.default_rng(3).permutation(np.repeat(np.arange(len(counts)), counts))
         train = Images(random_pixels(len(labels), size, size, 3), labels)

@@ -18,7 +18,7 @@ from tune_speed.core.errors import DataError, StorageError
 from tune_speed.data import cache
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, in_words, make_splits
 
@@ -34,8 +34,6 @@ def dataset(tmp_path: Path, random_pixels: Callable[..., np.ndarray]) -> ImagePa
 
 
 class Count:
-    """Progress that remembers whether anything was decoded."""
-
     def __init__(self) -> None:
         self.last: tuple[int, int] | None = None
 
@@ -70,9 +68,7 @@ def test_pixels_are_mapped_and_read_only(tmp_path: Path) -> None:
     assert isinstance(pixels.base, np.memmap) and not pixels.flags.writeable
 
 
-def test_hash_follows_every_pixel_label_and_name(
-    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
-) -> None:
+def test_hash_follows_every_pixel_label_and_name(tmp_path, random_pixels):
     pixels, labels = random_pixels(4, 2, 2, 3), [0, 1, 1, 0]
     other = pixels.copy()
     other[3, 1, 1, 2] ^= 1
@@ -97,9 +93,7 @@ def test_hash_does_not_depend_on_the_place(tmp_path: Path, dataset: ImageParquet
     assert len(hashes) == 1
 
 
-def test_changed_source_is_decoded_again_and_the_old_entry_goes(
-    tmp_path: Path, dataset: ImageParquet, random_pixels: Callable[..., np.ndarray]
-) -> None:
+def test_changed_source_is_decoded_again_and_the_old_entry_goes(tmp_path, dataset, random_pixels):
     old = prepare(dataset, cache_dir=tmp_path / "c")
     before = only_entry(tmp_path / "c")
     pixels = random_pixels(6, 4, 4, 3)
@@ -150,12 +144,7 @@ def damage_class_names(entry: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [value for name, value in globals().items() if name.startswith("damage_")]
 )
-def test_damaged_entry_is_found_and_built_again(
-    tmp_path: Path,
-    dataset: ImageParquet,
-    caplog: pytest.LogCaptureFixture,
-    damage: Callable[[Path], None],
-) -> None:
+def test_damaged_entry_is_found_and_built_again(tmp_path, dataset, caplog, damage):
     fresh = prepare(dataset, cache_dir=tmp_path / "c")
     damage(only_entry(tmp_path / "c"))
     progress = Count()
@@ -166,9 +155,7 @@ def test_damaged_entry_is_found_and_built_again(
     assert again.data_hash == fresh.data_hash
 
 
-def test_damage_in_a_large_array_is_found_by_its_time_of_change(
-    tmp_path: Path, dataset: ImageParquet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_in_a_large_array_is_found_by_its_time_of_change(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr(cache, "ALWAYS_CHECKED_BYTES", 0)
     fresh = prepare(dataset, cache_dir=tmp_path / "c").train.pixels.copy()
     damage_one_byte(only_entry(tmp_path / "c"))
@@ -230,9 +217,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, dataset: Imag
     assert not list((tmp_path / "c").glob("*.tmp-*")) and only_entry(tmp_path / "c")
 
 
-def test_leftovers_are_removed_even_where_decoding_fails(
-    tmp_path: Path, dataset: ImageParquet
-) -> None:
+def test_leftovers_are_removed_even_where_decoding_fails(tmp_path, dataset):
     prepare(dataset, cache_dir=tmp_path / "c")
     leftover = tmp_path / "c" / f"{only_entry(tmp_path / 'c').name}.tmp-x"
     leftover.mkdir()
@@ -242,9 +227,7 @@ def test_leftovers_are_removed_even_where_decoding_fails(
     assert not leftover.exists()
 
 
-def test_truncated_file_is_told_by_its_size(
-    tmp_path: Path, dataset: ImageParquet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_truncated_file_is_told_by_its_size(tmp_path, dataset, caplog):
     prepare(dataset, cache_dir=tmp_path / "c")
     damage_truncate(only_entry(tmp_path / "c"))
     prepare(dataset, cache_dir=tmp_path / "c")
@@ -253,7 +236,6 @@ def test_truncated_file_is_told_by_its_size(
 
 @contextmanager
 def largest_file(num_bytes: int) -> Iterator[None]:
-    """Limits the files of this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -286,9 +268,7 @@ def test_entry_in_a_read_only_folder_is_read(tmp_path: Path) -> None:
     assert prepare(Digits(), cache_dir=tmp_path / "c").data_hash == expected
 
 
-def test_data_that_change_while_they_are_read_are_refused(
-    tmp_path: Path, dataset: ImageParquet
-) -> None:
+def test_data_that_change_while_they_are_read_are_refused(tmp_path, dataset):
     def touch(done: int, total: int) -> None:
         os.utime(dataset.train, (done, done))
 
@@ -296,9 +276,7 @@ def test_data_that_change_while_they_are_read_are_refused(
         prepare(dataset, cache_dir=tmp_path / "c", on_progress=touch)
 
 
-def test_parts_of_different_size_are_refused(
-    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
-) -> None:
+def test_parts_of_different_size_are_refused(tmp_path, random_pixels):
     files = [
         write_parquet(tmp_path / f"{size}.parquet", [encode(random_pixels(size, size, 3))], [0])
         for size in (4, 5)
@@ -308,18 +286,14 @@ def test_parts_of_different_size_are_refused(
         prepare(dataset, cache_dir=tmp_path / "c")
 
 
-def test_images_of_one_class_are_refused_by_its_name(
-    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
-) -> None:
+def test_images_of_one_class_are_refused_by_its_name(tmp_path, random_pixels):
     images = [encode(pixels) for pixels in random_pixels(3, 4, 4, 3)]
     path = write_parquet(tmp_path / "a.parquet", images, [0, 0, 0], names=["cats"])
     with pytest.raises(DataError, match="one alone, `cats`"):
         prepare(ImageParquet(train=str(path)), cache_dir=tmp_path / "c")
 
 
-def test_copies_of_training_images_are_counted_and_said(
-    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
-) -> None:
+def test_copies_of_training_images_are_counted_and_said(tmp_path, random_pixels):
     images = [encode(pixels) for pixels in random_pixels(20, 4, 4, 3)]
     train = write_parquet(tmp_path / "train.parquet", images, [0, 1] * 10)
     test = write_parquet(tmp_path / "test.parquet", images[:4], [0, 1] * 2)
@@ -334,7 +308,6 @@ def test_copies_of_training_images_are_counted_and_said(
 
 
 def test_what_is_known_of_digits_is_their_hash_of_ever(tmp_path: Path) -> None:
-    """Studies that were begun with an earlier version are resumed with the same data."""
     data = prepare(Digits(), cache_dir=tmp_path)
     assert data.data_hash == "b601aeb0059b1376"
     assert make_splits(data, SplitConfig()).split_hash == "d9ff254a4c6c0bd7"

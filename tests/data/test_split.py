@@ -1,15 +1,24 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError, DataError
-from tune_speed.data.base import Images
+from tune_speed.data import LOADERS, randomness, split
+from tune_speed.data.augment import Augmentation
+from tune_speed.data.base import Images, MappedRows
 from tune_speed.data.cache import PreparedData
+from tune_speed.data.loaders.base import Batching
+from tune_speed.data.loaders.configs import LoaderConfig, Streaming
+from tune_speed.data.loaders.resident import eval_batches
+from tune_speed.data.orders import SampleOrder
 from tune_speed.data.split import (
     SplitConfig,
+    Splits,
     channel_statistics,
     long_tail,
     make_splits,
@@ -21,7 +30,6 @@ MakeData = Callable[..., PreparedData]
 
 
 def numbered(num_images: int, num_classes: int, num_test: int | None = None) -> PreparedData:
-    """Returns data of single pixels from which each image's number can be read."""
     numbers = np.arange(num_images)
     pixels = np.stack([numbers % 256, numbers // 256 * 16 + numbers % 16, numbers % 7], axis=1)
     train = Images(pixels.astype(np.uint8).reshape(-1, 1, 1, 3), numbers % num_classes)
@@ -131,7 +139,7 @@ def test_subset_larger_than_its_part_is_refused(field: str) -> None:
 
 
 def test_part_without_an_image_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"one image for the validation part .*=0.001"):
+    with pytest.raises(ConfigError, match=r"split: .*=0.001"):
         split_sizes(100, 10, SplitConfig(validation_frac=0.001))
 
 
@@ -190,7 +198,7 @@ def test_long_tail_of_ratio_one_is_balanced() -> None:
 
 
 def test_long_tail_that_a_class_is_too_small_for_is_refused(make_data: MakeData) -> None:
-    with pytest.raises(ConfigError, match=r"train_samples: .* class 0 .* 90 .* gives it 120"):
+    with pytest.raises(ConfigError, match=r"split\.train_samples: .* 0 .* 90 .* 120"):
         make_splits(
             make_data([100] * 3, num_test=9), SplitConfig(train_samples=210, long_tail=0.25)
         )
@@ -204,3 +212,119 @@ def test_long_tail_needs_a_size() -> None:
 def test_a_split_without_long_tail_has_the_identity_that_it_always_had() -> None:
     assert "long_tail" not in SplitConfig().model_dump(mode="json")
     assert SplitConfig(train_samples=9, long_tail=0.1).model_dump()["long_tail"] == 0.1
+
+
+CPU = torch.device("cpu")
+CONFIGS = {name: kind() for name, kind in LOADERS.items()} | {
+    "dataloader, 2 workers": Streaming(workers=2)
+}
+SPLIT = SplitConfig(validation_frac=0.2)
+
+
+@pytest.fixture
+def data(random_pixels: Callable[..., np.ndarray], tmp_path: Path) -> PreparedData:
+    np.save(tmp_path / "pixels.npy", random_pixels(90, 6, 7, 3))
+    pixels = np.asarray(np.load(tmp_path / "pixels.npy", mmap_mode="r"))
+    return PreparedData(Images(pixels, np.arange(90) % 3), None, ("a", "b", "c"), "cafe")
+
+
+@pytest.fixture
+def parts(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> tuple[Splits, Splits]:
+    copied = make_splits(data, SPLIT)
+    monkeypatch.setattr(split, "MOST_COPIED_BYTES", 0)
+    return make_splits(data, SPLIT), copied
+
+
+def batches_of(config: LoaderConfig, splits: Splits) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    order, changes = SampleOrder(len(splits.train.labels), 8, 3), Augmentation(pad=2, flip="random")
+    loader = config.open(splits.train, Batching(order, splits.mean, splits.std, CPU, changes))
+    for epoch in range(2):
+        yield from loader.epoch(epoch)
+    loader.close()
+
+
+def test_large_part_is_left_in_the_file_and_a_small_one_is_copied(parts):
+    mapped, copied = parts
+    assert isinstance(mapped.train.pixels, MappedRows)
+    assert isinstance(copied.train.pixels, np.ndarray)
+    assert isinstance(mapped.train.pixels.whole.base, np.memmap)
+
+
+def test_set_that_is_no_file_is_copied(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split, "MOST_COPIED_BYTES", 0)
+    in_memory = data._replace(train=data.train._replace(pixels=np.array(data.train.pixels)))
+    assert isinstance(make_splits(in_memory, SPLIT).train.pixels, np.ndarray)
+
+
+def test_what_is_known_of_a_part_is_the_same(parts: tuple[Splits, Splits]) -> None:
+    mapped, copied = parts
+    assert mapped[3:] == copied[3:]  # mean, standard deviation, classes and hash
+    for ours, theirs in zip(mapped[:3], copied[:3], strict=True):
+        assert ours.pixels.shape == theirs.pixels.shape
+        assert np.array_equal(ours.labels, theirs.labels)
+        assert np.array_equal(ours.pixels[:], theirs.pixels)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_batches_are_the_same_bit_by_bit(config, parts):
+    mapped, copied = parts
+    expected = list(batches_of(LOADERS["resident"](), copied))
+    for (images, labels), (images_e, labels_e) in zip(
+        batches_of(config, mapped), expected, strict=True
+    ):
+        assert torch.equal(images, images_e) and torch.equal(labels, labels_e)
+
+
+def test_evaluation_sees_the_same_images(parts: tuple[Splits, Splits]) -> None:
+    ours, theirs = (
+        [
+            batch
+            for batch, _ in eval_batches(
+                splits.validation,
+                mean=splits.mean,
+                std=splits.std,
+                batch_size=5,
+                device=CPU,
+                channels_last=False,
+            )
+        ]
+        for splits in parts
+    )
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_permutation_is_the_same_for_ever() -> None:
+    assert randomness.permutation(1, 2, count=10).tolist() == [7, 2, 4, 3, 5, 8, 9, 1, 6, 0]
+
+
+def test_permutation_sorts_the_numbers_by_their_random_words() -> None:
+    words = randomness.bits(9, count=500)
+    expected = sorted(range(500), key=lambda number: int(words[number]))
+    assert randomness.permutation(9, count=500).tolist() == expected
+
+
+@given(seed=st.integers(0, 2**63 - 1), count=st.integers(0, 300))
+def test_permutation_holds_every_number_once(seed: int, count: int) -> None:
+    assert sorted(randomness.permutation(seed, count=count)) == list(range(count))
+
+
+@pytest.mark.parametrize("other", [(2,), (1, 0), (1, 0, 0), (0, 1), (2**32 + 1,), (1 + 2**62,)])
+def test_different_keys_give_different_streams(other: tuple[int, ...]) -> None:
+    ours, theirs = (randomness.bits(*key, count=8) for key in ((1,), other))
+    assert not np.intersect1d(ours, theirs).size
+
+
+def test_permutation_favours_no_order() -> None:
+    orders = [tuple(randomness.permutation(seed, count=3)) for seed in range(3000)]
+    seen, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(seen) == 6
+    # Chi-square with 5 degrees of freedom: above 20.5 with probability 0.001.
+    assert ((counts - 500) ** 2 / 500).sum() < 20.5
+
+
+@pytest.mark.parametrize("limit", [1, 2, 9, 2**32])
+def test_below_stays_below_and_is_uniform(limit: int) -> None:
+    values = randomness.below(limit, 5, count=20_000)
+    assert values.min() >= 0 and values.max() < limit
+    # The mean of n uniform values strays by limit / sqrt(12 n); 4 of these.
+    assert abs(values.mean() - (limit - 1) / 2) <= 4 * limit / (12 * 20_000) ** 0.5

@@ -21,7 +21,7 @@ if __name__ == "__main__":
         "read_checkpoint",
         modules=[
             "tune_speed.training.checkpoint.checkpoints",
-            "tune_speed.training.checkpoint.file",
+            "tune_speed.training.checkpoint.store",
             "torch._weights_only_unpickler",
             "torch.serialization",
         ],

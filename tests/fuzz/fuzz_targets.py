@@ -169,7 +169,7 @@ def ledgers() -> Iterator[bytes]:
 def read_checkpoint(data: bytes) -> None:
     """Reads a checkpoint: as it is, and as a payload whose digest is right."""
     from tune_speed.training.checkpoint.checkpoints import load, progress_of
-    from tune_speed.training.checkpoint.file import BadCheckpoint, peek, split
+    from tune_speed.training.checkpoint.store import BadCheckpoint, peek, split
 
     for content in (data, whole_checkpoint(data)):
         with suppress(BadCheckpoint):
@@ -187,7 +187,7 @@ def read_checkpoint(data: bytes) -> None:
 
 def whole_checkpoint(payload: bytes) -> bytes:
     """Returns a checkpoint whose form is right, whatever its payload is."""
-    from tune_speed.training.checkpoint.file import Header, head
+    from tune_speed.training.checkpoint.store import Header, head
 
     header = Header(
         identity={"study": "s", "seed": "0"},

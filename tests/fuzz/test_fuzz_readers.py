@@ -38,7 +38,7 @@ from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.training.checkpoint.file import BadCheckpoint, split
+from tune_speed.training.checkpoint.store import BadCheckpoint, split
 from tune_speed.tuning.driver.trial_files import read_trial_file, trial_file
 from tune_speed.tuning.ray.concurrency import FILE as PACKING
 from tune_speed.tuning.ray.concurrency import read_packing

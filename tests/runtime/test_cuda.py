@@ -21,10 +21,11 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.data import LOADERS
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import step_options
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
@@ -52,7 +53,7 @@ GPU_SETTINGS = {**SETTINGS, "fp16": {"precision": "fp16"}}
 
 def run_on(device: torch.device, **fields: Any) -> RunResult:
     return to_end(
-        train(make_workload(), make_recipe(**fields), make_splits(), seed=0, device=device)
+        train(Job(make_workload(), make_recipe(**fields), make_splits(), seed=0, device=device))
     )
 
 
@@ -62,7 +63,7 @@ def run_tree(device: torch.device, size: int = 32, **fields: Any) -> RunResult:
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
     recipe = Recipe.model_validate({**TREE, **fields})
-    return to_end(train(make_workload(), recipe, splits, seed=0, device=device))
+    return to_end(train(Job(make_workload(), recipe, splits, seed=0, device=device)))
 
 
 def losses(result: RunResult) -> list[float]:

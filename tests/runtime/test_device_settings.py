@@ -8,7 +8,7 @@ from helpers.runtime.gpus import H200, MISMATCH, NO_DRIVER, UUID, fake_nvidia_sm
 from helpers.training.tiny import CPU, make_recipe, make_splits
 
 from tune_speed.cli.checks import CHECKS
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.base import Shape
 from tune_speed.runtime import device_settings as settings
 from tune_speed.runtime.hardware import GPU_FIELDS, GpuFacts, describe_gpu, gpu_facts

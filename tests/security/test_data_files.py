@@ -18,7 +18,7 @@ from PIL import Image
 
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data.datasets import image_parquet
-from tune_speed.data.datasets.cifar import read_batch
+from tune_speed.data.datasets.builtin import read_batch
 from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet

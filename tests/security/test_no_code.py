@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import tune_speed
-from tune_speed.components.models.networks.weights import read_weights
+from tune_speed.components.models.networks.libraries import read_weights
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.study.file import parse_recipe
-from tune_speed.training.best_weights import load_weights
 from tune_speed.training.checkpoint.checkpoints import load
-from tune_speed.training.checkpoint.file import BadCheckpoint
+from tune_speed.training.checkpoint.store import BadCheckpoint
+from tune_speed.training.finished_model import load_weights
 
 PACKAGE = Path(tune_speed.__file__).parent
 BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
@@ -275,7 +275,7 @@ recipe:
     [
         "os.system",
         "torch.nn:Module",
-        "tune_speed.components.models.resnet",
+        "tune_speed.components.models.cifar",
         "{timm: {name: 'hf-hub:evil/model'}}",
         "{timm: {name: 'hf_hub:evil/model'}}",
         "{timm: {name: 'local-dir:/tmp/model'}}",

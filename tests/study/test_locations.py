@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_speed.components.speedups.pretrain_other import PretrainOther
+from tune_speed.components.speedups.initial_weights import PretrainOther
 from tune_speed.study.file import load_study, shipped_files, study_of
 from tune_speed.study.yaml import scan_yaml
 

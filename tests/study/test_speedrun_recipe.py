@@ -3,12 +3,13 @@
 import pytest
 from helpers.training.tiny import CPU, to_end
 
-from tune_speed.components.optim import Muon, Sgd
+from tune_speed.components.optim.optimizers import Muon, Sgd
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import load_study
 from tune_speed.study.space import read_point
 from tune_speed.training.autotune.step_options import provisional
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
@@ -87,6 +88,6 @@ def test_digits_are_learned_in_five_epochs(number: int, accuracy: float) -> None
     workload = WORKLOADS["digits"]
     splits = make_splits(prepare(workload.dataset), workload.split)
     small = provisional(Recipe.model_validate({**recipe, **changes}))
-    result = to_end(train(workload, small, splits, seed=0, device=CPU))
+    result = to_end(train(Job(workload, small, splits, seed=0, device=CPU)))
     assert result.final is not None
     assert result.final.accuracy > accuracy

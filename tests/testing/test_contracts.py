@@ -13,11 +13,15 @@ import pytest
 import torch
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.models import MODELS, ModelConfig
-from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
-from tune_speed.components.schedules import SCHEDULES, ScheduleConfig
-from tune_speed.components.speedups import SPEEDUPS, SpeedupConfig
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.cifar import PlainCNN
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import OptimizerConfig
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.schedules.base import ScheduleConfig
+from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.components.speedups.base import SpeedupConfig
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS

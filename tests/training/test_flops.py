@@ -1,30 +1,39 @@
-"""Operations are counted exactly, and counting leaves no trace."""
-
-from typing import ClassVar
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from helpers.custom.runs import make_own_spec
 from helpers.training.tiny import (
     CPU,
     Tiny,
     TinyNetwork,
     make_recipe,
+    make_spec,
     make_splits,
     make_workload,
     run,
 )
 from torch import nn
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig
+from tune_speed.components.speedups.batches import ProgressiveResizing, SelectiveBackprop
 from tune_speed.components.speedups.chosen import Speedups
-from tune_speed.components.speedups.progressive_resizing import ProgressiveResizing
-from tune_speed.components.speedups.selective_backprop import SelectiveBackprop
-from tune_speed.components.speedups.stochastic_depth import StochasticDepth
-from tune_speed.training import flops
+from tune_speed.components.speedups.network import StochasticDepth
+from tune_speed.core.records import RunResult, Timing
+from tune_speed.custom.run import OwnRun
+from tune_speed.custom.trial import run_own_trial
+from tune_speed.runtime import clock, sharing, step_timer
+from tune_speed.training import flops, warm_up
 from tune_speed.training.build import Job, build_model
+from tune_speed.training.checkpoint.checkpoints import identity_of
 from tune_speed.training.flops import counted, num_parameters, training_flop_per_sample
+from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.ranks import ALONE
+from tune_speed.training.trial import Allotment
 
 SHAPE = (3, 8, 8)
 CONV_MACS = 8 * 8 * (3 * 3 * 3) * 8
@@ -93,7 +102,6 @@ def test_compiled_network_counts_as_the_network_within() -> None:
 
 
 def test_network_of_sequences_has_no_count() -> None:
-    """Taken apart into its steps, it takes a minute."""
     assert training_flop_per_sample(nn.LSTM(4, 4), image_shape=SHAPE) is None
 
 
@@ -141,7 +149,6 @@ def test_a_forward_pass_alone_is_counted_without_the_other_two() -> None:
 
 
 def tiny_flop(size: int, *, backward: bool = True) -> float:
-    """By hand, for an image of `Tiny`: its convolution's input needs no gradient."""
     conv, linear = size * size * 9 * 4, 4 * 3
     return 2.0 * (2 * conv + 3 * linear) if backward else 2.0 * (conv + linear)
 
@@ -168,9 +175,7 @@ def test_run_counts_samples_that_only_go_forward_as_that() -> None:
     assert result.flop == 20 * tiny_flop(6) + chosen_from
 
 
-def test_network_that_cannot_be_copied_trains_uncounted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_network_that_cannot_be_copied_trains_uncounted(monkeypatch, caplog):
     class Lonely(TinyNetwork):
         def __deepcopy__(self, memo: object) -> None:
             raise TypeError("there is one of me")
@@ -197,8 +202,6 @@ def test_network_is_counted_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Freezing(SpeedupConfig):
-    """Trains the linear layer alone."""
-
     slot: ClassVar[Slot] = "depth"
 
     def begin_step(self, model: nn.Module, shape: Shape) -> None:
@@ -206,7 +209,6 @@ class Freezing(SpeedupConfig):
 
 
 def test_counting_trains_no_other_part_of_the_network_than_before() -> None:
-    """An optimizer has what is trained when it is made."""
     recipe = make_recipe()
     speedups = recipe.speedups.model_copy(update={"depth": Freezing()})
     recipe = recipe.model_copy(update={"speedups": speedups})
@@ -216,3 +218,70 @@ def test_counting_trains_no_other_part_of_the_network_than_before() -> None:
     # The frozen layer's input and the norm's weights: no products.
     assert list(counted(job, model).values()) == [2.0 * (conv + 3 * linear)]
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+POWER_W = 120.0
+ABOUT = pytest.approx(POWER_W, rel=0.25)
+
+
+@pytest.fixture(autouse=True)
+def _metered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(MODELS, "tiny", Tiny)
+    monkeypatch.setattr(warm_up, "_idle_w", {})
+    # Tests in this folder have short windows; other work on the machine disturbs some.
+    monkeypatch.setattr(clock, "SHORTEST_METERED_S", 0.02)
+    for module in (step_timer, sharing):
+        monkeypatch.setattr(module, "MOST_DELAYED", 1.0)
+    monkeypatch.setattr(
+        warm_up, "energy_meter", lambda device: lambda: POWER_W * time.perf_counter()
+    )
+    yield
+
+
+def metered(*, max_cotenants: int = 0, **fields: Any) -> RunResult:
+    allotment = Allotment(device="cpu", max_cotenants=max_cotenants)
+    spec = make_spec(**fields).model_copy(update={"allotment": allotment})
+    return finish(run_trial(spec), on_report=lambda record: None).runs[0]
+
+
+def test_window_says_the_power_of_a_run_that_shares_its_device() -> None:
+    result = metered(max_cotenants=1, epochs=1.0)
+    assert result.timing is Timing.ISOLATED
+    assert [window.power_w for window in result.windows] == [ABOUT]
+    assert result.power_w == ABOUT
+    assert result.idle_power_w == ABOUT
+
+
+def test_spans_of_training_say_the_power_of_a_run_that_is_alone() -> None:
+    result = metered(epochs=100.0)
+    assert (result.timing, result.power_w) == (Timing.EXCLUSIVE, ABOUT)
+
+
+def test_baseline_is_measured_once_in_a_process() -> None:
+    began_s = time.perf_counter()
+    assert metered().idle_power_w == ABOUT
+    first_s = time.perf_counter() - began_s
+    warm_up._idle_w[next(iter(warm_up._idle_w))] = 7.0
+    assert first_s > 0.5 and metered().idle_power_w == 7.0
+
+
+def test_prices_of_the_study_are_recorded_and_a_checkpoint_is_of_no_price() -> None:
+    free, spec = make_spec(), make_spec()
+    allotment = spec.allotment.model_copy(update={"price_per_hour": {"H200": 3.5}})
+    spec = spec.model_copy(update={"allotment": allotment})
+    record = finish(run_trial(spec), on_report=lambda record: None)
+    assert record.prices == {"H200": 3.5}
+    cpu = torch.device("cpu")
+    assert identity_of(spec, cpu) == identity_of(free, cpu)
+
+
+def test_training_function_has_its_power_too() -> None:
+    def train(params: dict[str, Any], run: OwnRun) -> None:
+        with run.timed():
+            time.sleep(0.4)
+            run.step()
+        run.evaluated(step=1, metric=0.95, epoch=1.0, samples=1)
+
+    result = run_own_trial(make_own_spec(), train, on_report=lambda record: None).runs[0]
+    assert (result.timing, result.power_w) == (Timing.EXCLUSIVE, ABOUT)
+    assert result.idle_power_w == ABOUT

@@ -1,5 +1,3 @@
-"""A trial from its specification to its record, whatever goes wrong in it."""
-
 import gc
 import json
 import math
@@ -22,7 +20,7 @@ from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.core.records import RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime import step_timer
-from tune_speed.training import loop, objective, progress
+from tune_speed.training import accounts, loop, objective
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
@@ -89,12 +87,10 @@ def test_recipe_on_record_gives_the_same_run_again() -> None:
 
 @pytest.fixture(autouse=True)
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else this machine does."""
     monkeypatch.setattr(step_timer, "MOST_DELAYED", math.inf)
 
 
 def run_shared(*, step_times: tuple[StepTime, ...] = (), **fields: Any) -> RunResult:
-    """Runs a trial that may have one co-tenant."""
     spec = make_spec(**fields)
     shared = spec.allotment.model_copy(update={"max_cotenants": 1})
     spec = spec.model_copy(update={"allotment": shared, "step_times": step_times})
@@ -141,14 +137,12 @@ def test_what_sets_the_first_weights_is_on_the_clock_and_known_apart() -> None:
     assert 0 < alone.init_s < alone.clocks.train_s
 
 
-def test_time_before_the_first_step_is_isolated_like_the_steps_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_before_the_first_step_is_isolated_like_the_steps_after_it(monkeypatch):
     def take(steps: Iterator[object], num_steps: int, **_: object) -> float:
         deque(islice(steps, num_steps), 0)
         return -100.0
 
-    monkeypatch.setattr(progress, "take_all", take)
+    monkeypatch.setattr(accounts, "take_all", take)
     pretraining = {"init": {"pretrain_subset": {"part": 0.5}}}
     result = run_shared(speedups=pretraining)
     (step_time,) = result.step_times
@@ -238,9 +232,7 @@ def test_run_whose_steps_were_not_timed_trains() -> None:
     assert run(workload=limited(1e-6)).runs[0].steps == 1
 
 
-def test_without_locks_a_shared_clock_is_called_so_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_a_shared_clock_is_called_so_and_the_run_goes_on(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(blocked))
@@ -272,9 +264,7 @@ def test_crash_in_mid_run_keeps_the_evaluations_before_it() -> None:
 
 
 @pytest.mark.parametrize(("refuse", "raises"), [((), False), ((ConfigError,), True)])
-def test_refused_errors_are_raised_and_others_recorded(
-    refuse: tuple[type[Exception], ...], raises: bool
-) -> None:
+def test_refused_errors_are_raised_and_others_recorded(refuse, raises):
     spec = make_spec(workload=make_workload(target=0.001))
     trial = run_trial(spec, refuse=refuse)
     if raises:
@@ -325,9 +315,7 @@ def test_data_is_read_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ("batch_size", "accumulation_steps", "most_images", "ran"),
     [(16, 1, 16, (16, 1)), (16, 1, 5, (4, 4)), (16, 2, 1, (1, 32)), (15, 2, 9, (6, 5))],
 )
-def test_micro_batch_that_does_not_fit_is_halved(
-    batch_size: int, accumulation_steps: int, most_images: int, ran: tuple[int, int]
-) -> None:
+def test_micro_batch_that_does_not_fit_is_halved(batch_size, accumulation_steps, most_images, ran):
     record = run(
         model={"most_images": most_images},
         batch_size=batch_size,
@@ -360,9 +348,7 @@ def test_micro_batch_of_one_that_does_not_fit_is_the_outcome_oom() -> None:
 
 
 @pytest.mark.slow
-def test_memory_of_a_failed_attempt_is_free_before_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_of_a_failed_attempt_is_free_before_the_next(monkeypatch):
     alive: list[int] = []
     built: list[weakref.ref[nn.Module]] = []
     original = loop.build_model
@@ -384,8 +370,6 @@ def test_memory_of_a_failed_attempt_is_free_before_the_next(
 
 
 class Pooled(Tiny):
-    """Its batch norm sees one value of each channel and image."""
-
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
         network = super().network(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
@@ -413,9 +397,7 @@ def test_too_small_for_batch_norm_is_refused_but_oom_where_memory_ran_out_before
 
 
 @pytest.mark.parametrize(("most_images", "status"), [(20, "missed"), (0, "oom")])
-def test_auto_accumulation_trains_with_a_micro_batch_that_fits(
-    most_images: int, status: str
-) -> None:
+def test_auto_accumulation_trains_with_a_micro_batch_that_fits(most_images, status):
     record = run(
         model={"most_images": most_images},
         batch_size=None,

@@ -1,5 +1,3 @@
-"""The training loop: its steps, rates, clock, determinism and ends."""
-
 import copy
 import json
 import math
@@ -17,22 +15,24 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Adam, Sgd, Swats
-from tune_speed.components.schedules import OneCycle
-from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Adam, Sgd, Swats
+from tune_speed.components.schedules.decays import ReduceOnPlateau
+from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Streaming
+from tune_speed.data.loaders.base import Planned
+from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training import build, loop, progress, warm_up
+from tune_speed.training import build, loop, warm_up
+from tune_speed.training import evaluate as scoring
 from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Scores
 from tune_speed.training.ranks import ALONE
@@ -44,8 +44,6 @@ SHAPE = Shape(6, 6)
 
 
 class FakeTime:
-    """Seconds that pass only when a test says so."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 
@@ -53,14 +51,12 @@ class FakeTime:
         return Clock(synchronize=lambda: None, now=lambda: self.seconds)
 
     def pass_(self, seconds: float) -> bool:
-        """Passes in each step when it is the run's `interrupt`; never interrupts."""
         self.seconds += seconds
         return False
 
 
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """The models of all runs, in their order."""
     built: list[nn.Module] = []
     original = loop.build_model
 
@@ -74,7 +70,6 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
 
 @pytest.fixture
 def rates() -> Iterator[list[dict[str, float]]]:
-    """Learning rate and momentum of every optimizer step; the first is that of the warm-up."""
     seen: list[dict[str, float]] = []
 
     def note(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
@@ -90,13 +85,12 @@ def losses(result: RunResult) -> list[tuple[float | None, float | None]]:
 
 
 def fake_accuracies(monkeypatch: pytest.MonkeyPatch, *accuracies: float) -> None:
-    """Makes the evaluations of the next run, that of the untrained model first, come out so."""
     remaining = iter(accuracies)
 
     def evaluate(*args: object, **kwargs: object) -> Scores:
         return Scores(accuracy=next(remaining), macro_f1=0.0, loss=1.0)
 
-    monkeypatch.setattr(progress, "evaluate", evaluate)
+    monkeypatch.setattr(scoring, "evaluate", evaluate)
 
 
 # --- Steps and rates
@@ -122,9 +116,7 @@ def test_run_does_the_right_number_of_optimizer_steps(
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_rates_follow_torchs_one_cycle_step_by_step(
-    rates: list[dict[str, float]], accumulation_steps: int
-) -> None:
+def test_rates_follow_torchs_one_cycle_step_by_step(rates, accumulation_steps):
     recipe = make_recipe(
         optimizer=Sgd(lr=0.3),
         lr_schedule=OneCycle(pct_start=0.4),
@@ -213,9 +205,7 @@ def test_loaders_give_the_same_weights(models: list[nn.Module], loader: LoaderCo
     assert all(map(torch.equal, resident, other))
 
 
-def test_accumulation_in_the_loop_gives_the_weights_of_the_large_batch(
-    models: list[nn.Module],
-) -> None:
+def test_accumulation_in_the_loop_gives_the_weights_of_the_large_batch(models):
     run(make_recipe(batch_size=16))
     run(make_recipe(batch_size=4, accumulation_steps=4))
     for whole, parts in zip(*(model.parameters() for model in models), strict=True):
@@ -225,7 +215,7 @@ def test_accumulation_in_the_loop_gives_the_weights_of_the_large_batch(
 def test_evaluating_more_often_changes_nothing() -> None:
     def evaluated(workload: Any) -> list[Any]:
         return losses(
-            to_end(loop.train(workload, make_recipe(), make_splits(), seed=0, device=CPU))
+            to_end(loop.train(Job(workload, make_recipe(), make_splits(), seed=0, device=CPU)))
         )
 
     often = evaluated(make_workload(eval_every_samples=5))
@@ -245,12 +235,12 @@ def test_low_precision_trains_close_to_fp32(precision: str) -> None:
 
 
 @pytest.mark.parametrize(("channels_last", "channels"), [(True, 3), (False, 3)])
-def test_memory_format_reaches_the_convolutions(
-    models: list[nn.Module], channels_last: bool, channels: int
-) -> None:
+def test_memory_format_reaches_the_convolutions(models, channels_last, channels):
     recipe = make_recipe(channels_last=channels_last, epochs=1.0)
     running = loop.train(
-        make_workload(eval_every_samples=8), recipe, make_splits(channels=3), seed=0, device=CPU
+        Job(
+            make_workload(eval_every_samples=8), recipe, make_splits(channels=3), seed=0, device=CPU
+        )
     )
     next(running)
     conv, seen = models[0].conv, []
@@ -265,9 +255,7 @@ def test_memory_format_reaches_the_convolutions(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_warm_up_leaves_no_trace(
-    monkeypatch: pytest.MonkeyPatch, models: list[nn.Module], precision: str
-) -> None:
+def test_warm_up_leaves_no_trace(monkeypatch, models, precision):
     recipe = make_recipe(model=DROPOUT, optimizer=Adam(lr=0.01), precision=precision)
     warm = losses(run(recipe))
     monkeypatch.setattr(loop, "warm_up", lambda *args, **kwargs: None)
@@ -277,16 +265,13 @@ def test_warm_up_leaves_no_trace(
 
 
 def run_in(warm: set[str], recipe: Recipe, *, seed: int = 0) -> RunResult:
-    """Trains in a process that has taken the steps of those throughput keys."""
     turnstile = Turnstile(None, why_not="The run keeps to itself.")
     sharing = Sharing(label="", turnstile=turnstile, warm=warm)
     workload, splits = make_workload(), make_splits()
-    return to_end(loop.train(workload, recipe, splits, seed=seed, device=CPU, sharing=sharing))
+    return to_end(loop.train(Job(workload, recipe, splits, seed=seed, device=CPU), sharing=sharing))
 
 
-def test_steps_that_the_process_has_taken_need_no_warm_up_and_train_the_same(
-    rates: list[object],
-) -> None:
+def test_steps_that_the_process_has_taken_need_no_warm_up_and_train_the_same(rates):
     warm, recipe = set[str](), make_recipe(model=ResNet20())
     first = run_in(warm, recipe, seed=1)
     assert len(rates) == 1 + first.steps
@@ -306,9 +291,7 @@ def test_every_run_alone_is_warmed_up(rates: list[object]) -> None:
     assert len(rates) == sum(1 + each.steps for each in done)
 
 
-def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_windows_leave_out_cotenants_when_they_look_for_other_processes(monkeypatch, tmp_path):
     asked: list[set[int]] = []
 
     def strangers(device: torch.device, *, for_s: float, tenants: Collection[int]) -> str:
@@ -327,7 +310,7 @@ def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
             make_recipe(model=ResNet20(), epochs=1),
             make_splits(),
         )
-        to_end(loop.train(workload, recipe, splits, seed=0, device=CPU, sharing=sharing))
+        to_end(loop.train(Job(workload, recipe, splits, seed=0, device=CPU), sharing=sharing))
     # The co-tenant's, of this very process.
     assert asked and all(each == {os.getpid()} for each in asked)
 
@@ -367,8 +350,6 @@ def test_warm_up_sees_every_size_of_micro_batch_of_an_epoch(
 
 
 class PooledNorm(nn.Module):
-    """A batch norm that sees one pixel of each image."""
-
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.classifier = nn.BatchNorm2d(1), nn.Linear(1, 3)
@@ -383,9 +364,7 @@ class Pooled(Tiny):
 
 
 @pytest.mark.parametrize(("num_train", "batch_size"), [(17, 8), (17, 1)])
-def test_lone_image_that_batch_norm_cannot_take_is_refused_before_training(
-    num_train: int, batch_size: int
-) -> None:
+def test_lone_image_that_batch_norm_cannot_take_is_refused_before_training(num_train, batch_size):
     recipe = make_recipe(model=Pooled(), batch_size=batch_size)
     with pytest.raises(LoneImage, match=f"recipe.batch_size: .* {batch_size} with 17") as error:
         run(recipe, make_splits(num_train))
@@ -406,8 +385,6 @@ def test_compiling_in_a_process_of_its_own() -> None:
 
 
 class SpanClock(Clock):
-    """A clock that says which span runs."""
-
     running: Span | None = None
 
     def start(self, span: Span) -> None:
@@ -420,8 +397,6 @@ class SpanClock(Clock):
 
 
 class HostReads(TorchDispatchMode):
-    """Notes the spans in which a value of a tensor is read by the host."""
-
     READS = frozenset(("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"))
 
     def __init__(self, clock: SpanClock) -> None:
@@ -448,26 +423,24 @@ def test_no_step_waits_for_the_device(optimizer: Any, precision: str) -> None:
     )
     clock = SpanClock(synchronize=lambda: None)
     with HostReads(clock) as reads:
-        to_end(loop.train(make_workload(), recipe, make_splits(), seed=0, device=CPU, clock=clock))
+        to_end(
+            loop.train(Job(make_workload(), recipe, make_splits(), seed=0, device=CPU), clock=clock)
+        )
     assert reads.num_training_ops > 100
     assert "train_s" not in reads.spans
     assert len(reads.spans) == 2  # the training loss, once for each evaluation
 
 
 def test_clock_leaves_out_evaluations_and_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    time, original = FakeTime(), progress.evaluate
+    time, original = FakeTime(), scoring.evaluate
 
     def slow_evaluate(*args: Any, **kwargs: Any) -> Scores:
         time.seconds += 100.0
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(progress, "evaluate", slow_evaluate)
+    monkeypatch.setattr(scoring, "evaluate", slow_evaluate)
     running = loop.train(
-        make_workload(),
-        make_recipe(epochs=3.0),
-        make_splits(),
-        seed=0,
-        device=CPU,
+        Job(make_workload(), make_recipe(epochs=3.0), make_splits(), seed=0, device=CPU),
         clock=time.clock(),
         interrupt=lambda: time.pass_(1.0),
     )
@@ -499,7 +472,7 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop, "open_loader", open_slow)
     running = loop.train(
-        make_workload(), make_recipe(), make_splits(), seed=0, device=CPU, clock=time.clock()
+        Job(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU), clock=time.clock()
     )
     clocks = to_end(running).clocks
     assert (clocks.train_s, clocks.compile_s) == (2 * 3 * 2.0, 2 * 2.0)
@@ -511,7 +484,7 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_record_so_far_comes_after_each_evaluation_but_the_last() -> None:
     seen: list[RunResult] = []
     running = loop.train(
-        make_workload(), make_recipe(epochs=3.0), make_splits(), seed=7, device=CPU
+        Job(make_workload(), make_recipe(epochs=3.0), make_splits(), seed=7, device=CPU)
     )
     result = to_end(running, between=lambda so_far: seen.append(so_far))
     assert [len(so_far.evaluations) for so_far in seen] == [2, 3]
@@ -535,9 +508,7 @@ def test_step_larger_than_the_grid_is_evaluated_once() -> None:
     assert [e.samples for e in result.evaluations] == [0, 20, 40]
 
 
-def test_anytime_run_stops_at_the_second_pass_and_counts_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_anytime_run_stops_at_the_second_pass_and_counts_the_first(monkeypatch):
     fake_accuracies(monkeypatch, 0.1, 0.9, 0.2, 0.9, 0.95)
     result = run(make_recipe(epochs=9.0), target=0.9, mode="anytime")
     assert result.status == Status.REACHED
@@ -548,9 +519,7 @@ def test_anytime_run_stops_at_the_second_pass_and_counts_the_first(
 @pytest.mark.parametrize(
     ("accuracies", "status"), [((0.95, 0.95, 0.8), "missed"), ((0.1, 0.1, 0.9), "reached")]
 )
-def test_fixed_length_run_goes_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, accuracies: tuple[float, ...], status: str
-) -> None:
+def test_fixed_length_run_goes_to_its_end(monkeypatch, accuracies, status):
     fake_accuracies(monkeypatch, 0.1, *accuracies)
     result = run(make_recipe(epochs=3.0), target=0.9)
     assert (result.status.value, result.steps) == (status, 9)
@@ -558,26 +527,24 @@ def test_fixed_length_run_goes_to_its_end(
     assert result.time_to_target_s == expected
 
 
-def test_single_pass_at_the_end_of_an_anytime_run_is_a_miss(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_single_pass_at_the_end_of_an_anytime_run_is_a_miss(monkeypatch):
     fake_accuracies(monkeypatch, 0.1, 0.1, 0.95)
     result = run(make_recipe(epochs=2.0), target=0.9, mode="anytime")
     assert (result.status, result.time_to_target_s) == (Status.MISSED, None)
 
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
-def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(
-    monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(monkeypatch, mode):
     time = FakeTime()
     fake_accuracies(monkeypatch, 0.1, 0.95, 0.95)
     running = loop.train(
-        make_workload(target=0.9, mode=mode, max_train_s=4.5),
-        make_recipe(),
-        make_splits(),
-        seed=0,
-        device=CPU,
+        Job(
+            make_workload(target=0.9, mode=mode, max_train_s=4.5),
+            make_recipe(),
+            make_splits(),
+            seed=0,
+            device=CPU,
+        ),
         clock=time.clock(),
         interrupt=lambda: time.pass_(1.0),
     )
@@ -588,7 +555,7 @@ def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(
 
 
 def test_reason_from_outside_caps_the_run() -> None:
-    running = loop.train(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU)
+    running = loop.train(Job(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU))
     result = to_end(running, between=lambda _: "cannot win any more")
     assert (result.status, result.stop_reason) == (Status.CAPPED, "cannot win any more")
     assert (result.steps, len(result.evaluations)) == (3, 2)
@@ -609,18 +576,12 @@ def test_loss_that_is_not_finite_ends_the_run_as_diverged(optimizer: Sgd) -> Non
     assert RunResult.model_validate_json(text) == result
 
 
-def test_interrupted_run_has_no_result_and_closes_its_loader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interrupted_run_has_no_result_and_closes_its_loader(monkeypatch):
     closed: list[bool] = []
     monkeypatch.setattr(StreamingLoader, "close", lambda self: closed.append(True))
     asked = iter([False, True])
     running = loop.train(
-        make_workload(),
-        make_recipe(loader=Streaming()),
-        make_splits(),
-        seed=0,
-        device=CPU,
+        Job(make_workload(), make_recipe(loader=Streaming()), make_splits(), seed=0, device=CPU),
         interrupt=lambda: next(asked),
     )
     with pytest.raises(loop.Interrupted):
@@ -632,15 +593,13 @@ def test_run_that_is_given_up_closes_its_loader(monkeypatch: pytest.MonkeyPatch)
     closed: list[bool] = []
     monkeypatch.setattr(StreamingLoader, "close", lambda self: closed.append(True))
     recipe = make_recipe(loader=Streaming())
-    running = loop.train(make_workload(), recipe, make_splits(), seed=0, device=CPU)
+    running = loop.train(Job(make_workload(), recipe, make_splits(), seed=0, device=CPU))
     next(running)
     running.close()
     assert closed == [True]
 
 
-def test_evaluation_that_runs_out_of_memory_goes_on_in_smaller_batches(
-    models: list[nn.Module],
-) -> None:
+def test_evaluation_that_runs_out_of_memory_goes_on_in_smaller_batches(models):
     recipe, splits = make_recipe(batch_size=2, epochs=1.0), make_splits(8, 9)
     expected = run(recipe, splits)
     cramped = run(recipe.model_copy(update={"model": Tiny(most_images=3)}), splits)
@@ -664,7 +623,9 @@ def test_schedule_follows_the_validation_loss_whatever_part_is_evaluated() -> No
     other = splits._replace(test=splits.train)
     recipe = make_recipe(lr_schedule=ReduceOnPlateau(patience=0), epochs=4.0)
     on_validation, on_test = (
-        to_end(loop.train(make_workload(), recipe, other, seed=0, evaluated_on=part, device=CPU))
+        to_end(
+            loop.train(Job(make_workload(), recipe, other, seed=0, evaluated_on=part, device=CPU))
+        )
         for part in ("validation", "test")
     )
     assert losses(on_validation) != losses(on_test)

@@ -1,5 +1,3 @@
-"""Specifications and records of trials."""
-
 import json
 import subprocess
 import sys
@@ -10,8 +8,8 @@ import pytest
 from helpers.making import make_run
 from pydantic import ValidationError
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import (

@@ -11,9 +11,7 @@ from tune_speed.core.records import PROTOCOL_VERSION, Clocks, Evaluation, StepTi
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.sharing import CotenantHistory
-from tune_speed.training.checkpoint import file
-from tune_speed.training.checkpoint.file import BadCheckpoint
-from tune_speed.training.checkpoint.store import CheckpointStore
+from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, split
 from tune_speed.training.trial import environment
 
 _log = logging.getLogger(__name__)
@@ -122,7 +120,7 @@ class SavedRuns:
             content = self._store.read()
             if content is None:
                 return None
-            header, payload = file.split(content)
+            header, payload = split(content)
             refuse_other(header.identity, self._identity)
             saved = load(payload)
         except (StorageError, BadCheckpoint) as error:

@@ -6,14 +6,11 @@ training part into batches, in an order of `ORDERS`. Importing this package impo
 """
 
 from tune_speed.data.base import DatasetConfig
-from tune_speed.data.datasets.cifar import Cifar10, Cifar100
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
-from tune_speed.data.loaders.base import LoaderConfig, Resident, Streaming
-from tune_speed.data.orders.base import OrderConfig, Shuffle
-from tune_speed.data.orders.curriculum import Curriculum
-from tune_speed.data.orders.repeat_factor import RepeatFactor
+from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
+from tune_speed.data.orders import Curriculum, OrderConfig, RepeatFactor, Shuffle
 
 DATASETS: dict[str, type[DatasetConfig]] = {
     "digits": Digits,

@@ -70,10 +70,9 @@ class Draws(NamedTuple):
     corner_x: NDArray[np.int64]
 
 
-def draw(
-    config: Augmentation, *, num_samples: int, height: int, width: int, seed: int, epoch: int
-) -> Draws:
-    """Returns the random numbers of epoch number `epoch`."""
+def draw(config: Augmentation, shape: tuple[int, int, int], *, seed: int, epoch: int) -> Draws:
+    """Returns the random numbers of epoch number `epoch` for (N, H, W) images."""
+    num_samples, height, width = shape
 
     def below(limit: int, stream: int) -> NDArray[np.int64]:
         if limit == 1:
@@ -99,27 +98,20 @@ def draw_in_order(
     config: Augmentation,
     order: NDArray[np.int64],
     *,
+    shape: tuple[int, int, int],
     repeats: bool,
-    num_images: int,
-    height: int,
-    width: int,
     seed: int,
     epoch: int,
 ) -> Draws:
     """Returns the random numbers of epoch number `epoch`, (M,) each, by position in its order (M,).
 
     With `repeats` they are drawn for each position, so that no two showings of an image are alike,
-    and alternating flips alternate from showing to showing. `num_images` is that of the whole set.
+    and alternating flips alternate from showing to showing. `shape` is (N, H, W) of the whole set.
     """
-
-    def draw_of(num_samples: int) -> Draws:
-        return draw(
-            config, num_samples=num_samples, height=height, width=width, seed=seed, epoch=epoch
-        )
-
     if not repeats:
-        return Draws(*np.stack(draw_of(num_images)).take(order, axis=1))
-    draws = draw_of(len(order))
+        of_image = draw(config, shape, seed=seed, epoch=epoch)
+        return Draws(*np.stack(of_image).take(order, axis=1))
+    draws = draw(config, (len(order), *shape[1:]), seed=seed, epoch=epoch)
     if config.flip != "alternating":
         return draws
     # How often the image of each position came before it, (M,).
@@ -127,7 +119,7 @@ def draw_in_order(
     _, starts, counts = np.unique(order[positions], return_index=True, return_counts=True)
     showings = np.empty(len(order), dtype=np.int64)
     showings[positions] = np.arange(len(order)) - np.repeat(starts, counts)
-    flips = _flips(config.flip, num_images, seed, epoch)
+    flips = _flips(config.flip, shape[0], seed, epoch)
     return draws._replace(is_flipped=flips.take(order) ^ (showings & 1))
 
 

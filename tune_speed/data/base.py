@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ class MappedRows:
         return (len(self.rows), *self.whole.shape[1:])
 
     def __len__(self) -> int:
-        """Returns M."""
         return len(self.rows)
 
     def __getitem__(self, which: slice) -> NDArray[np.uint8]:
@@ -47,6 +46,12 @@ def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], NDArray[np.int64] | Non
     if isinstance(pixels, MappedRows):
         return pixels.whole, pixels.rows
     return pixels, None
+
+
+def file_map(array: NDArray[Any]) -> np.memmap[Any, Any] | None:
+    """Returns the memory map that `array` is the whole of, or None."""
+    base = array.base
+    return base if isinstance(base, np.memmap) and base.shape == array.shape else None
 
 
 class Images(NamedTuple):

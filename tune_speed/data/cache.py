@@ -90,9 +90,8 @@ def prepare(
 ) -> PreparedData:
     """Returns the decoded data set from the cache, after decoding it if it is not there yet.
 
-    The cache is at `cache_dir`, by default `default_cache_dir()`. `download` fetches missing data,
-    where the data set knows from where; `on_progress` is not called on a cache hit; `lock_wait_s`
-    [s] bounds the wait for another process that prepares the same set.
+    `download` fetches missing data, where the data set knows from where; `on_progress` is not
+    called on a cache hit; `lock_wait_s` [s] bounds the wait for another process that prepares it.
 
     Raises: DataError if the data are missing or unreadable; StorageError if the cache cannot be
         written, or its lock stays taken.
@@ -203,10 +202,7 @@ def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
 
 
 def read_entry(folder: Path) -> PreparedData | None:
-    """Returns the data of the entry; None if there is none.
-
-    Raises: DamagedEntry if something in it is missing or was changed.
-    """
+    """Returns the data of the entry; None without one. Raises: DamagedEntry if it was changed."""
     if not folder.is_dir():
         return None
     try:
@@ -227,10 +223,7 @@ def read_entry(folder: Path) -> PreparedData | None:
 
 
 def write_entry(folder: Path, data: DecodedData) -> None:
-    """Writes `data` to `folder` in one step; what was there is removed.
-
-    Raises: StorageError if the disk is full, or the folder cannot be written.
-    """
+    """Writes `folder` in one step, in the place of what was there. Raises: StorageError."""
     temporary: Path | None = None
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))

@@ -17,9 +17,8 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data import randomness
-from tune_speed.data.base import Images, MappedRows, Pixels
+from tune_speed.data.base import Images, MappedRows, Pixels, file_map
 from tune_speed.data.cache import PreparedData
-from tune_speed.data.loaders.shared_array import file_map
 
 Indices = NDArray[np.int64]
 TrainedOn = Literal["train", "train+validation"]
@@ -91,8 +90,7 @@ def split_sizes(
 ) -> SplitSizes:
     """Returns the sizes that `make_splits` gives, known before any image is decoded.
 
-    The data set brings `num_train` images, the last `num_validation` of which are a part of their
-    own (0: they are not), and `num_test` images; None: it has no test part.
+    Of `num_train` images the last `num_validation` are a part of their own; `num_test` None: none.
 
     Raises: ConfigError if a part would be empty, or a subset is larger than what it is taken from.
     """
@@ -153,7 +151,6 @@ def make_splits(
 
 
 def in_words(splits: Splits, class_names: Sequence[str]) -> Iterator[str]:
-    """Yields a line on classes and parts, and one on images that are in several parts."""
     names = ", ".join(map(printable, class_names[:MOST_NAMES]))
     more = " …" if len(class_names) > MOST_NAMES else ""
     train, validation, test = (len(part.labels) for part in splits[:3])
@@ -169,9 +166,7 @@ def in_words(splits: Splits, class_names: Sequence[str]) -> Iterator[str]:
 
 
 def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and (population) standard deviation of each channel, pixels in [0, 1].
-
-    Of pixels (N, H, W, C).
+    """Returns mean and (population) standard deviation of each channel of (N, H, W, C), in [0, 1].
 
     Raises: DataError if a channel has the same value everywhere: it cannot be normalised.
     """

@@ -12,8 +12,7 @@ from typing import Any
 
 from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.plugins.tables import TABLES, Entries, tables_of
-from tune_speed.components.plugins.validation import problems_of
+from tune_speed.components.plugins.validation import TABLES, Entries, problems_of, tables_of
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing import datasets, metrics, models, optimizers, schedules, speedups

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tune_speed.components.optim import set_rates
-from tune_speed.components.optim.base import OptimizerConfig
+from tune_speed.components.optim.base import OptimizerConfig, set_rates
 from tune_speed.components.schedules.base import Factors
 from tune_speed.testing.entry import Entry, seeded
 

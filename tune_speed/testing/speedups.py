@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet import ResNet, ResNet20
+from tune_speed.components.models.cifar import PlainCNN, ResNet, ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig, Start
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing.entry import ContractError, Entry, seeded

@@ -1,14 +1,23 @@
 """Loss, accuracy, macro and micro F1 of a model on a split."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.base import OfLogits
+from tune_speed.components.speedups.base import Averager
+from tune_speed.data.base import Images
+from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import is_out_of_memory, release_memory
+from tune_speed.training.build import Job, Part
+from tune_speed.training.step.step import AUTOCAST_DTYPES
 
 
 class Scores(NamedTuple):
@@ -23,7 +32,6 @@ class Scores(NamedTuple):
     micro_f1: float | None = None
     """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
     value: float | None = None
-    """Of the metric that `of_logits` measures, if any."""
 
 
 def evaluate(
@@ -89,3 +97,65 @@ def _scores(sums: list[list[float]]) -> Scores:
         loss=mean_loss if math.isfinite(mean_loss) else None,
         micro_f1=2 * sum(hits) / (num_samples + sum(predictions)),
     )
+
+
+class Evaluator:
+    """Scores a run's model, or the average of its weights where there is one."""
+
+    def __init__(self, job: Job, model: nn.Module, clock: Clock) -> None:
+        self._job, self._model, self._clock = job, model, clock
+        self.averager: Averager | None = None
+        num_validation = len(job.splits.validation.labels)
+        self.batch_size = min(job.workload.eval_batch_size, num_validation)
+        """Smaller once memory ran out with it."""
+        self._held = dict[Part, HeldImages]()
+
+    @property
+    def model(self) -> nn.Module:
+        return self._model if self.averager is None else self.averager.model
+
+    def scores(self, part: Part) -> Scores:
+        """Returns the model's scores; in smaller batches, from now on, where memory runs out."""
+        while True:
+            try:
+                return self._scores(part)
+            except Exception as error:
+                if not is_out_of_memory(error) or self.batch_size == 1:
+                    raise
+            # Outside the handler: its traceback would keep the batch's tensors alive.
+            release_memory(self._job.device)
+            self.batch_size = math.ceil(self.batch_size / 2)
+
+    def _scores(self, part: Part) -> Scores:
+        recipe = self._job.recipe
+        # Of accuracy, F1 and loss every evaluation has values by itself.
+        metric = METRICS.get(self._job.workload.target.metric)
+        return evaluate(
+            self.model,
+            self._batches(part),
+            device=self._job.device,
+            autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
+            predict=recipe.speedups.predict,
+            of_logits=None if metric is None else metric.of_logits,
+        )
+
+    def _batches(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        splits, recipe, device = self._job.splits, self._job.recipe, self._job.device
+        images: Images | HeldImages
+        images = splits.validation if part == "validation" else splits.test
+        # Where the training part is on the device, this one is too from its first evaluation on.
+        if isinstance(recipe.loader, Resident):
+            if part not in self._held:
+                self._held[part] = hold(images, device)
+            images = self._held[part]
+        batches = eval_batches(
+            images,
+            mean=splits.mean,
+            std=splits.std,
+            batch_size=self.batch_size,
+            device=device,
+            channels_last=recipe.is_channels_last,
+        )
+        for batch in batches:
+            self._clock.let_others_measure()
+            yield batch

@@ -1,24 +1,57 @@
-"""The network of a finished trial as others can use it: pixels in, logits out.
+"""The weights of a trial that may be the best so far, and its network as others can use it.
 
-Its weights are what the trial's last evaluation looked at (the average's, where weights were
-averaged). All that the evaluation did besides is inside as well: normalisation, precision, and the
-views of test-time augmentation. So its accuracy is the record's.
+The network's weights are what the trial's last evaluation looked at (the average's, where weights
+were averaged). All that the evaluation did besides is inside as well: normalisation, precision, and
+the views of test-time augmentation. So its accuracy is the record's.
 """
 
+import io
+import logging
+import math
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tune_speed.components.models.networks.weights import take_state
-from tune_speed.core.records import TrialRecord
+from tune_speed.components.models.networks.libraries import take_state
+from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits
-from tune_speed.training.best_weights import load_weights
+from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.build import build_model, step_schedule_of
 from tune_speed.training.evaluate import evaluate
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import AUTOCAST_DTYPES
+from tune_speed.training.step.step import AUTOCAST_DTYPES
+from tune_speed.training.trial import KeepWeights
+
+_log = logging.getLogger(__name__)
+
+
+def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> None:
+    """Writes the weights of a run that met the target as soon as the best so far, or sooner.
+
+    Does nothing where the study's folder is not visible: on another node without shared storage.
+    """
+    if keep is None or run.time_to_target_s is None:
+        return
+    path, at_most_s = Path(keep.file), math.inf if keep.at_most_s is None else keep.at_most_s
+    if run.time_to_target_s > at_most_s or not path.parent.is_dir():
+        return
+    try:
+        # torch's own writing to a full disk is no OSError.
+        buffer = io.BytesIO()
+        torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
+        with write_atomically(path) as file:
+            file.write(buffer.getvalue())
+    # No trial fails of it: what cannot be written is left out, and missed at the search's end.
+    except (OSError, RuntimeError, MemoryError):
+        _log.warning("the weights were not saved in %s", path, exc_info=True)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Returns what `save_weights` wrote, on the CPU; nothing in the file is run."""
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights
 
 
 class FinishedModel(nn.Module):
@@ -30,10 +63,7 @@ class FinishedModel(nn.Module):
     def __init__(
         self, network: nn.Module, recipe: Recipe, *, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> None:
-        """Wraps a trained network.
-
-        `mean` and `std` are those of each channel, pixels in [0, 1].
-        """
+        """Wraps a trained network; `mean` and `std` are those of each channel, pixels in [0, 1]."""
         super().__init__()
         self.network = network
         self._predict = recipe.speedups.predict
@@ -45,7 +75,6 @@ class FinishedModel(nn.Module):
         self.register_buffer("shift", (means / stds).float())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Returns the logits."""
         images = pixels.float() * self.scale - self.shift
         images = images.contiguous(memory_format=self._format)
         if self._dtype is None:
@@ -56,10 +85,7 @@ class FinishedModel(nn.Module):
 
 
 def finished_model(record: TrialRecord, weights: Path, splits: Splits) -> FinishedModel:
-    """Returns the model of a trial's only run on the CPU, in evaluation mode.
-
-    Raises: RuntimeError if the weights are not those of the record's recipe.
-    """
+    """Returns the model of a trial's only run, on the CPU. Raises: RuntimeError: other weights."""
     recipe, run = Recipe.model_validate(record.recipe), record.runs[-1]
     network = build_model(recipe, splits, seed=run.seed, device=torch.device("cpu"))
     recipe.speedups.begin(network, seed=run.seed)

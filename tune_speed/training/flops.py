@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.components.speedups.modules.stochastic_depth import Skipping, find_skipping
+from tune_speed.components.speedups.modules.residual import Skipping, find_skipping
 from tune_speed.training.build import Job
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe
@@ -25,10 +25,7 @@ NUM_IMAGES = 2
 
 
 def counted(job: Job, model: nn.Module) -> dict[Shape, float | None]:
-    """Returns the operations per sample of each shape of the job's steps, see `step_flop`.
-
-    None: they cannot be counted. Leaves no trace in `model`.
-    """
+    """Returns the operations per sample of each shape of step; None: they cannot be counted."""
     recipe, channels = job.recipe, job.splits.train.pixels.shape[3]
     network = (repr(recipe.model), repr(recipe.speedups), recipe.precision, job.splits.num_classes)
     found: dict[Shape, float | None] = {}
@@ -71,17 +68,13 @@ def step_flop(model: nn.Module, recipe: Recipe, shape: Shape, *, channels: int) 
 def training_flop_per_sample(
     model: nn.Module, *, image_shape: tuple[int, int, int], has_backward: bool = True
 ) -> float | None:
-    """Returns the floating-point operations of forward and backward per image.
+    """Returns the floating-point operations of forward and backward per image (C, H, W).
 
-    Those of convolutions, matrix products and attention, a multiply-add as two; for a network
-    without any of them, or with recurrent layers, None. Element-wise operations, augmentation and
-    optimizer are not counted, nor what a kernel computes twice, as flash attention does. Blocks
-    that are skipped at random count as often as they are executed on average: Σ p_l · (operations
-    of block l). Nothing is computed: a copy without values goes through the shapes alone, so that
-    neither memory of the device nor random numbers are touched.
-
-    The model may be compiled; `image_shape` is (C, H, W). Without `has_backward` a forward pass
-    alone counts.
+    Those of convolutions, matrix products and attention, a multiply-add as two; None without any
+    of them, or with recurrent layers. Element-wise operations, augmentation and optimizer are not
+    counted, nor what a kernel computes twice, as flash attention does. Of blocks that are skipped
+    at random it is the mean, Σ p_l · (operations of block l). A copy without values goes through
+    the shapes alone: neither memory of the device nor random numbers are touched.
     """
     # What torch.compile wraps: compiled kernels hide their operations from the counter.
     eager = getattr(model, "_orig_mod", model)

@@ -2,30 +2,24 @@
 
 from collections.abc import Callable, Generator
 
-import torch
 from torch import nn
 
-from tune_speed.components.optim import set_rates
+from tune_speed.components.optim.base import set_rates
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import compact
 from tune_speed.data.loaders.base import Loader
-from tune_speed.data.split import Splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import reset_peak_memory, synchronizer
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.training.build import Job, Part, build_forward, build_model, open_loader, set_seed
+from tune_speed.training.build import Job, build_forward, build_model, open_loader, set_seed
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.state import Training
 from tune_speed.training.flops import counted
 from tune_speed.training.preparation import needs_preparation, prepare
 from tune_speed.training.progress import Progress
-from tune_speed.training.ranks import ALONE, Ranks
-from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps, samples_of_steps
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import Stepper
+from tune_speed.training.step.step import Forward, Stepper
 from tune_speed.training.warm_up import is_warm, isolated_phases, key_of, record, warm_up
-from tune_speed.training.workload import Workload
 
 # Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
 # there, or None to continue; returns the result.
@@ -41,17 +35,11 @@ class Interrupted(Exception):
 
 
 def train(
-    workload: Workload,
-    recipe: Recipe,
-    splits: Splits,
+    job: Job,
     *,
-    seed: int,
-    evaluated_on: Part = "validation",
-    device: torch.device,
     clock: Clock | None = None,
     sharing: Sharing | None = None,
     interrupt: Callable[[], bool] = lambda: False,
-    ranks: Ranks = ALONE,
     checkpoints: Checkpoints | None = None,
     on_end: Callable[[RunResult, nn.Module], None] = lambda *_: None,
 ) -> Run:
@@ -63,32 +51,16 @@ def train(
     evaluation, and from there the training clock, which stops during evaluations and while
     somebody else measures.
 
-    Args:
-        workload: what must be reached; also when to evaluate.
-        recipe: how to train; `accumulation_steps` is a number here.
-        splits: training and validation images and the training part's channel statistics.
-        seed: of weights, sample order, augmentation and dropout.
-        evaluated_on: the part on which the target must hold. A schedule that follows the loss
-            follows that of the validation part all the same.
-        device: where to train.
-        clock: one that has begun with what came before; by default a new one.
-        sharing: the run's place among others on the device; by default it is alone. The clock
-            must have the same turnstile.
-        interrupt: called before each step; True raises `Interrupted`.
-        ranks: this process's place among those of the recipe's devices. Rank 0 alone evaluates,
-            yields and receives the reason to stop.
-        checkpoints: where the run is saved after evaluations, and when it is interrupted; what
-            they found is resumed.
-        on_end: gets the result of a run that ends, and the model as it was evaluated last.
+    `clock` has begun with what came before, and has the turnstile of `sharing`, the run's place on
+    the device; by default the run is alone. `interrupt` is called before each step; True raises
+    `Interrupted`. `on_end` gets the result, and the model as it was evaluated last.
 
-    Raises: ConfigError if the untrained model already meets the target, or if the model's batch
-        norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted; BadCheckpoint if
-        what was found does not fit.
+    Raises: ConfigError if the untrained model meets the target, or a batch norm cannot take a
+        micro-batch (`LoneImage`); Interrupted; BadCheckpoint if what was found does not fit.
     """
-    job = Job(workload, recipe, splits, seed, device, evaluated_on, ranks)
-    clock = clock or Clock(synchronize=synchronizer(device))
+    clock = clock or Clock(synchronize=synchronizer(job.device))
     sharing = sharing or Sharing.alone()
-    reset_peak_memory(device)
+    reset_peak_memory(job.device)
     with clock.span("setup_s"):
         model, loader = set_up(job)
     try:
@@ -100,16 +72,13 @@ def train(
 
 
 def set_up(job: Job) -> tuple[nn.Module, Loader]:
-    """Returns the job's model and loader, as they are before the first step."""
     recipe, device = job.recipe, job.device
     set_seed(recipe, job.seed)
     model = build_model(recipe, job.splits, seed=job.seed, device=device)
     job.ranks.seed(job.seed)
     share = job.ranks.share(recipe.samples_per_step)
     images = job.splits.train
-    loader = open_loader(
-        recipe.loader, images, recipe, job.splits, seed=job.seed, device=device, share=share
-    )
+    loader = open_loader(recipe, images, job.splits, seed=job.seed, device=device, share=share)
     return model, loader
 
 
@@ -148,7 +117,7 @@ def _before_first_step(
     recipe.speedups.begin_step(model, job.shapes[0])
     if earlier is None:
         _begin(training, forward)
-    stepper.averager = progress.averager = recipe.speedups.averaging.averager(model)
+    stepper.averager = progress.evaluator.averager = recipe.speedups.averaging.averager(model)
     progress.figures = getattr(stepper.optimizer, "figures", progress.figures)
     if checkpoints is not None and earlier is not None:
         with clock.span("setup_s"):
@@ -162,19 +131,20 @@ def _before_first_step(
 
 
 def _begin(training: Training, forward: Forward) -> None:
-    """Evaluates the untrained model, and does what comes before the first step.
-
-    Raises: ConfigError if the untrained model meets the target.
-    """
+    """Does what comes before the first step. Raises: ConfigError if the untrained model does it."""
     progress = training.progress
     progress.evaluate()
     progress.refuse_met_target()
     if needs_preparation(training.job.recipe):
-        with progress.clock.span("train_s"):
+        with progress.time.clock.span("train_s"):
             training.scores = prepare(
-                training.job, training.model, training.loader, forward, take=progress.take_before
+                training.job,
+                training.model,
+                training.loader,
+                forward,
+                take=progress.time.take_before,
             )
-        progress.begin()
+        progress.time.begin()
 
 
 def _train(
@@ -185,17 +155,17 @@ def _train(
 ) -> Run:
     """Takes the steps that are left. Raises: Interrupted."""
     job, progress, stepper = training.job, training.progress, training.stepper
-    recipe, clock, num_steps = job.recipe, progress.clock, progress.total_steps
+    recipe, clock, num_steps = job.recipe, progress.time.clock, progress.total_steps
     if stop_reason := job.ranks.broadcast(_too_long(training)):
         result = progress.result(stop_reason=stop_reason)
-        on_end(result, progress.evaluated_model)
+        on_end(result, progress.evaluator.model)
         return result
     with clock.span("setup_s"):
         steps = open_steps(
             training.loader,
             recipe,
             job.step_schedule,
-            progress.waits,
+            progress.time.waits,
             ranks=job.ranks,
             num_done=progress.steps,
         )
@@ -221,7 +191,7 @@ def _train(
         progress.evaluate()
         if stop_reason := (yield from _stop_reason(training, checkpoints)):
             result = progress.result(stop_reason=stop_reason)
-            on_end(result, progress.evaluated_model)
+            on_end(result, progress.evaluator.model)
             return result
         clock.start("train_s")
     raise AssertionError("a run's last step is evaluated, and ends it")
@@ -231,11 +201,11 @@ def _too_long(training: Training) -> str | None:
     """Returns why a run cannot end in time by the lower ends of its step times; None: it may."""
     job, progress = training.job, training.progress
     limit_s = job.workload.max_train_s
-    if job.workload.mode != "fixed_length" or progress.steps or not progress.phases:
+    if job.workload.mode != "fixed_length" or progress.steps or not progress.time.phases:
         return None
-    least_s = planned_s = progress.init_s
+    least_s = planned_s = progress.time.init_s
     for shape, num_samples in samples_of_steps(training.loader, job.recipe, job.step_schedule):
-        phase = progress.phases[shape]
+        phase = progress.time.phases[shape]
         share = num_samples / phase.samples_per_step
         least_s += share * phase.step_time.low_s
         planned_s += share * phase.step_time.step_s
@@ -247,10 +217,7 @@ def _too_long(training: Training) -> str | None:
 def _stop_reason(
     training: Training, checkpoints: Checkpoints | None
 ) -> Generator[RunResult, str | None, str | None]:
-    """Returns why the run ends after an evaluation, by itself or as the caller sent; None: not.
-
-    Between the two it is saved, if that is due.
-    """
+    """Returns why the run ends here, by itself or as the caller sent; may save it before."""
     ranks, progress = training.job.ranks, training.progress
     reason = ranks.broadcast(progress.verdict())
     if reason:

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -25,13 +26,12 @@ from tune_speed.runtime.device import (
 from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training.autotune import batch_size as batch_tuner
-from tune_speed.training.autotune import loader_workers, step_options
+from tune_speed.training.autotune import loader_workers, micro_batch, step_options
 from tune_speed.training.autotune.micro_batch import fastest, halved
-from tune_speed.training.best_weights import save_weights
+from tune_speed.training.build import Job
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
-from tune_speed.training.checkpoint.file import BadCheckpoint
-from tune_speed.training.checkpoint.store import CheckpointStore, discard
+from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, discard
+from tune_speed.training.finished_model import save_weights
 from tune_speed.training.loop import Interrupted, train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
@@ -71,13 +71,10 @@ def run_trial(
 
     Out of memory: the micro-batch is halved and the accumulation doubled, so that the effective
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
-    It is at once where this process is one of several `ranks`, which have to restart together.
+    It is at once where this process is one of several `ranks`, which restart together.
 
-    Where the specification names a place for checkpoints, the trial resumes from one that an
-    earlier process left there, and removes it when it has an outcome.
-
-    A process that runs trials one after the other gives them one set `warm`, into which go the
-    throughput keys of their steps: no trial warms up for steps that an earlier one has taken.
+    The trial resumes from a checkpoint that an earlier process left, and removes it at its end.
+    Into `warm`, one set for all trials of a process, go the throughput keys of the steps taken.
 
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`;
         `DeviceFailed` among them stands for what `is_device_failure` finds.
@@ -104,21 +101,19 @@ def run_trial(
     return record
 
 
+@dataclass
 class _Trial:
     """One trial in this process, in as many attempts as memory and its checkpoint take."""
 
-    def __init__(
-        self,
-        spec: TrialSpec,
-        interrupt: Callable[[], bool],
-        passed_on: tuple[type[Exception], ...],
-        started_at: str,
-        ranks: Ranks,
-        warm: set[str] | None,
-    ) -> None:
-        self._spec, self._interrupt, self._passed_on = spec, interrupt, passed_on
-        self._started_at, self._ranks, self._warm = started_at, ranks, warm
-        self._device = open_device(spec.allotment)
+    _spec: TrialSpec
+    _interrupt: Callable[[], bool]
+    _passed_on: tuple[type[Exception], ...]
+    _started_at: str
+    _ranks: Ranks
+    _warm: set[str] | None
+
+    def __post_init__(self) -> None:
+        self._device = open_device(self._spec.allotment)
         self._checkpoints: Checkpoints | None = None
         self._notes: list[str] = []
 
@@ -141,7 +136,6 @@ class _Trial:
             return (yield from self._attempts(sharing))
 
     def _attempts(self, sharing: Sharing) -> Trial:
-        """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
         spec, device = self._spec, self._device
         clock = self._new_clock(sharing)
         with clock.span("setup_s"):
@@ -227,22 +221,14 @@ class _Trial:
     def _train(
         self, recipe: Recipe, splits: Splits, clock: Clock, sharing: Sharing
     ) -> Generator[TrialRecord, str | None, RunResult]:
-        """Passes on what one attempt yields as records, and reasons to stop back to it.
-
-        An error after the first evaluation leaves a failed result that has the evaluations.
-        """
-        spec = self._spec
+        """Passes records on, and reasons to stop back; a failed run keeps its evaluations."""
+        spec, where = self._spec, (self._device, self._spec.evaluated_on, self._ranks)
+        job = Job(spec.workload, recipe, splits, spec.seed, *where)
         run = train(
-            spec.workload,
-            recipe,
-            splits,
-            seed=spec.seed,
-            evaluated_on=spec.evaluated_on,
-            device=self._device,
+            job,
             clock=clock,
             sharing=sharing,
             interrupt=self._interrupt,
-            ranks=self._ranks,
             checkpoints=self._checkpoints,
             on_end=partial(save_weights, spec.keep if self._ranks.is_first else None),
         )
@@ -264,7 +250,6 @@ class _Trial:
             run.close()
 
     def _completed(self, result: RunResult) -> RunResult:
-        """Returns the result with what the training itself does not know."""
         kept = self._checkpoints.notes if self._checkpoints else ()
         notes = [result.note, *self._notes, *kept]
         note = "; ".join(filter(None, notes))
@@ -319,12 +304,9 @@ def resolve(
     turnstile: Turnstile,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Recipe:
-    """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be.
-
-    First come batch and accumulation, then how a step is computed, then workers.
-    """
+    """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be."""
     with_batch = step_options.provisional(recipe)
-    with_batch = batch_tuner.resolved(with_batch, splits, device=device)
+    with_batch = micro_batch.resolved(with_batch, splits, device=device)
     with_batch = fastest(with_batch, splits, device=device)
     left = {name: "auto" for name in step_options.unsettled(recipe)}
     recipe = with_batch.model_copy(update=left)
@@ -337,7 +319,6 @@ def resolve(
 
 
 def finish(trial: Trial, *, on_report: Callable[[TrialRecord], None]) -> TrialRecord:
-    """Runs a trial to its end and returns its record; `on_report` sees the record so far."""
     try:
         while True:
             on_report(next(trial))

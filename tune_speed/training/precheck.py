@@ -23,10 +23,7 @@ from tune_speed.training.recipe import Recipe
 def misfits(
     recipe: Recipe, *, image_shape: tuple[int, int, int], num_classes: int, num_train: int
 ) -> tuple[Problem, ...]:
-    """Returns why the recipe's network cannot be trained as the recipe says; empty if it can.
-
-    `image_shape` is (H, W, C); `num_train` are the images of an epoch.
-    """
+    """Returns why the recipe's network cannot train on images (H, W, C), `num_train` an epoch."""
     height, width, channels = image_shape
     image_size, file = max(height, width), recipe.model.weights_file
     if file is not None and not os.path.isfile(file):
@@ -74,7 +71,6 @@ def too_small(height: int, width: int, error: Exception, *, path: str) -> Config
 
 
 def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the problems of each recipe of a question, as JSON has them."""
     data = {
         "image_shape": tuple(question["image_shape"]),
         "num_classes": question["num_classes"],

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.optim import Sgd, set_rates
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
-from tune_speed.data.loaders.base import Loader, eval_batches
-from tune_speed.data.orders.curriculum import Curriculum, UnscoredCurriculum
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.loaders.resident import eval_batches
+from tune_speed.data.orders import Curriculum, UnscoredCurriculum
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import remembered
 from tune_speed.training.build import Job, open_order
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
-from tune_speed.training.step.step import Group, Stepper, micro_batch_of
+from tune_speed.training.step.step import AUTOCAST_DTYPES, Forward, Group, Stepper, micro_batch_of
 
 SCORING_BATCH = 500
-"""Images of a batch when samples are scored."""
 SCORING_EXAMPLES = 128
 """Samples of a step that `scoring_lr` is the rate of."""
 WARM_UP_FRAC = 0.1
@@ -39,7 +39,6 @@ TakeAll = Callable[[Iterator[object], int], None]
 
 
 def needs_preparation(recipe: Recipe) -> bool:
-    """Returns whether `prepare` has anything to do."""
     return recipe.speedups.sets_weights or isinstance(recipe.order, Curriculum)
 
 
@@ -48,10 +47,8 @@ def prepare(
 ) -> NDArray[np.float64] | None:
     """Sets the weights that training starts from, and puts samples in an order of their scores.
 
-    Returns these scores, (N,), from which `reorder` makes the same order again; None without one.
-    `take` takes and times the steps of its short trainings.
-    Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
-    gradients.
+    Returns these scores, (N,), for `reorder`; None without such an order. `take` takes and times
+    steps of short trainings. Rank 0's outcome holds: `forward` must not average gradients.
     """
     recipe, device, batch_size = job.recipe, job.device, micro_batch_of(job.recipe)
 
@@ -122,7 +119,6 @@ def _steps(stepper: Stepper, batches: Batches, num_steps: int) -> Iterator[None]
 
 
 def reorder(job: Job, loader: Loader, scores: NDArray[np.float64]) -> None:
-    """Puts the loader's samples in the recipe's order for images that are so hard, (N,)."""
     order = open_order(job.recipe, job.splits.train, seed=job.seed)
     loader.reorder(order.with_scores(scores))
 

@@ -8,15 +8,17 @@ follow. Every wait for another rank ends after `WAIT_S`, or at once where its pr
 |-----------------------------|---------------------------------------|-----------------------|
 | gradients                   | averaged by `DistributedDataParallel` | once a step           |
 | weights derived from data   | rank 0's                              | before the first step |
-| how long a step takes       | rank 0's, see `together`              | before the first step |
+| how long a step takes       | rank 0's, by `JointClock`             | before the first step |
 | whether time is over        | rank 0's flag, a step late, async     | each step             |
 | training loss               | summed                                | each evaluation       |
 | evaluation, decision        | rank 0's                              | each evaluation       |
 | what only a rank has        | gathered, in rank 0's checkpoint      | each checkpoint       |
 """
 
+import math
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -28,11 +30,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tune_speed.data.orders.share import Share
+from tune_speed.data.orders import Share
+from tune_speed.runtime.turnstile import Measurement, Turnstile
 
 # Rank 0 may evaluate, or be paused, for so long.
 WAIT_S = 1800.0
-"""Longest wait of one rank for another [s]."""
 SEED_STRIDE = 1_000_003
 """Between the seeds of two ranks' dropout."""
 # Its name since torch 2.13 or so, which warns of the older one.
@@ -63,9 +65,8 @@ class Ranks:
     ) -> Iterator[Self]:
         """Meets the other ranks, and leaves them when the block ends.
 
-        `backend` is that of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`. They
-        meet at `init_method`, a URL as torch has it (`file://…` or `env://`), and wait for one
-        another for `wait_s` [s] at most.
+        `backend` is that of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`;
+        `init_method` is torch's; `wait_s` is the longest wait for another [s].
         """
         timeout = timedelta(seconds=wait_s)
         dist.init_process_group(
@@ -89,7 +90,6 @@ class Ranks:
         return self.rank == 0
 
     def share(self, samples_per_step: int) -> Share:
-        """Returns which samples are this rank's."""
         return Share(self.rank, self.size, samples_per_step)
 
     def seed(self, seed: int) -> None:
@@ -98,13 +98,7 @@ class Ranks:
             torch.manual_seed(seed + SEED_STRIDE * self.rank)
 
     def wrap(self, forward: Forward, *, may_skip: bool) -> Forward:
-        """Returns the model with gradients averaged over ranks; itself, where there is one rank.
-
-        Batch statistics stay each rank's own.
-
-        The model, compiled or not, is on its device; `may_skip`: parameters may have no part in a
-        step.
-        """
+        """Returns the model with gradients averaged over ranks; parameters `may_skip` a step."""
         if self.size == 1:
             return forward
         averaging: Any = partial(DistributedDataParallel, find_unused_parameters=may_skip)
@@ -124,7 +118,6 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def sum(self, value: Tensor) -> Tensor:
-        """Returns the sum over ranks of a value on the device."""
         if self.size == 1:
             return value
         total = value.detach().clone()
@@ -149,10 +142,7 @@ class Ranks:
         return values
 
     def lately(self, flag: bool) -> bool:
-        """Returns rank 0's flag of the call before this one; False in the first.
-
-        All ranks get the same answer.
-        """
+        """Returns rank 0's flag of the call before, the same on all ranks; at first False."""
         if self.size == 1:
             return flag
         # No rank waits for another: the broadcast runs during the step between two calls.
@@ -167,4 +157,64 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""One device, and no other rank to wait for."""
+
+
+class JointTurn:
+    """A turn on all devices. All ranks look at it equally often."""
+
+    def __init__(self, ranks: Ranks, own: Measurement | None) -> None:
+        self._ranks, self._own = ranks, own
+
+    @property
+    def left_s(self) -> float:
+        return min(self._ranks.gather(math.inf if self._own is None else self._own.left_s))
+
+    @property
+    def is_isolated(self) -> bool:
+        return all(self._ranks.gather(self._own is None or self._own.is_isolated))
+
+
+class JointTurnstile:
+    """The turnstiles of all ranks' devices, each held by the first of its ranks."""
+
+    def __init__(self, ranks: Ranks, own: Turnstile, *, device_key: str) -> None:
+        self._ranks, self._own = ranks, own
+        self.longest_pause_s = ranks.broadcast(own.longest_pause_s)
+        keys = ranks.gather(device_key)
+        # In an order that all trials have, so that no two wait for each other.
+        self._holders = [keys.index(key) for key in sorted(set(keys))]
+
+    @contextmanager
+    def measuring(self, *, patience_s: float, needs_s: float) -> Iterator[JointTurn | None]:
+        """Yields once all others are paused on all devices, or None if that took too long.
+
+        Who is paused on the first device waits for the others' turns too, hence longer than usual.
+        """
+        needs_s = max(needs_s, self.longest_pause_s / 2)
+        own: Measurement | None = None
+        with ExitStack() as stack:
+            for holder in self._holders:
+                if holder == self._ranks.rank:
+                    turn = self._own.measuring(patience_s=patience_s, needs_s=needs_s)
+                    own = stack.enter_context(turn)
+                left_s = self._ranks.gather(None if own is None else own.left_s)[holder]
+                if left_s is None:
+                    yield None
+                    return
+                patience_s = max(0.0, min(patience_s, left_s - needs_s))
+            yield JointTurn(self._ranks, own)
+
+
+class JointClock:
+    """Rank 0's seconds when all ranks have come, without those that it takes to tell them."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._told_s = ranks, 0.0
+
+    def now(self) -> float:
+        """Returns the same on all ranks, which all call this."""
+        self._ranks.gather(None)
+        began_s = time.perf_counter()
+        now_s = self._ranks.broadcast(began_s - self._told_s)
+        self._told_s += time.perf_counter() - began_s
+        return now_s

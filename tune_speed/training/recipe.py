@@ -3,21 +3,26 @@
 import math
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig, given_momenta, momenta
-from tune_speed.components.schedules import SCHEDULES, Constant, ScheduleConfig
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import OptimizerConfig, given_momenta, momenta
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.schedules.base import Constant, ScheduleConfig
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.loaders.base import LoaderConfig, Resident
-from tune_speed.data.orders.base import OrderConfig, Shuffle
+from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
+from tune_speed.data.orders import OrderConfig, Shuffle
+
+if TYPE_CHECKING:
+    import torch
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
@@ -210,10 +215,7 @@ class Recipe(Config):
 
     @property
     def records_update(self) -> bool:
-        """Whether a recorded step moves the weights too: steps differ in gradients and rates.
-
-        That is, the host decides nothing, and the schedule changes no momentum.
-        """
+        """Whether a recorded step moves the weights too, as the host has no say in it."""
         fused, is_scaled = self.optimizer_kernels == "fused", self.precision == "fp16"
         is_recordable = self.optimizer.is_recordable(fused=fused, is_scaled=is_scaled)
         return is_recordable and all(each is None for each in given_momenta(self.lr_schedule))
@@ -225,7 +227,6 @@ class Recipe(Config):
         return self if is_alone else self.model_copy(update={"compile_mode": mode})
 
     def steps(self, *, num_train: int) -> int:
-        """Returns the optimizer steps of the run, over all stages of `growth_steps`."""
         return sum(num_steps for _, num_steps in self.growth_steps(num_train=num_train))
 
     def growth_steps(self, *, num_train: int) -> tuple[tuple[int, int], ...]:
@@ -245,7 +246,6 @@ class Recipe(Config):
     def step_schedule(
         self, *, num_train: int, height: int, width: int
     ) -> tuple[tuple[Shape, int], ...]:
-        """Returns the run as shapes of steps, each with its number of steps in a row."""
         stages = self.growth_steps(num_train=num_train)
         bases = [Shape(height, width, factor) for factor, count in stages for _ in range(count)]
         shapes = (
@@ -312,7 +312,6 @@ class Recipe(Config):
         return {**super().speed_fields(), **parts}
 
     def located(self) -> Self:
-        """Returns the same recipe with absolute paths: trials run in folders of their own."""
         parts = {"model": self.model.located(), "speedups": self.speedups.located()}
         return self.model_copy(update=parts)
 
@@ -321,3 +320,30 @@ class Recipe(Config):
         if self.precision == "fp16":
             return "precision fp16 is about 20 times slower than fp32 on a CPU: use bf16 or a GPU"
         return None
+
+
+def not_applicable(
+    recipe: Recipe, base: Recipe, *, device: "torch.device", num_devices: int
+) -> str | None:
+    """Returns why what `recipe` changes about `base` has no effect here, or cannot run; or None.
+
+    On a CPU, where devices are processes, `num_devices`, GPUs of this machine, is not looked at.
+    """
+    if device.type == "cuda":
+        if recipe.devices <= num_devices:
+            return None
+        are = "is" if num_devices == 1 else "are"
+        return f"it takes {recipe.devices} GPUs, and there {are} {num_devices} here"
+    if recipe.needs_cuda() and not base.needs_cuda():
+        return recipe.needs_cuda()
+    ours, theirs = recipe.loader, base.loader
+    # Another kind of loader is a change of its own, even if it pins by default.
+    if (
+        isinstance(ours, Streaming)
+        and isinstance(theirs, Streaming)
+        and (ours.pin_memory != theirs.pin_memory)
+    ):
+        return "pinned memory speeds up copies to a GPU, and there is none here"
+    if recipe.cuda_graph != base.cuda_graph:
+        return "a CUDA graph spares launches on a GPU, and there is none here"
+    return None

@@ -12,15 +12,12 @@ from tune_speed.training.build import Job, build_forward
 from tune_speed.training.loop import set_up
 from tune_speed.training.objective import load_splits
 from tune_speed.training.preparation import without_trace
-from tune_speed.training.ranks import ALONE
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import Stepper
+from tune_speed.training.step.step import Forward, Stepper
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.warm_up import key_of, measure, warm_up
 from tune_speed.training.worker import open_device
 
 LABEL = "side-by-side"
-"""The trial that windows say they were measured in."""
 
 
 class _Contender:
@@ -29,7 +26,7 @@ class _Contender:
     def __init__(self, spec: TrialSpec, stack: ExitStack) -> None:
         device, splits = open_device(spec.allotment), load_splits(spec.workload)
         self.job = job = Job(
-            spec.workload, spec.recipe, splits, spec.seed, device, spec.evaluated_on, ALONE
+            spec.workload, spec.recipe, splits, spec.seed, device, spec.evaluated_on
         )
         self._model, self._loader = set_up(job)
         stack.callback(self._loader.close)
@@ -48,10 +45,7 @@ class _Contender:
 
 
 def time_side_by_side(specs: Sequence[TrialSpec], *, rounds: int) -> Iterator[StepTime]:
-    """Yields windows of the recipes' steps, all recipes in turn, so many rounds of them.
-
-    Of the recipes nothing is `auto`; all run on the device of the first.
-    """
+    """Yields windows of the recipes' steps in turn, on the first one's device; none is `auto`."""
     device = open_device(specs[0].allotment)
     with ExitStack() as stack:
         sharing = stack.enter_context(

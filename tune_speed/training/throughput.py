@@ -1,33 +1,16 @@
 """The throughput key: what must be equal for two runs to take equally long over a step.
 
-| in the key                                     | because                                         |
-|------------------------------------------------|-------------------------------------------------|
-| `model` and all below it                       | the arithmetic of a sample                      |
-| `optimizer`, as far as it changes a step       | the arithmetic of an update                     |
-| `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
-| `precision`, `matmul_precision`, `compile`,    | which kernels do the same arithmetic            |
-| `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
-| `channels_last`, `optimizer_kernels`           |                                                 |
-| `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
-| `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
-| `label_smoothing`, whether 0                   | one more term of the loss                       |
-| `speedups`, as far as they change a step       | what is computed of a sample                    |
-| the step's shape: size of the images it sees,  | phases of one run                               |
-| growth, share learned from, stage, bias frozen |                                                 |
-| `devices`                                      | they wait for one another                       |
-| shape and number of the images, classes        | size of the arithmetic, where epochs end        |
-| device, processor and threads of the host,     | what does the arithmetic, and what launches it  |
-| driver, allocator, TF32, versions              |                                                 |
-| source of the plugins, if any is loaded        | what does the arithmetic                        |
-
-A field of a component is in the key unless its class lists it in `untimed_fields`. Rates, schedule
-and length change what is learned, not how fast; of decay and momentum it matters whether there is
-any (`switch_fields`), also by the schedule.
-A phase of a run with another shape (smaller images, other batches) has a key of its own.
+In it are the fields of the recipe, but for those that its class or a component's lists in
+`untimed_fields`: rates, schedule and length change what is learned, not how fast. Of decay,
+momentum, clipping and label smoothing it matters whether there is any (`switch_fields`), also by
+the schedule. Then come the step's shape, as a phase of a run with smaller images or other batches
+has a key of its own; shape and number of the images, since an epoch's last step is smaller, and of
+the classes; the device with its driver, allocator and TF32, the host that launches its work, and
+versions; and the source of plugins, if any is loaded.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple, Self
 
 import torch
 
@@ -48,6 +31,33 @@ GPU, and took medians; 2 had no reference step; 3 told cold ones, too; 4 had lon
 another protocol are not taken over."""
 
 
+class Place(NamedTuple):
+    """What takes steps, and with what: all that is in a key and no recipe's."""
+
+    device: str
+    """A name with threads, such as `cpu (2 threads, AMD EPYC)`."""
+    host: str
+    """Processor and threads that launch the device's work, which bounds short steps."""
+    settings: Mapping[str, str]
+    environment: Mapping[str, str]
+    """Versions, see `trial.environment`."""
+
+    @classmethod
+    def of(cls, device: torch.device) -> Self:
+        host = cpu_device_name(threads=torch.get_num_threads())
+        return cls(describe_device(device), host, speed_settings(device), environment())
+
+    def fields(self) -> dict[str, object]:
+        versions = {name: self.environment.get(name, "") for name in VERSIONS}
+        settings = dict(self.settings)
+        return {
+            "device": self.device,
+            "host": self.host,
+            "settings": settings,
+            "versions": versions,
+        }
+
+
 def throughput_key(
     recipe: Recipe,
     *,
@@ -55,58 +65,30 @@ def throughput_key(
     image_shape: tuple[int, ...],
     num_train: int,
     num_classes: int,
-    device: str,
-    host: str,
-    settings: Mapping[str, str],
-    environment: Mapping[str, str],
+    place: Place,
 ) -> str:
-    """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
-
-    `image_shape` is (H, W, C) of the data, `num_train` the images of an epoch. `device` is a name
-    with threads, such as `cpu (2 threads, AMD EPYC)`, `host` processor and threads that launch its
-    work; for `settings` see `speed_settings`, for the versions in `environment` see
-    `trial.environment`.
-    """
-    place = _place(device, host, settings, environment)
+    """Returns the key of steps on images (H, W, C), `num_train` an epoch."""
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     # Steps of shapes that earlier versions had keep their keys.
     shape_fields = {name: value for name, value in shape._asdict().items() if value is not False}
     fields = {"recipe": recipe.speed_fields(), "shape": shape_fields, "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
-    return canonical_hash({**fields, "data": data, **place, **theirs})
-
-
-def _place(
-    device: str, host: str, settings: Mapping[str, str], environment: Mapping[str, str]
-) -> dict[str, object]:
-    versions = {name: environment.get(name, "") for name in VERSIONS}
-    return {"device": device, "host": host, "settings": dict(settings), "versions": versions}
-
-
-def _facts(device: torch.device) -> dict[str, Any]:
-    return {
-        "device": describe_device(device),
-        # The host launches what a GPU computes: short steps take as long as that does.
-        "host": cpu_device_name(threads=torch.get_num_threads()),
-        "settings": speed_settings(device),
-        "environment": environment(),
-    }
+    return canonical_hash({**fields, "data": data, **place.fields(), **theirs})
 
 
 def place_of(device: torch.device) -> str:
     """Returns the part of keys that is no recipe's: what drifts alike has it in common."""
-    return canonical_hash({**_place(**_facts(device)), "protocol": PROTOCOL})[:16]
+    return canonical_hash({**Place.of(device).fields(), "protocol": PROTOCOL})[:16]
 
 
 def step_key(
     recipe: Recipe, splits: Splits, shape: Shape, *, num_train: int, device: torch.device
 ) -> str:
-    """Returns the throughput key of a recipe's steps of one shape on this device."""
     return throughput_key(
         recipe,
         shape=shape,
         image_shape=splits.train.pixels.shape[1:],
         num_train=num_train,
         num_classes=splits.num_classes,
-        **_facts(device),
+        place=Place.of(device),
     )

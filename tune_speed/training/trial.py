@@ -92,7 +92,6 @@ class SpecBase(Config):
 
     @property
     def devices(self) -> int:
-        """Devices that train together."""
         return 1
 
     @staticmethod
@@ -109,17 +108,14 @@ class TrialSpec(SpecBase):
 
     @property
     def devices(self) -> int:
-        """Devices that train together."""
         return self.recipe.devices
 
     @staticmethod
     def recipe_of(tree: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe of one point of the search space, with absolute paths."""
         return Recipe.model_validate(tree).located()
 
 
 def failure(spec: SpecBase, error: BaseException) -> RunResult:
-    """Returns the result of a run that ended with `error`, traceback included."""
     return RunResult(
         status=Status.FAILED,
         seed=spec.seed,
@@ -135,17 +131,16 @@ def run_result(
     clock: Clock,
     sharing: Sharing,
     train_s: float,
-    steps: int,
-    samples: int,
     held_up_frac: Callable[[], float],
     **more: Any,
 ) -> RunResult:
     """Returns how a run ended, or stands, with the times that follow from its clock.
 
     `train_s` is the training clock [s], which need not be that of `clock`; `held_up_frac` returns
-    for which share of its time others held it up. `more` are further fields of `RunResult`, which
-    replace those that follow from the clock.
+    for which share of its time others held it up. `more` are further fields of `RunResult`, `steps`
+    and `samples` among them, which replace those that follow from the clock.
     """
+    steps, samples = more["steps"], more["samples"]
     timing, note = sharing.timing_of_clock(held_up_frac)
     is_alone = more.get("timing", timing) is Timing.EXCLUSIVE
     step_times, shape_steps = more.get("step_times", ()), more.get("shape_steps", ())
@@ -162,8 +157,6 @@ def run_result(
         status=status,
         evaluations=tuple(evaluations),
         clocks=clock.clocks().model_copy(update={"train_s": train_s}),
-        steps=steps,
-        samples=samples,
         shared_train_s=clock.elapsed("train_s"),
         cotenants=sharing.cotenants,
         **{**fields, **more},
@@ -178,10 +171,7 @@ def make_record(
     started_at: str,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> TrialRecord:
-    """Returns the record of a trial whose one run ended, or is, as in `run`.
-
-    `settings` of its device, see `device_settings`, are recorded with the environment.
-    """
+    """Returns the record of a trial whose one run is `run`; `settings` are those of its device."""
     return TrialRecord(
         study=spec.study,
         trial_id=spec.trial_id,
@@ -207,7 +197,6 @@ def make_record(
 
 
 def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
-    """Returns the record of a trial that failed so, with the evaluations that it had."""
     run = record.runs[-1].model_copy(update=failed.model_dump(exclude_unset=True))
     changes = {"runs": (run,), "status": run.status, "finished_at": utc_now()}
     return record.model_copy(update=changes)

@@ -7,7 +7,7 @@ from itertools import repeat
 import torch
 from torch import nn
 
-from tune_speed.components.metrics.energy import energy_meter, idle_power_w
+from tune_speed.components.metrics.device_counters import energy_meter, idle_power_w
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
@@ -24,13 +24,11 @@ from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.build import Job
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
-from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.ranks import ALONE, JointClock, JointTurnstile, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
-from tune_speed.training.step.gradient import Forward
-from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
+from tune_speed.training.step.step import Forward, Group, Stepper, is_lone_image, micro_batch_of
 from tune_speed.training.throughput import place_of, step_key
-from tune_speed.training.together import JointClock, JointTurnstile
 from tune_speed.training.trial import utc_now
 
 _idle_w: dict[str, float | None] = {}
@@ -60,7 +58,6 @@ def open_meters(device: torch.device, sharing: Sharing, ranks: Ranks = ALONE) ->
 
 
 def key_of(job: Job, loader: Loader, shape: Shape) -> str:
-    """Returns the throughput key of the job's steps of that shape."""
     return step_key(job.recipe, job.splits, shape, num_train=loader.num_samples, device=job.device)
 
 
@@ -130,9 +127,7 @@ def isolated_phases(
         if step_time is None or ranks.broadcast(key in sharing.due):
             with without_trace(model, device=job.device):
                 stepper = Stepper.still(model, forward, job.recipe, device=job.device, ranks=ranks)
-                window = measure(
-                    stepper, loader, shape, key=key, clock=clock, sharing=sharing, ranks=ranks
-                )
+                window = measure(stepper, loader, shape, key=key, clock=clock, sharing=sharing)
             step_time = told(window, step_time, sharing) if window else step_time
             step_time = ranks.broadcast(step_time)
         if step_time is None:
@@ -156,12 +151,9 @@ def measure(
     key: str,
     clock: Clock,
     sharing: Sharing,
-    ranks: Ranks = ALONE,
 ) -> StepTime | None:
-    """Returns one window of steps on the run's own loader and model, or None.
-
-    It is added to those of `sharing`. Of several ranks, all call this.
-    """
+    """Returns one window of steps, which `sharing` gets, or None. All ranks call this."""
+    ranks = stepper.ranks
     steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits(), ranks=ranks)
     synchronize = synchronizer(stepper.device)
     turnstile: Turns = sharing.turnstile

@@ -20,10 +20,7 @@ from tune_speed.training.trial import Allotment
 
 
 def open_device(allotment: Allotment) -> torch.device:
-    """Returns the allotted device; this process has the allotted threads and memory from now on.
-
-    Raises: ConfigError if there is no such device.
-    """
+    """Gives this process the allotted device, threads and memory. Raises: ConfigError."""
     device = resolve_device(allotment.device)
     set_up_process(device, cpu_threads=allotment.cpu_threads)
     share: float | None = None

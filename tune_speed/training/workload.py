@@ -14,7 +14,7 @@ from tune_speed.core.records import Evaluation
 from tune_speed.core.targets import Target, Task
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, reading
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig, SplitSizes, TrainedOn, split_sizes
 
 
@@ -66,12 +66,10 @@ class Workload(Task):
 
     @property
     def dataset_name(self) -> str:
-        """The data set's entry in the table."""
         return next(name for name, kind in DATASETS.items() if type(self.dataset) is kind)
 
     @property
     def split_seed(self) -> int:
-        """Seed by which the validation part is drawn."""
         return self.split.seed
 
     def num_train(self) -> int | None:
@@ -83,7 +81,6 @@ class Workload(Task):
         return None if num_train is None else self.grid(num_train=num_train)
 
     def grid(self, *, num_train: int) -> int:
-        """Returns the training samples between two points of the evaluation grid."""
         return self.eval_every_samples or num_train
 
     def time_to_target(
@@ -111,7 +108,6 @@ class Workload(Task):
         return list(first_of.values())
 
     def located(self) -> "Workload":
-        """Returns the same workload with absolute paths: trials run in folders of their own."""
         return self.model_copy(update={"dataset": self.dataset.located()})
 
     def sizes(self) -> SplitSizes:
@@ -122,14 +118,12 @@ class Workload(Task):
         return split_sizes(num_train, num_test, self.split, num_validation=num_validation)
 
     def task_fields(self) -> dict[str, Any]:
-        """Returns its fields as in JSON, less its name and where the data lies."""
         fields: dict[str, Any] = self.model_dump(mode="json", exclude={"name"})
         for location in self.dataset.location_fields:
             fields["dataset"].pop(location, None)
         return fields
 
     def identity(self, *, data_hash: str) -> str:
-        """Returns a hash over all that defines the task."""
         fields = self.task_fields()
         # Hashes of workloads on record were made before there was another mode.
         if self.target.mode == "max":

@@ -16,9 +16,7 @@ FIELDS = {
 CASES = {name: kind(**FIELDS.get(name, {})) for name, kind in MODELS.items()}
 NAMES = sorted(MODELS)
 HUGE = {"alexnet", "vgg16_bn", "vgg19", "vgg19_bn"}
-"""Models of more than 50 million parameters."""
 LARGE = HUGE | {"resnet50"}
-"""Those, and one that differs from a smaller one in its depth alone."""
 DEEPER = {"vgg19", "vgg19_bn"}
 """HUGE ones of a class that has fewer layers as `vgg16_bn`; on the meta device they are tested."""
 SMALLEST_IMAGE = {"vgg16_bn": 32, "vgg19": 32, "vgg19_bn": 32}

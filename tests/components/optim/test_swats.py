@@ -6,9 +6,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tune_speed.components.optim import Swats, set_rates
-from tune_speed.components.optim.torch.swats import NOT_SWITCHED, next_switch
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import Swats
+from tune_speed.components.optim.torch.swats import NOT_SWITCHED, Criterion, next_switch
+from tune_speed.components.schedules.base import Factors
 
 GRADIENT = torch.tensor([0.5, -2.0, 1.0, 0.25])
 
@@ -84,7 +85,6 @@ def test_after_the_switch_the_steps_are_those_of_sgd_from_an_empty_buffer(fused)
 
 
 def ratios_by_hand(gradients, *, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-9):
-    """Yields the debiased mean and the ratio of each step, for weights that start at 0."""
     mean = square = average = 0.0
     for k, g in enumerate(np.asarray(gradients), start=1):
         mean = beta1 * mean + (1 - beta1) * g
@@ -150,12 +150,12 @@ def test_one_criterion_looks_at_all_weights_together():
 
 
 def test_a_forced_switch_waits_for_a_positive_rate():
-    arguments = {"beta2": 0.5, "tolerance": 1e-3, "steps_in_row": 1, "forced_step": 2}
+    criterion = Criterion(tolerance=1e-3, steps_in_row=1, forced_step=2)
     switch = NOT_SWITCHED
     for ratio in (-1.0, -1.0, None):
-        switch = next_switch(switch, ratio, **arguments)
+        switch = next_switch(switch, ratio, criterion, beta2=0.5)
         assert switch["rate"] is None
-    switch = next_switch(switch, 4.0, **arguments)
+    switch = next_switch(switch, 4.0, criterion, beta2=0.5)
     # (0.5^3 * -1 + 0.5^2 * -1 + 0.5 * 4) / (1 - 0.5^3), the undefined step left out
     assert switch["rate"] == pytest.approx((-0.125 - 0.25 + 2.0) / 0.875)
     assert (switch["switch_step"], switch["num_steps"], switch["num_ratios"]) == (4, 4, 3)
@@ -164,9 +164,7 @@ def test_a_forced_switch_waits_for_a_positive_rate():
 def test_a_steady_negative_rate_never_switches():
     switch = NOT_SWITCHED
     for _ in range(5):
-        switch = next_switch(
-            switch, -1.0, beta2=0.9, tolerance=1e-2, steps_in_row=1, forced_step=None
-        )
+        switch = next_switch(switch, -1.0, Criterion(1e-2, 1, None), beta2=0.9)
     assert switch["switch_step"] is None
 
 

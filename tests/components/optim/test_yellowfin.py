@@ -8,8 +8,17 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 from torch import nn
 
-from tune_speed.components.optim import YellowFin, set_rates
-from tune_speed.components.schedules import Factors
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.optimizers import YellowFin
+from tune_speed.components.optim.torch.yellowfin import (
+    Landscape,
+    new_record,
+    next_correction,
+    one_minus_root,
+    single_step,
+    total_momentum,
+)
+from tune_speed.components.schedules.base import Factors
 
 CLOSED = YellowFin.model_construct(closed_loop=True)
 CONSTANT = torch.tensor([0.5, -2.0, 1.0, 0.25])
@@ -248,3 +257,153 @@ def test_a_closed_loop_without_staleness_is_refused():
     with pytest.raises(ValidationError, match=r"`closed_loop` must be false where `staleness` is"):
         YellowFin(closed_loop=True)
     assert YellowFin(closed_loop=True, staleness=1).closed_loop
+
+
+CURVATURES = torch.linspace(0.2, 1.0, 7, dtype=torch.float64)
+RATE = 0.1
+
+
+def scalar(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def stale_run(num_steps, *, staleness, momentum_of):
+    xs = [torch.ones(7, dtype=torch.float64)] * (staleness + 3)
+    applied, measured = [], [float("nan")]
+    for step in range(num_steps):
+        momentum = momentum_of(step, measured[-1])
+        late = CURVATURES * xs[-1 - staleness]
+        xs.append(xs[-1] + momentum * (xs[-1] - xs[-2]) - RATE * late)
+        applied.append(momentum)
+        velocity, previous = (xs[-2] - xs[-1]) / RATE, (xs[-3] - xs[-2]) / RATE
+        measured.append(float(total_momentum(velocity, previous, CURVATURES * xs[-2])))
+    return np.array(applied), np.array(measured[1:])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
+def test_momentum_sgd_shows_the_momentum_that_it_was_given(momentum):
+    weight = torch.nn.Parameter(torch.ones(7, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=RATE, momentum=momentum)
+    steps = []
+    for _ in range(3):
+        before = weight.detach().clone()
+        weight.grad = CURVATURES * before
+        optimizer.step()
+        steps.append(((before - weight.detach()) / RATE, weight.grad))
+    (previous, _), (velocity, gradient) = steps[1:]
+    assert float(total_momentum(velocity, previous, gradient)) == pytest.approx(momentum, abs=1e-9)
+
+
+def test_it_is_the_papers_fraction_at_a_constant_rate():
+    x = torch.randn(3, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gradient = CURVATURES * x[1]
+    paper = torch.median((x[2] - x[1] + RATE * gradient) / (x[1] - x[0]))
+    ours = total_momentum((x[1] - x[2]) / RATE, (x[0] - x[1]) / RATE, gradient)
+    assert float(ours) == pytest.approx(float(paper), rel=1e-12)
+
+
+def test_late_gradients_show_as_more_momentum_than_was_applied():
+    for staleness in (1, 3):
+        _, measured = stale_run(30, staleness=staleness, momentum_of=lambda *_: 0.3)
+        assert (measured[staleness + 2 :] > 0.3 + 0.02 * staleness).all()
+    _, measured = stale_run(30, staleness=0, momentum_of=lambda *_: 0.3)
+    np.testing.assert_allclose(measured[3:], 0.3, atol=1e-9)
+
+
+def test_the_loop_lowers_the_momentum_until_the_total_is_the_target():
+    target, correction = scalar(0.5), scalar(0.0)
+
+    def controlled(_, measured):
+        nonlocal correction
+        correction = next_correction(correction, target=target, measured=scalar(measured))
+        return float(target + correction)
+
+    applied, measured = stale_run(3000, staleness=2, momentum_of=controlled)
+    assert abs(np.mean(measured[-500:]) - 0.5) < 0.02
+    assert applied[-1] < 0.45
+
+
+def test_the_loop_is_the_papers_for_a_fixed_target():
+    momentum, correction = 0.4, scalar(-0.1)
+    for measured in (0.7, 0.6, 0.65):
+        momentum += 0.01 * (0.5 - measured)
+        correction = next_correction(correction, target=scalar(0.5), measured=scalar(measured))
+    assert float(0.5 + correction) == pytest.approx(momentum, rel=1e-12)
+
+
+@pytest.mark.parametrize("measured", [float("nan"), float("inf"), -float("inf")])
+def test_a_measurement_without_a_value_changes_nothing(measured):
+    kept = next_correction(scalar(-0.2), target=scalar(0.5), measured=scalar(measured))
+    assert float(kept) == -0.2
+
+
+def test_coordinates_that_never_move_are_left_out():
+    velocity = torch.tensor([0.0, 0.0, 0.0, 3.0])
+    previous = torch.tensor([0.0, 0.0, 0.0, 2.0])
+    gradient = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    assert float(total_momentum(velocity, previous, gradient)) == 1.0
+
+
+def scalars(*values):
+    return [torch.tensor(value, dtype=torch.float64) for value in values]
+
+
+def momentum_and_rate(low, high, variance, distance):
+    return [
+        float(value) for value in single_step(Landscape(*scalars(low, high, variance, distance)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variance", "distance", "curvature", "root"),
+    [(1.0, 1.0, 1.0, 0.4102454877), (100.0, 0.1, 0.5, 0.97697)],
+)
+def test_the_cubic_has_the_roots_of_the_sheet(variance, distance, curvature, root):
+    p = distance**2 * curvature**2 / (2 * variance)
+    x = 1 - float(one_minus_root(*scalars(p)))
+    assert x == pytest.approx(root, abs=1e-5 if root > 0.9 else 1e-10)
+    assert abs(p * x - (1 - x) ** 3) < 1e-9
+    momentum, rate = momentum_and_rate(curvature, curvature, variance, distance)
+    assert momentum == pytest.approx(x**2, rel=1e-12)
+    assert rate == pytest.approx((1 - x) ** 2 / curvature, rel=1e-12)
+
+
+@pytest.mark.parametrize("exponent", range(-17, 13, 2))
+def test_the_root_keeps_its_digits_for_every_size_of_p(exponent):
+    p = 10.0**exponent
+    s = float(one_minus_root(*scalars(p)))
+    assert 0 < s < 1
+    # p (1 - s) = s^3, with 1 - s from numpy's companion matrix in the variable x.
+    assert s**3 / p == pytest.approx(1 - s, rel=1e-6, abs=1e-12)
+    roots = np.roots([1.0, 0.0, p, -p])
+    real = roots[np.abs(roots.imag) < 1e-9 * np.abs(roots)].real
+    assert np.min(np.abs(real - s)) < 1e-6 * s
+
+
+@pytest.mark.parametrize(
+    ("variance", "distance", "low"), [(1.0, 1.0, 1.0), (100.0, 0.1, 0.5), (0.01, 2.0, 3.0)]
+)
+def test_no_point_of_a_grid_is_better_than_the_minimiser(variance, distance, low):
+    momentum, rate = momentum_and_rate(low, low, variance, distance)
+    grid = np.linspace(0, 1, 100_001) ** 2
+    costs = grid * distance**2 + ((1 - np.sqrt(grid)) ** 2 / low) ** 2 * variance
+    assert momentum * distance**2 + rate**2 * variance <= costs.min() * (1 + 1e-9)
+
+
+def test_a_wide_range_of_curvature_sets_a_floor_to_the_momentum():
+    momentum, rate = momentum_and_rate(1.0, 81.0, 1e-6, 1.0)
+    assert momentum == pytest.approx(0.8**2)
+    assert rate == pytest.approx(0.2**2)
+
+
+def test_vanishing_gradients_give_a_finite_rate_and_a_momentum_below_one():
+    momentum, rate = momentum_and_rate(1e-6, 1e-6, 1e-6, 0.0)
+    assert 0.99 < momentum < 1
+    assert 0 < rate < 1
+
+
+def test_the_memory_before_the_first_step_is_empty():
+    record = new_record(window=7, device=torch.device("cpu"))
+    assert record["squared_norms"].shape == (7,)
+    assert record["num_steps"] == 0
+    assert not record["averages"].any()

@@ -1,5 +1,3 @@
-"""What is wrong with a plugin is said by file and line, with what must hold and what to mend."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +8,7 @@ from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.plugins import registry
-from tune_speed.components.plugins.tables import TABLES
-from tune_speed.components.plugins.validation import class_problems, signature_mistake
+from tune_speed.components.plugins.validation import TABLES, class_problems, signature_mistake
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.errors import ConfigError, Problem
@@ -35,7 +32,6 @@ def problems(folder: Path, text: str, name: str = "own.py") -> list[Problem]:
 
 
 def only(folder: Path, text: str, *, at: str) -> str:
-    """Returns the only problem of a text, which must be on the line that begins with `at`."""
     (problem,) = problems(folder, text)
     lines = [line.strip() for line in text.splitlines()]
     assert problem.line is not None and lines[problem.line - 1].startswith(at), problem
@@ -124,9 +120,7 @@ def test_all_of_ours_pass_what_plugins_must(table: str) -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_line(
-    tmp_path: Path, old: str, new: str, at: str, told: str
-) -> None:
+def test_a_mistake_is_named_with_its_line(tmp_path, old, new, at, told):
     assert told in only(tmp_path, changed(old, new), at=at)
 
 
@@ -135,8 +129,8 @@ from typing import ClassVar
 
 from tune_speed.data import DatasetConfig
 from tune_speed.components import Metric
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import OptimizerConfig
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components import ScheduleConfig
 from tune_speed.components import SpeedupConfig
 
@@ -235,9 +229,7 @@ def test_a_metric_goes_into_its_table(tmp_path: Path) -> None:
         ("from tune_speed.components.models import Nothing\n", 1, "cannot import name 'Nothing'"),
     ],
 )
-def test_a_file_that_does_not_run_is_told_by_its_last_line(
-    tmp_path: Path, text: str, line: int, told: str
-) -> None:
+def test_a_file_that_does_not_run_is_told_by_its_last_line(tmp_path, text, line, told):
     write(tmp_path, "beside.py", "")
     (problem,) = problems(tmp_path, text)
     assert problem.line == line

@@ -1,5 +1,3 @@
-"""Plugins: loaded when they are named, all of them or none, and known by the hash of their text."""
-
 import hashlib
 import logging
 import os
@@ -15,7 +13,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.plugins import registry
 from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.components.plugins.registry import receive, shipped
-from tune_speed.components.plugins.tables import TABLES
+from tune_speed.components.plugins.validation import TABLES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import ConfigError
@@ -73,7 +71,6 @@ def recipe(**fields: object) -> Recipe:
 
 
 def make_distribution(site: Path, name: str, points: str, **modules: str) -> None:
-    """Makes what an installer leaves of a distribution in a folder of `sys.path`."""
     for module, text in modules.items():
         write(site, f"{module}.py", text)
     folder = site / f"{name.replace('-', '_')}-1.2.dist-info"
@@ -83,7 +80,6 @@ def make_distribution(site: Path, name: str, points: str, **modules: str) -> Non
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for distributions, of whose modules none stays imported."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -106,9 +102,7 @@ def test_an_entry_is_like_ours_once_its_file_is_loaded(tmp_path: Path) -> None:
     assert sum(p.numel() for p in network.parameters()) == 64 * 3 + 3 + 3 * 10 + 10
 
 
-def test_a_file_that_tells_its_own_name_runs_with_the_bytes_that_were_hashed(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_tells_its_own_name_runs_with_the_bytes_that_were_hashed(tmp_path):
     file = write(tmp_path)
     (plugin,) = registry.load([str(file)])
     assert plugin.source_hash == hashlib.sha256(file.read_bytes()).hexdigest()[:16]
@@ -247,9 +241,7 @@ def test_a_node_without_the_distribution_refuses(site: Path) -> None:
         receive(sent)
 
 
-def test_names_that_are_nothing_are_refused_with_what_is_near(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_are_nothing_are_refused_with_what_is_near(site, tmp_path, monkeypatch):
     make_distribution(site, "own-nets", "[tune_speed.models]\nmy_net = own_nets:MyNet\n")
     make_distribution(site, "bare", "[other]\nx = y:z\n")
     monkeypatch.chdir(write(tmp_path).parent)
@@ -278,9 +270,7 @@ def test_a_record_s_plugins_are_asked_for(tmp_path: Path, caplog: pytest.LogCapt
     assert "has changed since tiny/t0001" in caplog.text
 
 
-def test_a_recipe_that_names_an_entry_says_which_plugin_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_that_names_an_entry_says_which_plugin_is_missing(tmp_path, monkeypatch):
     write(tmp_path, text=f"raise SystemExit('it ran')\n{MY_NET}")
     write(tmp_path, "recipe.yaml", RECIPE)
     monkeypatch.chdir(tmp_path)
@@ -311,9 +301,7 @@ def test_a_hint_reads_tables_alone(site: Path, tmp_path: Path) -> None:
     assert told == "The installed own-nets has it: add `--plugin own-nets`."
 
 
-def test_no_plugin_is_loaded_because_a_recipe_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_plugin_is_loaded_because_a_recipe_names_it(tmp_path, monkeypatch):
     write(tmp_path, text=f"open('ran', 'w')\n{MY_NET}")
     write(tmp_path, "recipe.yaml", f"plugins: [my_nets.py]\n{RECIPE}")
     monkeypatch.chdir(tmp_path)

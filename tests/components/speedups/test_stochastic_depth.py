@@ -1,5 +1,6 @@
 import copy
 import math
+from functools import cache
 
 import pytest
 import timm
@@ -8,17 +9,17 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.models import MODELS, Timm
-from tune_speed.components.speedups.modules.stochastic_depth import draws_of, find_skipping
-from tune_speed.components.speedups.stochastic_depth import StochasticDepth
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.libraries import Timm
+from tune_speed.components.speedups.modules.heads import active_dropouts
+from tune_speed.components.speedups.modules.residual import draws_of, find_blocks, find_skipping
+from tune_speed.components.speedups.network import DropoutRemoval, StochasticDepth
 from tune_speed.core.errors import ConfigError
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 class LinearBlock(nn.Module):
-    """y = x + W x, so that the mean over draws is what evaluation computes."""
-
     def __init__(self, width):
         super().__init__()
         self.layer = nn.Linear(width, width)
@@ -55,7 +56,6 @@ def skipping_net(model, seed=0, **fields):
 
 
 def gates_of(model, num_draws):
-    """Returns how often each block was executed; the features are too small to cost anything."""
     for _ in range(num_draws):
         model(torch.zeros(1, 3))
     return [skipping.executions for skipping in find_skipping(model)]
@@ -193,13 +193,11 @@ def test_resnets_of_the_libraries_can_be_skipped(make, num_blocks):
 def test_networks_without_known_blocks_are_refused(name):
     with torch.device("meta"):
         model = torchvision.models.get_model(name)
-    with pytest.raises(ConfigError, match="residual blocks that can be skipped: ResNets"):
+    with pytest.raises(ConfigError, match=r"depth\.stochastic_depth:"):
         StochasticDepth().check_model(model)
 
 
 class Recipe:
-    """As much of a recipe as is looked at."""
-
     compile = True
     model = Timm(name="resnet18", drop_path_rate=0.1)
 
@@ -214,3 +212,137 @@ def test_compilation_and_the_models_own_stochastic_depth_are_refused():
 def test_impossible_probabilities_are_refused(survival):
     with pytest.raises(ValueError, match="survival"):
         StochasticDepth(survival=survival)
+
+
+MAKERS = {
+    "torchvision resnet18": lambda: torchvision.models.resnet18(num_classes=2),
+    "torchvision resnext50": lambda: torchvision.models.resnext50_32x4d(num_classes=2),
+    "timm resnet18": lambda: timm.create_model("resnet18", num_classes=2),
+    # Blur pooling inside of blocks, and squeeze-and-excitation at the end of branches.
+    "timm resnetblur18": lambda: timm.create_model("resnetblur18", num_classes=2),
+    "timm seresnet50": lambda: timm.create_model("seresnet50", num_classes=2),
+    "resnet20": lambda: ours("resnet20"),
+    "preact_resnet": lambda: ours("preact_resnet"),
+}
+
+
+def ours(name):
+    return MODELS[name]().network(in_channels=3, num_classes=2, image_size=8)
+
+
+@cache
+def blocks_of(name):
+    torch.manual_seed(0)
+    return find_blocks(MAKERS[name]())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_parts_make_up_the_whole_block(name):
+    blocks = blocks_of(name)
+    assert len(blocks) >= 8
+    for module, parts in (blocks[0], blocks[-1]):
+        # The first norm scales by 0 in some networks, which would hide the branch.
+        for norm in (m for m in module.modules() if isinstance(m, nn.BatchNorm2d)):
+            nn.init.uniform_(norm.weight)
+        conv = next(m for m in module.modules() if isinstance(m, nn.Conv2d))
+        features = torch.randn(2, conv.in_channels, 8, 8)
+        module.eval()
+        whole = module(features)
+        assert torch.equal(parts.join(parts.branch(features), parts.shortcut(features)), whole)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_joining_nothing_makes_a_new_tensor(name):
+    module, parts = blocks_of(name)[0]
+    conv = next(m for m in module.modules() if isinstance(m, nn.Conv2d))
+    shortcut = parts.shortcut(torch.randn(2, conv.in_channels, 8, 8)).detach()
+    before = shortcut.clone()
+    joined = parts.join(torch.zeros(()), shortcut)
+    assert torch.equal(shortcut, before)
+    # Pre-activation blocks have no ReLU after the sum.
+    assert torch.equal(joined, before if name == "preact_resnet" else before.relu())
+
+
+def every_kind():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.Dropout2d(0.3),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(8 * 36, 16),
+        nn.AlphaDropout(0.2),
+        nn.TransformerEncoderLayer(16, 2, dropout=0.4),
+        torchvision.ops.StochasticDepth(0.5, "row"),
+    )
+
+
+def without_dropout(model, **fields):
+    config = DropoutRemoval(**fields)
+    config.check_model(model)
+    return config.change_model(model, num_classes=10, seed=0)
+
+
+def is_noisy(model, size=8):
+    model.train()
+    images = torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return not torch.equal(model(images), model(images))
+
+
+def test_two_passes_in_training_agree_bit_for_bit_once_dropout_is_removed():
+    assert is_noisy(every_kind())
+    model = without_dropout(every_kind(), include_stochastic_depth=True)
+    assert not is_noisy(model)
+    assert active_dropouts(model, stochastic_depth=True) == []
+
+
+def test_stochastic_depth_stays_unless_asked_for():
+    model = without_dropout(every_kind())
+    left = active_dropouts(model, stochastic_depth=True)
+    assert [type(module).__name__ for module, _ in left] == ["StochasticDepth"]
+    assert active_dropouts(model, stochastic_depth=False) == []
+    assert is_noisy(model)
+
+
+def group_norm(num_channels, **_):
+    return nn.GroupNorm(1, num_channels)
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (lambda: torchvision.models.squeezenet1_1(), 64),
+        (lambda: timm.create_model("test_vit", drop_rate=0.2, attn_drop_rate=0.1), 160),
+        # Its forward passes `drop_rate` on to a function: no module drops.
+        (lambda: timm.create_model("test_resnet", drop_rate=0.2, norm_layer=group_norm), 64),
+    ],
+)
+def test_networks_of_the_libraries_lose_their_noise(make, size):
+    torch.manual_seed(0)
+    assert is_noisy(make(), size)
+    assert not is_noisy(without_dropout(make()), size)
+
+
+def test_rates_that_a_forward_passes_on_are_found_in_densenets():
+    with torch.device("meta"):
+        model = without_dropout(torchvision.models.densenet121(drop_rate=0.2))
+    assert model.features.denseblock1.denselayer1.drop_rate == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "num_dropouts", "num_paths"),
+    # EfficientNet-B0: one before the classifier, and all of its 16 blocks but the first.
+    [("efficientnet_b0", 1, 15), ("mobilenet_v2", 1, 0), ("vgg11", 2, 0), ("alexnet", 2, 0)],
+)
+def test_torchvisions_defaults_are_found(name, num_dropouts, num_paths):
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name)
+    assert len(active_dropouts(model, stochastic_depth=False)) == num_dropouts
+    assert len(active_dropouts(model, stochastic_depth=True)) == num_dropouts + num_paths
+
+
+def test_a_network_that_drops_nothing_is_refused():
+    with torch.device("meta"):
+        model = timm.create_model("resnet18")
+    with pytest.raises(ConfigError, match=r"dropout\.dropout_removal:"):
+        DropoutRemoval().check_model(model)

@@ -1,5 +1,3 @@
-"""What `tune-speed init` finds in a folder or file of somebody's images."""
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -68,9 +66,7 @@ def test_a_file_of_equal_images_is_read_as_it_is(tmp_path: Path, random_pixels: 
         ("valentines.parquet", "dev.parquet"),
     ],
 )
-def test_parts_are_known_by_their_names(
-    train: str, test: str, tmp_path: Path, random_pixels: Pixels
-) -> None:
+def test_parts_are_known_by_their_names(train, test, tmp_path, random_pixels):
     files = [shard(tmp_path / name, random_pixels) for name in (train, test)]
     found = detect(tmp_path, most_pixels=64)
     assert found == ImageParquet(train=str(files[0]), test=str(files[1]))
@@ -88,9 +84,7 @@ def test_a_validation_part_beside_a_test_part_is_one(tmp_path: Path, random_pixe
 
 
 @pytest.mark.parametrize("names", [("train", "unlabelled"), ("val", "test")])
-def test_files_that_are_of_no_part_are_named(
-    names: tuple[str, str], tmp_path: Path, random_pixels: Pixels
-) -> None:
+def test_files_that_are_of_no_part_are_named(names, tmp_path, random_pixels):
     for name in names:
         shard(tmp_path / f"{name}.parquet", random_pixels)
     with pytest.raises(DataError, match=names[1]):
@@ -99,9 +93,7 @@ def test_files_that_are_of_no_part_are_named(
         ImageParquet(train=str(tmp_path)).sources()
 
 
-def test_labels_that_are_texts_are_named_with_what_to_do(
-    tmp_path: Path, random_pixels: Pixels
-) -> None:
+def test_labels_that_are_texts_are_named_with_what_to_do(tmp_path, random_pixels):
     images = [encode(pixels) for pixels in random_pixels(2, 8, 8, 3)]
     columns = {"image": pa.array(images, pa.binary()), "label": pa.array(["cat", "dog"])}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
@@ -119,9 +111,7 @@ def test_several_files_of_a_part_are_their_folder(tmp_path: Path, random_pixels:
     assert found.num_train() == 4
 
 
-def test_files_of_two_parts_in_one_folder_are_refused(
-    tmp_path: Path, random_pixels: Pixels
-) -> None:
+def test_files_of_two_parts_in_one_folder_are_refused(tmp_path, random_pixels):
     for name in ("train-0", "train-1", "test-0"):
         shard(tmp_path / f"{name}.parquet", random_pixels)
     with pytest.raises(DataError, match=r"folder of their own.*folders `train` and `test`"):
@@ -141,9 +131,7 @@ def test_columns_are_found_by_what_they_hold(tmp_path: Path, random_pixels: Pixe
 
 
 @pytest.mark.parametrize(("column", "missing"), [("x", "encoded images"), ("img", "integers")])
-def test_a_file_without_images_or_labels_is_refused(
-    column: str, missing: str, tmp_path: Path
-) -> None:
+def test_a_file_without_images_or_labels_is_refused(column, missing, tmp_path):
     values = pa.array([1, 2]) if column == "x" else pa.array([b"a", b"b"])
     pq.write_table(pa.table({column: values}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=f"must have a column of {missing}"):

@@ -19,8 +19,6 @@ def decode(dataset: ImageFolder) -> DecodedData:
 
 @pytest.fixture
 def fill(random_pixels: Callable[..., np.ndarray]) -> Callable[..., dict[str, np.ndarray]]:
-    """Returns what writes images at the given paths and gives back their pixels."""
-
     def write(root: Path, *names: str) -> dict[str, np.ndarray]:
         pixels = {name: random_pixels(4, 4, 3) for name in names}
         for name, image in pixels.items():
@@ -46,9 +44,7 @@ def test_folders_are_classes_in_name_order(tmp_path: Path, fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("test_folder", ["test", "val"])
-def test_test_part_uses_the_classes_of_training(
-    tmp_path: Path, fill: Fill, test_folder: str
-) -> None:
+def test_test_part_uses_the_classes_of_training(tmp_path, fill, test_folder):
     fill(
         tmp_path,
         "train/cat/a.png",
@@ -76,19 +72,14 @@ def test_test_part_uses_the_classes_of_training(
         ("a/b/c", (2, 0, None)),
     ],
 )
-def test_every_folder_is_the_part_that_its_name_says(
-    tmp_path: Path, fill: Fill, folders: str, sizes: tuple[int, int, int | None]
-) -> None:
-    """One that is alone is that of an archive."""
+def test_every_folder_is_the_part_that_its_name_says(tmp_path, fill, folders, sizes):
     fill(tmp_path, *(f"{part}/{name}/1.png" for part in folders.split() for name in ("b", "a")))
     dataset = ImageFolder(root=str(tmp_path), image_size=4)
     assert (dataset.num_train(), dataset.num_validation(), dataset.num_test()) == sizes
     assert decode(dataset).class_names == ("a", "b")
 
 
-def test_a_search_is_judged_on_the_validation_part_that_lies_there(
-    tmp_path: Path, fill: Fill
-) -> None:
+def test_a_search_is_judged_on_the_validation_part_that_lies_there(tmp_path, fill):
     names = [f"{part}/{name}/1.png" for part in ("train", "val", "test") for name in ("a", "b")]
     pixels = fill(tmp_path / "images", *names)
     data = prepare(
@@ -111,9 +102,7 @@ def test_a_search_is_judged_on_the_validation_part_that_lies_there(
         ("Test/a/1 Test/b/1", "Test"),
     ],
 )
-def test_what_is_no_part_is_refused_by_name(
-    tmp_path: Path, fill: Fill, names: str, named: str
-) -> None:
+def test_what_is_no_part_is_refused_by_name(tmp_path, fill, names, named):
     fill(tmp_path, *(f"{name}.png" for name in names.split()))
     with pytest.raises(DataError, match=rf"but holds .*\b{named}\b"):
         ImageFolder(root=str(tmp_path), image_size=4).sources()

@@ -76,9 +76,7 @@ def test_unknown_column_is_named_with_the_nearest(tmp_path: Path, images: list[b
     ("column", "message"),
     [("note", "`note` .* must hold encoded images"), ("label", "`label` .* encoded images")],
 )
-def test_column_without_images_is_refused(
-    tmp_path: Path, images: list[bytes], column: str, message: str
-) -> None:
+def test_column_without_images_is_refused(tmp_path, images, column, message):
     path = str(write_parquet(tmp_path / "a.parquet", images, [0] * 7))
     with pytest.raises(DataError, match=message):
         decode(ImageParquet(train=path, image_column=column))
@@ -92,9 +90,7 @@ def test_column_without_images_is_refused(
         ([0, 1, 7], "largest is 7 with 3 images"),
     ],
 )
-def test_wrong_label_is_named(
-    tmp_path: Path, images: list[bytes], labels: list[int | None], message: str
-) -> None:
+def test_wrong_label_is_named(tmp_path, images, labels, message):
     path = write_parquet(tmp_path / "a.parquet", images[:3], labels)
     with pytest.raises(DataError, match=message):
         decode(ImageParquet(train=str(path)))
@@ -120,9 +116,7 @@ def test_labels_that_are_no_integers_are_refused(tmp_path: Path, images: list[by
 
 
 @pytest.mark.parametrize("bad", [b"junk", None])
-def test_row_with_a_bad_image_is_named(
-    tmp_path: Path, images: list[bytes], bad: bytes | None
-) -> None:
+def test_row_with_a_bad_image_is_named(tmp_path, images, bad):
     path = write_parquet(tmp_path / "a.parquet", [*images[:4], bad, *images[5:]], [0] * 7)
     with pytest.raises(DataError, match=r"row 4 of .*a\.parquet"):
         decode(ImageParquet(train=str(path)))

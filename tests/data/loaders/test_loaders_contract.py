@@ -1,8 +1,3 @@
-"""What every entry of LOADERS must do; `dataloader` without and with worker processes.
-
-With workers the same batches come bit by bit. So what is in a batch is tested without them.
-"""
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +11,10 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, LoaderConfig, Streaming, eval_batches, hold
-from tune_speed.data.orders.base import Order, SampleOrder
-from tune_speed.data.orders.repeat_factor import RepeatedOrder
+from tune_speed.data.loaders.base import Batching, Loader
+from tune_speed.data.loaders.configs import LoaderConfig, Streaming
+from tune_speed.data.loaders.resident import eval_batches, hold
+from tune_speed.data.orders import Order, RepeatedOrder, SampleOrder
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -34,7 +30,6 @@ Batches = list[tuple[Tensor, Tensor]]
 
 @pytest.fixture
 def images(random_pixels: Callable[..., np.ndarray]) -> Images:
-    """Images whose labels are their numbers."""
     return Images(random_pixels(NUM_IMAGES, 6, 7, 3), np.arange(NUM_IMAGES))
 
 
@@ -43,16 +38,10 @@ def open_loader(images: Images) -> Iterator[Callable[..., Loader]]:
     opened: list[Loader] = []
 
     def open_one(config: LoaderConfig, **changes: Any) -> Loader:
-        settings = {
-            "mean": MEAN,
-            "std": STD,
-            "batch_size": BATCH_SIZE,
-            "augmentation": Augmentation(),
-            "seed": 1,
-            "device": CPU,
-            "channels_last": True,
-        }
-        opened.append(config.open(images, **(settings | changes)))
+        sizes = {"batch_size": BATCH_SIZE, "seed": 1}
+        sizes |= {name: changes.pop(name) for name in sizes.keys() & changes.keys()}
+        order = changes.pop("order", None) or SampleOrder(NUM_IMAGES, **sizes)
+        opened.append(config.open(images, Batching(order, MEAN, STD, CPU, **changes)))
         return opened[-1]
 
     yield open_one
@@ -67,7 +56,6 @@ def config(request: pytest.FixtureRequest) -> LoaderConfig:
 
 @pytest.fixture(params=LOADERS)
 def entry(request: pytest.FixtureRequest) -> LoaderConfig:
-    """Returns an entry with its defaults, without workers."""
     return CONFIGS[request.param]
 
 
@@ -78,9 +66,7 @@ def labels_of(batches: Batches) -> list[int]:
     return [int(label) for _, labels in batches for label in labels]
 
 
-def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(config, open_loader):
     loader = open_loader(config)
     for epoch in range(2):
         batches = list(loader.epoch(epoch))
@@ -90,18 +76,14 @@ def test_every_image_comes_once_an_epoch_and_the_last_batch_is_ragged(
     assert loader.num_samples == NUM_IMAGES
 
 
-def test_planned_batches_become_those_of_the_epoch_when_they_are_unpacked(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_planned_batches_become_those_of_the_epoch_when_they_are_unpacked(config, open_loader):
     made, planned = open_loader(config).epoch(0), open_loader(config).planned(0)
     for (images, labels), batch in zip(made, planned, strict=True):
         images_again, labels_again = batch
         assert torch.equal(images, images_again) and torch.equal(labels, labels_again)
 
 
-def test_dummy_is_made_as_planned_batches_are_from_images_that_differ(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_dummy_is_made_as_planned_batches_are_from_images_that_differ(config, open_loader):
     loader = open_loader(config)
     batch, dummy = next(loader.planned(0)), loader.dummy(16)
     assert dummy.make == batch.make
@@ -123,9 +105,7 @@ def test_images_are_float32_normalised_and_in_the_layout_asked_for(
         assert np.allclose(batch.numpy().transpose(0, 2, 3, 1), exact, rtol=0, atol=1e-6)
 
 
-def test_all_loaders_give_the_same_batches_bit_by_bit(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_all_loaders_give_the_same_batches_bit_by_bit(config, open_loader):
     ours = open_loader(config, augmentation=ALL)
     reference = open_loader(LOADERS["resident"](), augmentation=ALL)
     for epoch in range(2):
@@ -134,12 +114,10 @@ def test_all_loaders_give_the_same_batches_bit_by_bit(
             assert torch.equal(images, images_r) and torch.equal(labels, labels_r)
 
 
-def test_augmented_images_match_one_by_one_in_numpy(
-    entry: LoaderConfig, open_loader: OpenLoader, images: Images
-) -> None:
+def test_augmented_images_match_one_by_one_in_numpy(entry, open_loader, images):
     loader = open_loader(entry, augmentation=ALL, seed=4)
     for epoch in range(2):
-        draws = draw(ALL, num_samples=NUM_IMAGES, height=6, width=7, seed=4, epoch=epoch)
+        draws = draw(ALL, (NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
         for batch, labels in loader.epoch(epoch):
             for image, number in zip(batch, labels.tolist(), strict=True):
                 y, x, flip, affine, top, left = (int(values[number]) for values in draws)
@@ -161,9 +139,7 @@ def test_order_follows_seed_and_epoch_alone(entry: LoaderConfig, open_loader: Op
 
 
 @pytest.mark.parametrize("skip", [1, 3, 4])
-def test_epoch_may_begin_in_its_midst_and_the_next_follows(
-    config: LoaderConfig, open_loader: OpenLoader, skip: int
-) -> None:
+def test_epoch_may_begin_in_its_midst_and_the_next_follows(config, open_loader, skip):
     whole = open_loader(LOADERS["resident"](), augmentation=ALL)
     loader = open_loader(config, augmentation=ALL)
     expected = list(whole.epoch(1))[skip:] + list(whole.epoch(2))
@@ -172,9 +148,7 @@ def test_epoch_may_begin_in_its_midst_and_the_next_follows(
         assert torch.equal(images, images_e) and torch.equal(labels, labels_e)
 
 
-def test_epochs_may_be_left_early_and_taken_in_any_order(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_epochs_may_be_left_early_and_taken_in_any_order(config, open_loader):
     whole, loader = open_loader(LOADERS["resident"]()), open_loader(config)
     expected = {epoch: labels_of(list(whole.epoch(epoch))) for epoch in (2, 0, 1)}
     next(iter(loader.epoch(2)))
@@ -185,9 +159,7 @@ def repeating(batch_size: int = BATCH_SIZE) -> Order:
     return RepeatedOrder(np.linspace(1, 3, NUM_IMAGES), batch_size, seed=1)
 
 
-def test_repeating_order_gives_epochs_of_its_lengths(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_repeating_order_gives_epochs_of_its_lengths(config, open_loader):
     loader = open_loader(config, order=repeating())
     for epoch in range(2):
         batches = list(loader.epoch(epoch))
@@ -197,9 +169,7 @@ def test_repeating_order_gives_epochs_of_its_lengths(
     assert loader.num_samples == NUM_IMAGES
 
 
-def test_image_that_comes_again_is_changed_anew(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_image_that_comes_again_is_changed_anew(entry, open_loader):
     loader = open_loader(entry, augmentation=ALL, order=repeating())
     reference = open_loader(LOADERS["resident"](), augmentation=ALL, order=repeating())
     batches = list(loader.epoch(0))
@@ -210,9 +180,7 @@ def test_image_that_comes_again_is_changed_anew(
     assert torch.equal(images, torch.cat([batch for batch, _ in reference.epoch(0)]))
 
 
-def test_order_given_as_the_default_one_changes_nothing(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_order_given_as_the_default_one_changes_nothing(entry, open_loader):
     default = open_loader(entry, augmentation=ALL)
     given = open_loader(entry, augmentation=ALL, order=SampleOrder(NUM_IMAGES, BATCH_SIZE, 1))
     for (images, labels), (images_g, labels_g) in zip(
@@ -221,9 +189,7 @@ def test_order_given_as_the_default_one_changes_nothing(
         assert torch.equal(images, images_g) and torch.equal(labels, labels_g)
 
 
-def test_new_order_holds_from_the_next_epoch_on(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_new_order_holds_from_the_next_epoch_on(config, open_loader):
     loader = open_loader(config)
     assert len(labels_of(list(loader.epoch(0)))) == NUM_IMAGES
     loader.reorder(repeating())
@@ -231,9 +197,7 @@ def test_new_order_holds_from_the_next_epoch_on(
         assert labels_of(list(loader.epoch(epoch))) == repeating().epoch(epoch).tolist()
 
 
-def test_changes_to_an_image_do_not_depend_on_the_batch_size(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_changes_to_an_image_do_not_depend_on_the_batch_size(entry, open_loader):
     small, large = (
         {
             int(label): image
@@ -247,9 +211,7 @@ def test_changes_to_an_image_do_not_depend_on_the_batch_size(
     assert all(torch.equal(small[number], large[number]) for number in range(NUM_IMAGES))
 
 
-def test_loading_leaves_torch_and_numpy_seeds_alone(
-    entry: LoaderConfig, open_loader: OpenLoader
-) -> None:
+def test_loading_leaves_torch_and_numpy_seeds_alone(entry, open_loader):
     loader = open_loader(entry, augmentation=ALL)
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -266,31 +228,19 @@ def test_closing_twice_is_allowed(config: LoaderConfig, open_loader: OpenLoader)
 
 def test_read_only_pixels_are_taken(config: LoaderConfig, images: Images) -> None:
     images.pixels.flags.writeable = False
-    loader = config.open(
-        images,
-        mean=MEAN,
-        std=STD,
-        batch_size=BATCH_SIZE,
-        augmentation=ALL,
-        seed=0,
-        device=CPU,
-        channels_last=False,
-    )
+    order = SampleOrder(NUM_IMAGES, BATCH_SIZE, 0)
+    loader = config.open(images, Batching(order, MEAN, STD, CPU, ALL, channels_last=False))
     assert sorted(labels_of(list(loader.epoch(0)))) == list(range(NUM_IMAGES))
     loader.close()
 
 
-def test_augmentation_too_large_for_the_images_is_refused(
-    config: LoaderConfig, open_loader: OpenLoader
-) -> None:
-    with pytest.raises(ConfigError, match=r"augmentation\.pad: must be at most 5"):
+def test_augmentation_too_large_for_the_images_is_refused(config, open_loader):
+    with pytest.raises(ConfigError, match=r"augmentation\.pad: .* 5"):
         open_loader(config, augmentation=Augmentation(pad=6))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_evaluation_sees_all_images_in_order_and_unchanged(
-    images: Images, channels_last: bool
-) -> None:
+def test_evaluation_sees_all_images_in_order_and_unchanged(images, channels_last):
     batches = list(
         eval_batches(
             images, mean=MEAN, std=STD, batch_size=16, device=CPU, channels_last=channels_last

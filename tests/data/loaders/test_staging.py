@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from tune_speed.data.loaders.staging import NUM_BUFFERS, Fill, Staging
+from tune_speed.data.loaders.streaming import NUM_BUFFERS, Fill, Staging
 
 CPU = torch.device("cpu")
 Log = list[tuple[Any, ...]]
 
 
 def numbered(sizes: list[int], log: Log | None = None) -> Fill:
-    """Returns what fills batches of these sizes, each with its number, and logs it."""
     numbers = iter(range(len(sizes)))
 
     def fill(room: np.ndarray) -> int:
@@ -112,9 +111,7 @@ def log_of_order(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Log]:
     return run
 
 
-def test_buffer_is_filled_only_after_the_host_waited_for_its_last_copy(
-    log_of_order: Callable[[int], Log],
-) -> None:
+def test_buffer_is_filled_only_after_the_host_waited_for_its_last_copy(log_of_order):
     order = log_of_order(4)
     for number in range(4):
         at = order.index(("fill", number))
@@ -122,9 +119,7 @@ def test_buffer_is_filled_only_after_the_host_waited_for_its_last_copy(
         assert order[at + 1] == ("record", number % NUM_BUFFERS, True)  # on the copying stream
 
 
-def test_device_waits_for_a_batch_that_is_computed_on_and_the_host_does_not(
-    log_of_order: Callable[[int], Log],
-) -> None:
+def test_device_waits_for_a_batch_that_is_computed_on_and_the_host_does_not(log_of_order):
     order = log_of_order(3)
     computed = [at for at, entry in enumerate(order) if entry == ("compute",)]
     assert [order[at - 1] for at in computed] == [("stream waits", n % 2) for n in range(3)]

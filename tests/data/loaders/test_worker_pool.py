@@ -1,7 +1,9 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,12 @@ import torch
 from helpers.processes import command_of, is_alive
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, Streaming
-from tune_speed.data.loaders.worker_pool import WorkerPool
+from tune_speed.data.loaders.base import Batching, Loader
+from tune_speed.data.loaders.configs import Streaming
+from tune_speed.data.loaders.gather_worker import DONE, REQUEST, serve
+from tune_speed.data.loaders.worker_pool import SharedArray, WorkerPool, map_array
+from tune_speed.data.orders import SampleOrder
 
 SCRIPT = """
 import time
@@ -34,20 +38,11 @@ time.sleep(600)
 
 def open_with_workers(config: Streaming) -> Loader:
     images = Images(np.arange(64 * 48, dtype=np.uint8).reshape(64, 4, 4, 3), np.arange(64))
-    return config.open(
-        images,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        batch_size=4,
-        augmentation=Augmentation(),
-        seed=0,
-        device=torch.device("cpu"),
-        channels_last=True,
-    )
+    halves = (0.5, 0.5, 0.5)
+    return config.open(images, Batching(SampleOrder(64, 4, 0), halves, halves, torch.device("cpu")))
 
 
 def workers() -> list[psutil.Process]:
-    """Returns the workers below this process, which may have other children."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if "gather_worker" in command_of(child)]
 
@@ -126,7 +121,6 @@ def test_ctrl_c_does_not_reach_workers() -> None:
 
 
 def fill_one(pool: WorkerPool) -> list[int]:
-    """Returns the next batch of single values; empty: there is none."""
     room = np.zeros((4, 1, 1, 1), np.uint8)
     return room[: pool.fill(room)].ravel().tolist()
 
@@ -195,3 +189,32 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     parent.wait(10)
     parent.stdout.close()
     assert until(lambda: not any(map(is_alive, below)), seconds=10)
+
+
+def test_requests_fill_their_slots_until_the_connection_closes(random_pixels):
+    pixels, slots = random_pixels(9, 2, 3, 1), np.zeros((2, 4, 2, 3, 1), np.uint8)
+    indices = np.array([[8, 0, 8, 3], [1, 2, 7, 7]])
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=serve, args=(theirs, pixels, indices, slots))
+    thread.start()
+    with ours, theirs:
+        assert ours.recv(1) == DONE  # ready
+        for slot, size in ((1, 4), (0, 2)):
+            ours.sendall(REQUEST.pack(slot, size))
+            assert ours.recv(1) == DONE
+        assert np.array_equal(slots[1], pixels[[1, 2, 7, 7]])
+        assert np.array_equal(slots[0, :2], pixels[[8, 0]]) and not slots[0, 2:].any()
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("system", ["Linux", "other"])
+def test_what_one_writes_the_other_sees(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system == "other":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    shared = SharedArray((3, 5), np.int64)
+    other = map_array(shared.file, [3, 5], "<i8")
+    shared.array[2, 4] = -7
+    assert other[2, 4] == -7 and other.sum() == -7
+    shared.close()

@@ -23,6 +23,7 @@ from tune_speed.experiments.ablation.plan import AblationPlan
 from tune_speed.experiments.ablation.result import AblationResult
 from tune_speed.study.file import RecipeFile
 from tune_speed.training import objective
+from tune_speed.training.build import Job
 
 BASE, PAIR, SMOOTH = (1, 0.0), (2, 0.0), (1, 0.1)
 Use = Callable[[Trainer], Trainer]
@@ -299,10 +300,10 @@ def raising(error: Exception) -> Callable[..., Any]:
     """Returns the real training loop, but for arms with label smoothing, which raise."""
     real = objective.train
 
-    def train(workload: Any, recipe: Any, *rest: Any, **options: Any) -> Any:
-        if recipe.label_smoothing:
+    def train(job: Job, **options: Any) -> Any:
+        if job.recipe.label_smoothing:
             raise error
-        return real(workload, recipe, *rest, **options)
+        return real(job, **options)
 
     return train
 

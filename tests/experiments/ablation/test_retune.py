@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.experiments.ablation.result import TuningPoint

@@ -10,8 +10,8 @@ from helpers.making import make_run
 from helpers.training.tiny import CPU
 from pydantic import ValidationError
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.core.config import canonical_hash, flatten
 from tune_speed.core.records import PROTOCOL_VERSION, Clocks, RunResult, Status

@@ -19,7 +19,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torchvision.datasets import CIFAR10
 
-from tune_speed.components.optim import set_rates
+from tune_speed.components.optim.base import set_rates
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.experiments.exports.timm_arguments import timm_arguments
 from tune_speed.study.file import RecipeFile

@@ -6,7 +6,7 @@ import pytest
 from helpers.experiments.profiles import make_recipe_of, make_situation
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.data.loaders.base import Resident, Streaming
+from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.experiments.profiling.advice import RULES, advise, changed
 from tune_speed.experiments.profiling.output import advice_text
 

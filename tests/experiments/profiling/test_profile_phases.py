@@ -10,13 +10,12 @@ from helpers.training.tiny import CPU, NUM_CLASSES, make_recipe, make_splits
 from torch import Tensor, nn
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.experiments.profiling import pipeline as pipeline_module
 from tune_speed.experiments.profiling.phases import PHASES, PhaseTimer, TimedGradient, time_replays
 from tune_speed.experiments.profiling.pipeline import open_pipeline
-from tune_speed.training.step.gradient import EagerGradient
 from tune_speed.training.step.recorded import RECORDERS, Recorded, RecordedStep
-from tune_speed.training.step.step import Group, Stepper, build_optimizer, take_step
+from tune_speed.training.step.step import Group, Stepper
 
 SHAPE = Shape(6, 6)
 SIZE, BATCHES = 8, 2
@@ -72,25 +71,14 @@ def step_of(
     """Returns a real step on stand-ins that sleep."""
     recipe = make_recipe(batch_size=SIZE, accumulation_steps=BATCHES)
     model = SlowNetwork(sleep)
-    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
-    update = optimizer.step
-    optimizer.step = lambda *_: (sleep(update_s), update())[1]  # type: ignore[method-assign]
-    inner = EagerGradient(recipe, forward=model, scaler=scaler, device=CPU)
-    gradient = TimedGradient(inner, timer, scaler)
+    stepper = Stepper(model, model, recipe, device=CPU)
+    update = stepper.optimizer.step
+    stepper.optimizer.step = lambda *_: (sleep(update_s), update())[1]  # type: ignore[method-assign]
+    stepper.gradient = TimedGradient(stepper.gradient, timer, stepper.scaler)
 
     def step() -> None:
         group = Group(SIZE * BATCHES, timer.over(batches(sleep, load_s), CPU))
-        take_step(
-            group,
-            recipe,
-            shape=SHAPE,
-            frac=1.0,
-            forward=model,
-            optimizer=optimizer,
-            scaler=scaler,
-            device=CPU,
-            gradient=gradient,
-        )
+        stepper.learn(group, SHAPE, frac=1.0)
 
     return step
 

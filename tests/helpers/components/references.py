@@ -9,7 +9,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tune_speed.components.optim.torch.muon import COEFFICIENTS
-from tune_speed.components.schedules import Factors, ScheduleConfig
+from tune_speed.components.schedules.base import Factors, ScheduleConfig
 
 
 def factors_of_run(

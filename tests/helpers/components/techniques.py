@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.networks.cifar_resnet import BasicBlock
+from tune_speed.components.models.networks.cifar import BasicBlock
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Start
 from tune_speed.data import ORDERS

@@ -17,7 +17,7 @@ from tune_speed.core.records import Evaluation
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import RecipeFile, parse_recipe
-from tune_speed.training.build import Part
+from tune_speed.training.build import Job, Part
 from tune_speed.training.loop import train
 
 SCORE = re.compile(r"step (\d+) .*?accuracy ([\d.]+) .*?loss ([\d.]+)")
@@ -122,7 +122,14 @@ def evaluations_of_ours(
     """Returns the evaluations of the package's own training, without the untrained model's."""
     splits = make_splits(prepare(file.workload.dataset), file.workload.split)
     run = train(
-        file.workload, file.recipe, splits, seed=seed, evaluated_on=part, device=torch.device("cpu")
+        Job(
+            file.workload,
+            file.recipe,
+            splits,
+            seed=seed,
+            evaluated_on=part,
+            device=torch.device("cpu"),
+        )
     )
     return to_end(run).evaluations[1:]
 

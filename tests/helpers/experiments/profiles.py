@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.experiments.profiling.advice import Situation
 from tune_speed.experiments.profiling.result import (
     Bounds,

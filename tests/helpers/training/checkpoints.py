@@ -14,6 +14,7 @@ from tune_speed.data.split import SplitConfig, Splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training import loop
+from tune_speed.training.build import Job
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.store import CheckpointStore
 from tune_speed.training.loop import Interrupted
@@ -84,11 +85,13 @@ def run_on(
     loop.build_model = lambda *args, **kw: built.append(original(*args, **kw)) or built[-1]
     try:
         run = loop.train(
-            case.workload,
-            checkpoints.recipe if checkpoints and checkpoints.recipe else case.recipe,
-            case.splits,
-            seed=case.seed,
-            device=CPU,
+            Job(
+                case.workload,
+                checkpoints.recipe if checkpoints and checkpoints.recipe else case.recipe,
+                case.splits,
+                seed=case.seed,
+                device=CPU,
+            ),
             clock=clock,
             sharing=sharing,
             interrupt=interrupt,

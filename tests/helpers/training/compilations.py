@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from tune_speed.training.step.compilation import compiled
+from tune_speed.training.build import compiled
 
 
 class Tiny(nn.Module):

@@ -15,8 +15,8 @@ from helpers.training.checkpoints import (
 )
 from helpers.training.tiny import Tiny, make_recipe, run
 
-from tune_speed.components.speedups.whitening import Whitening
-from tune_speed.training.step import compilation
+from tune_speed.components.speedups.initial_weights import Whitening
+from tune_speed.training import build
 
 
 def test_compiled_model_trains_like_the_plain_one() -> None:
@@ -54,7 +54,7 @@ def test_process_that_runs_many_compiled_trials_compiles_each(
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
-    monkeypatch.setattr(compilation, "MOST_GRAPHS", 2)
-    monkeypatch.setattr(compilation, "RECOMPILE_LIMIT", 4)
-    for batch_size in range(2, 4 + compilation.RECOMPILE_LIMIT):
+    monkeypatch.setattr(build, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(build, "RECOMPILE_LIMIT", 4)
+    for batch_size in range(2, 4 + build.RECOMPILE_LIMIT):
         run(make_recipe(compile=True, epochs=0.01, batch_size=batch_size))

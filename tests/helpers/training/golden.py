@@ -25,6 +25,7 @@ import torch
 from helpers.training.tiny import CPU, make_images, make_workload, to_end
 
 from tune_speed.data.split import Splits, channel_statistics
+from tune_speed.training.build import Job
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 
@@ -76,7 +77,9 @@ def losses_of(name: str) -> list[list[float]]:
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
     recipe = Recipe.model_validate({**BASE, **RECIPES[name]})
-    runs = (to_end(train(make_workload(), recipe, splits, seed=seed, device=CPU)) for seed in SEEDS)
+    runs = (
+        to_end(train(Job(make_workload(), recipe, splits, seed=seed, device=CPU))) for seed in SEEDS
+    )
     pairs = [[(e.train_loss, e.loss) for e in run.evaluations] for run in runs]
     return [[loss for pair in run for loss in pair if loss is not None] for run in pairs]
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Sgd
+from tune_speed.components.models.cifar import ResNet20
+from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig, Splits, channel_statistics
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.training.build import Job
 from tune_speed.training.loop import Run, train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, TrialSpec
@@ -109,7 +110,7 @@ def run(
     recipe: Recipe | None = None, splits: Splits | None = None, *, seed: int = 0, **workload: Any
 ) -> RunResult:
     recipe, splits = recipe or make_recipe(), splits or make_splits()
-    return to_end(train(make_workload(**workload), recipe, splits, seed=seed, device=CPU))
+    return to_end(train(Job(make_workload(**workload), recipe, splits, seed=seed, device=CPU)))
 
 
 def make_spec(

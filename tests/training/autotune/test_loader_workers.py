@@ -1,5 +1,3 @@
-"""The tuner of workers: decisions, measurement on sources of known cost, the real loader."""
-
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ import pytest
 import torch
 from helpers.training.tiny import CPU, make_recipe, make_splits
 
-from tune_speed.data.loaders.base import Resident, Streaming
+from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.data.split import Splits
 from tune_speed.training.autotune import loader_workers
 from tune_speed.training.autotune.loader_workers import (
@@ -22,7 +20,7 @@ from tune_speed.training.autotune.loader_workers import (
     served,
     settings,
 )
-from tune_speed.training.autotune.probe_step import Batch
+from tune_speed.training.autotune.micro_batch import Batch
 from tune_speed.training.recipe import Recipe
 
 BATCH: Batch = (torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))
@@ -37,7 +35,6 @@ Table = dict[tuple[int, int], tuple[float, float]]
 
 
 def choice_of(table: Table) -> tuple[Choice, list[Setting]]:
-    """Returns the choice, and what was measured for it; values are wait share and throughput."""
     asked: list[Setting] = []
 
     def measure(setting: Setting) -> Served:
@@ -77,8 +74,6 @@ def test_cores_end_the_search_starved_at_the_best() -> None:
 
 
 class FakeClock:
-    """Moves only when told."""
-
     def __init__(self) -> None:
         self.now_s = 0.0
 
@@ -87,7 +82,6 @@ class FakeClock:
 
 
 def simulated(clock: FakeClock, setting: Setting, *, cost_s: float) -> Iterator[Batch]:
-    """Yields batches that take a worker `cost_s` each; slots are filled in turn, as in the pool."""
     if not setting.workers:
         while True:
             clock.now_s += cost_s
@@ -117,9 +111,7 @@ def tuned_on_fake_clock(*, cost_s: float, step_s: float, cpus: int) -> Choice:
 
 
 @pytest.mark.parametrize("num_steps", [0.5, 1.5, 1.9, 3.0, 3.7])
-def test_enough_workers_are_found_where_workers_times_step_exceed_the_cost(
-    num_steps: float,
-) -> None:
+def test_enough_workers_are_found_where_workers_times_step_exceed_the_cost(num_steps):
     choice = tuned_on_fake_clock(cost_s=0.01 * num_steps, step_s=0.01, cpus=4)
     assert not choice.is_starved
     assert choice.setting.workers >= num_steps
@@ -136,8 +128,6 @@ def test_cheap_batches_need_no_workers() -> None:
 
 
 def slept(setting: Setting, *, cost_s: float, step_s: float) -> Served:
-    """Returns how threads do that really sleep."""
-
     def make() -> Batch:
         time.sleep(cost_s)
         return BATCH
@@ -202,9 +192,7 @@ def test_recipe_without_auto_is_returned_as_it_is() -> None:
 
 def labels_of(recipe: Recipe, splits: Splits, *, setting: Setting) -> list[list[int]]:
     chosen = loader_workers._with(recipe, setting)
-    loader = loader_workers.open_loader(
-        chosen.loader, splits.train, chosen, splits, seed=3, device=CPU
-    )
+    loader = loader_workers.open_loader(chosen, splits.train, splits, seed=3, device=CPU)
     try:
         epochs = chain.from_iterable(loader.epoch(epoch) for epoch in count())
         return [labels.tolist() for _, labels in islice(epochs, 12)]

@@ -1,5 +1,3 @@
-"""Smaller micro-batches of the same effective batch, and the choice of the fastest."""
-
 import math
 
 import pytest
@@ -10,7 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tune_speed.training.autotune import micro_batch
-from tune_speed.training.autotune.micro_batch import candidates, fastest, halved
+from tune_speed.training.autotune.micro_batch import (
+    candidates,
+    fastest,
+    halved,
+    probed,
+    resolved,
+    smallest_near_best,
+)
 from tune_speed.training.recipe import Recipe
 
 
@@ -24,7 +29,6 @@ def auto(effective_batch_size: int, **changes: object) -> Recipe:
 
 
 def sizes_down(recipe: Recipe) -> list[tuple[int | None, object]]:
-    """Returns micro-batch and accumulation of each halving, down to the end."""
     sizes = []
     while (smaller := halved(recipe)) is not None:
         sizes.append((smaller.batch_size, smaller.accumulation_steps))
@@ -78,7 +82,6 @@ def test_candidates_ascend_to_the_whole(effective_batch_size: int, expected: lis
 def fake_probes(
     monkeypatch: pytest.MonkeyPatch, times: dict[int, float | None]
 ) -> list[int | None]:
-    """Gives each micro-batch its seconds per sample; returns those that were asked for."""
     probed: list[int | None] = []
 
     def probe(_: object, recipe: Recipe, splits: object, device: object) -> float | None:
@@ -100,12 +103,7 @@ def fake_probes(
         ({4: math.inf, 8: 2.0, 16: 1.0}, 16, 16),  # batch norm refuses the smallest
     ],
 )
-def test_fastest_that_fits_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    times: dict[int, float | None],
-    chosen: int,
-    last_probed: int,
-) -> None:
+def test_fastest_that_fits_is_chosen(monkeypatch, times, chosen, last_probed):
     monkeypatch.setattr(micro_batch, "SMALLEST_SHARE", 4)
     probed = fake_probes(monkeypatch, times)
     recipe = fastest(auto(16), make_splits(), device=CPU)
@@ -114,9 +112,7 @@ def test_fastest_that_fits_is_chosen(
     assert probed[-1] == last_probed
 
 
-def test_larger_sizes_are_not_tried_after_two_that_were_worse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_larger_sizes_are_not_tried_after_two_that_were_worse(monkeypatch):
     monkeypatch.setattr(micro_batch, "SMALLEST_SHARE", 8)
     probed = fake_probes(monkeypatch, {2: 1.0, 4: 1.2, 8: 1.3, 16: 0.1})
     assert fastest(auto(16), make_splits(), device=CPU).batch_size == 2
@@ -140,8 +136,6 @@ def test_probing_finds_a_divisor_that_fits_and_leaves_random_numbers_alone() -> 
 
 
 class Slow(Tiny):
-    """Each forward pass has a fixed cost, so that large micro-batches are quicker."""
-
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
         return SlowNetwork()
 
@@ -186,3 +180,101 @@ def test_micro_batch_that_batch_norm_refuses_is_infinitely_slow() -> None:
     }
     assert probe[1] == math.inf
     assert probe[2] is not None and 0 < probe[2] < 1
+
+
+def times_of(*, most: int, fits: int, fixed: float = 0.0) -> tuple[dict[int, float], list[int]]:
+    asked: list[int] = []
+
+    def probe(size: int) -> float | None:
+        asked.append(size)
+        return 1 + fixed / size if size <= fits else None
+
+    return probed(probe, most=most), asked
+
+
+def test_sizes_double_while_throughput_rises() -> None:
+    times, asked = times_of(most=300, fits=10**6, fixed=1000.0)
+    assert asked == [16, 32, 64, 128, 256, 300]
+    assert smallest_near_best(times) == 300
+
+
+def test_doubling_ends_where_throughput_does_not_rise_any_more() -> None:
+    times, asked = times_of(most=10**6, fits=10**6, fixed=4.0)
+    assert asked == [16, 32, 64, 128, 256, 512]
+    assert smallest_near_best(times) == 128  # 1 + 4/128 = 1.031 is below 1.03 · (1 + 4/512)
+
+
+@pytest.mark.parametrize("fits", [16, 100, 127, 128, 900])
+def test_largest_that_fits_is_found_to_an_eighth(fits: int) -> None:
+    times, asked = times_of(most=10**6, fits=fits, fixed=1e6)
+    assert fits * 8 / 9 - 1 <= smallest_near_best(times) <= fits
+    assert len(asked) <= 12
+
+
+@pytest.mark.parametrize("fits", [1, 3, 9])
+def test_less_than_sixteen_is_tried_where_sixteen_does_not_fit(fits: int) -> None:
+    times, _ = times_of(most=1000, fits=fits, fixed=1e6)
+    assert max(times) == fits
+
+
+def test_nothing_fits() -> None:
+    assert times_of(most=1000, fits=0)[0] == {}
+
+
+def test_training_part_is_the_largest_batch() -> None:
+    assert times_of(most=5, fits=100)[1] == [5]
+
+
+def test_smaller_batch_wins_within_three_percent() -> None:
+    assert smallest_near_best({16: 1.1, 32: 1.02, 64: 1.0, 128: 1.05}) == 32
+    assert smallest_near_best({16: math.inf, 32: 1.0}) == 32
+
+
+def auto_of_batch_size(**changes: object) -> Recipe:
+    return make_recipe(**changes).model_copy(update={"batch_size": "auto"})
+
+
+def test_batch_that_fits_and_is_quick_is_measured() -> None:
+    random = torch.get_rng_state()
+    recipe = resolved(auto_of_batch_size(model=Slow()), make_splits(64), device=CPU)
+    assert recipe.batch_size in (32, 64)
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_batch_stays_below_what_runs_out_of_memory() -> None:
+    recipe = resolved(auto_of_batch_size(model=Tiny(most_images=20)), make_splits(64), device=CPU)
+    assert isinstance(recipe.batch_size, int)
+    assert 1 <= recipe.batch_size <= 20
+
+
+def test_where_nothing_fits_the_smallest_is_left_to_the_run() -> None:
+    recipe = resolved(auto_of_batch_size(model=Tiny(most_images=0)), make_splits(64), device=CPU)
+    assert recipe.batch_size == 1
+
+
+def test_accumulation_stays() -> None:
+    recipe = resolved(auto_of_batch_size(accumulation_steps=3), make_splits(64), device=CPU)
+    assert recipe.accumulation_steps == 3
+
+
+def test_size_that_leaves_a_lone_image_over_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_batch, "probed", lambda probe, *, most: {16: 9.0, 24: 1.0, 32: 0.9})
+    assert (
+        resolved(auto_of_batch_size(), make_splits(65), device=CPU).batch_size == 24
+    )  # 65 = 2 · 32 + 1
+
+
+def test_slow_step_is_timed_once_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_batch, "PROBE_S", 1e-9)
+    recipe = make_recipe(model=Tiny(crash_after=2), batch_size=8)
+    assert micro_batch._seconds_in_steps(recipe, make_splits(), CPU) > 0
+
+
+def test_given_batch_is_not_probed() -> None:
+    recipe = make_recipe(batch_size=8)
+    assert resolved(recipe, make_splits(), device=CPU) is recipe
+
+
+def test_error_that_is_not_about_memory_is_passed_on_of_batch_size() -> None:
+    with pytest.raises(ZeroDivisionError):
+        resolved(auto_of_batch_size(model=Tiny(crash_after=0)), make_splits(), device=CPU)

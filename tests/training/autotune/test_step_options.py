@@ -1,5 +1,3 @@
-"""How a step is computed, where a recipe leaves it `auto`."""
-
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +17,12 @@ from helpers.training.tiny import (
 from torch import Tensor, nn
 
 from tune_speed.components.models import MODELS
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.cifar import ResNet20
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import objective
 from tune_speed.training.autotune import step_options
 from tune_speed.training.autotune.step_options import CHOICES, provisional, quickest, resolved
-from tune_speed.training.build import build_model
+from tune_speed.training.build import Job, build_model
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import build_optimizer
@@ -34,8 +32,6 @@ ALL_AUTO = dict.fromkeys(CHOICES, "auto")
 
 
 class SlowLayout(Tiny):
-    """Takes its time over images in one memory layout."""
-
     passes: ClassVar[list[bool]] = []
     slow_channels_last: bool = True
 
@@ -102,9 +98,7 @@ def test_nothing_is_measured_where_nothing_is_auto(tmp_path: Path) -> None:
     ("times", "index"),
     [([1.0, 0.9], 1), ([1.0, 0.98], 0), ([1.0, 1.0], 0), ([1.0, 2.0], 0), ([1.0, 0.9, 0.8], 2)],
 )
-def test_the_default_holds_unless_another_is_clearly_quicker(
-    times: list[float], index: int
-) -> None:
+def test_the_default_holds_unless_another_is_clearly_quicker(times, index):
     assert quickest(times) == index
 
 
@@ -168,7 +162,7 @@ def test_kernels_give_the_same_losses() -> None:
     losses = []
     for kernels in ("fused", "foreach"):
         recipe = make_recipe(optimizer_kernels=kernels, epochs=3.0)
-        run = to_end(train(make_workload(), recipe, SPLITS, seed=0, device=CPU))
+        run = to_end(train(Job(make_workload(), recipe, SPLITS, seed=0, device=CPU)))
         losses.append([evaluation.loss for evaluation in run.evaluations])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 

@@ -1,5 +1,3 @@
-"""A trial that breaks off goes on from its checkpoint, and from no other's."""
-
 import io
 import json
 import os
@@ -13,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.components.techniques import FIELDS, SETTINGS, TECHNIQUES, Everything, changes
 from helpers.training.checkpoints import (
+    assert_same_run,
     break_off,
     curve_of,
+    disturb,
     interrupt_at,
     known_models,
     make_case,
@@ -27,13 +28,22 @@ from helpers.training.checkpoints import (
 from helpers.training.tiny import Tiny, TinyNetwork, make_recipe
 from torch import nn
 
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.speedups.base import SpeedupConfig
 from tune_speed.core.records import CLOCKED, Status, StepTime
 from tune_speed.runtime.clock import Clock
 from tune_speed.training import objective
 from tune_speed.training.checkpoint import checkpoints as checkpoint
-from tune_speed.training.checkpoint import file as checkpoint_file
-from tune_speed.training.checkpoint.file import BadCheckpoint, Header, head, split, write
-from tune_speed.training.checkpoint.store import saved_step
+from tune_speed.training.checkpoint import store as checkpoint_file
+from tune_speed.training.checkpoint.store import (
+    BadCheckpoint,
+    Header,
+    head,
+    saved_step,
+    split,
+    write,
+)
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import run_trial
 from tune_speed.training.trial import CheckpointPlan, TrialSpec
@@ -96,9 +106,7 @@ def test_every_report_of_a_resumed_trial_has_the_whole_curve(place: Path) -> Non
         ({}, {"optimizer": {"sgd": {"lr": 1e30}}}, Status.DIVERGED),
     ],
 )
-def test_nothing_is_left_of_a_trial_with_an_outcome(
-    place: Path, model: dict[str, Any], recipe: dict[str, Any], status: Status
-) -> None:
+def test_nothing_is_left_of_a_trial_with_an_outcome(place, model, recipe, status):
     record = to_record(make_spec(place, model=model, **recipe))
     assert record.status == status
     assert list(place.parent.iterdir()) == []
@@ -140,8 +148,6 @@ def test_run_without_a_place_saves_nothing_and_reads_nothing(tmp_path: Path) -> 
 
 
 class FakeTime:
-    """Seconds that pass only when a test says so."""
-
     def __init__(self, begin: float) -> None:
         self.seconds = begin
 
@@ -254,14 +260,8 @@ def test_what_was_auto_is_not_measured_again(place: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_run_that_runs_out_of_memory_once_resumed_begins_anew_with_less(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The larger micro-batch's weights are no part of the smaller one's run."""
-
+def test_run_that_runs_out_of_memory_once_resumed_begins_anew_with_less(place, monkeypatch):
     class Shrunk(Tiny):
-        """The network, on a device that has less memory than before the break."""
-
         def network(self, **shape: int) -> nn.Module:
             return TinyNetwork(self.model_copy(update={"most_images": 8}), 1, 10)
 
@@ -330,7 +330,6 @@ def no_optimizer(spec: TrialSpec, place: Path) -> TrialSpec:
 
 
 def random_state_of_nothing(spec: TrialSpec, place: Path) -> TrialSpec:
-    """Found out last, when all else has been restored already."""
     with_state(place, lambda s: s["ranks"][0].update({"random": {"cpu": torch.zeros(3)}}))
     return spec
 
@@ -400,9 +399,7 @@ def other_recipe(spec: TrialSpec, place: Path) -> TrialSpec:
         (other_recipe, "it does not fit"),
     ],
 )
-def test_trial_begins_anew_and_says_why(
-    place: Path, change: Callable[[TrialSpec, Path], TrialSpec], reason: str
-) -> None:
+def test_trial_begins_anew_and_says_why(place, change, reason):
     spec = make_spec(place)
     break_off(spec)
     spec = change(spec, place)
@@ -508,7 +505,6 @@ def start(spec: TrialSpec, folder: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path: Path) -> None:
-    """A real process, `kill -9`, and the same weights to the bit, as their losses say."""
     spec = make_spec(place, batch_size=16, epochs=5.0, optimizer={"adam": {"lr": 0.01}})
     fields = json.loads(spec.model_dump_json())
     fields["recipe"]["model"] = {"plain_cnn": {"width": 4}}
@@ -530,3 +526,117 @@ def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path
     assert record.runs[0].note.endswith(" of 20")
     assert curve_of(record) == curve_of(whole)
     assert not place.exists()
+
+
+RATES = {"yellowfin": 1.0, "adam": 0.01, "adamw": 0.01, "swats": 0.01, "muon": 0.02, "sgd": 0.1}
+AVERAGED = {"speedups": {"averaging": {"ema": {"every": 3, "half_life": 0.3}}}}
+CASES: dict[str, dict[str, Any]] = {
+    **{f"optimizer {name}": {"optimizer": {name: {"lr": RATES[name]}}} for name in OPTIMIZERS},
+    "optimizer swats, switched before the break": {
+        "optimizer": {"swats": {"lr": 0.01, "switch_at_step": 2}}
+    },
+    "optimizer swats, switched after the break": {
+        "optimizer": {"swats": {"lr": 0.01, "switch_at_step": 7}}
+    },
+    **{f"schedule {name}": {"lr_schedule": name} for name in SCHEDULES},
+    "schedule reduce_on_plateau that drops": {
+        "lr_schedule": {"reduce_on_plateau": {"patience": 0, "threshold": 0.5}}
+    },
+    **{f"technique {name}": changes(name) for name in TECHNIQUES},
+    "ema, its step not that of the break": AVERAGED,
+    **{f"setting {name}": fields for name, fields in SETTINGS.items()},
+    "fp16 whose loss scale grows": {"precision": "fp16", "loss_scale_growth_steps": 2},
+    "fp16 whose loss overflows": {"precision": "fp16", "init_loss_scale": 1e9},
+    "ragged groups": {"batch_size": 3, "accumulation_steps": 3},
+    "one step an epoch": {"batch_size": 8, "accumulation_steps": 3, "epochs": 6.0},
+    "adam in half": {"precision": "half", "optimizer": {"adam": {"lr": 0.01, "eps": 1e-3}}},
+    "contiguous": {"channels_last": False},
+    "augmentation": {"augmentation": {"pad": 1, "flip": "alternating", "cutout": 2}},
+    "repeated images": {
+        "order": {"repeat_factor": FIELDS["repeat_factor"]},
+        "augmentation": {"flip": "alternating"},
+    },
+    "curriculum and ema": {**changes("curriculum"), **AVERAGED},
+    "selection and stochastic depth": {
+        "speedups": {
+            "selection": {"selective_backprop": {"start": 0.1, "keep": 0.5}},
+            "depth": {"stochastic_depth": {}},
+        }
+    },
+    "sizes and batches that grow": {
+        "speedups": {
+            "resolution": {"progressive_resizing": {"multiple": 2, "delay_frac": 0.2}},
+            "batch_growth": {"batch_stages": {}},
+        }
+    },
+    "loader dataloader": {"loader": {"dataloader": {}}},
+    "loader dataloader, 2 workers": {"loader": {"dataloader": {"workers": 2}}},
+    "loader dataloader, 1 worker that does not stay": {
+        "loader": {"dataloader": {"workers": 1, "persistent_workers": False}}
+    },
+}
+"""Every entry of every table of the recipe, and settings that meet one another."""
+
+
+@pytest.fixture(autouse=True)
+def _models(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_models(monkeypatch, tiny=Tiny, everything=Everything)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_run_in_three_pieces_is_the_whole_run(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "t0000.ckpt"
+    recipe = make_recipe(model=Everything(), **{"epochs": 3.0, **CASES[name]})
+    case, warm = make_case(recipe), set[str]()
+    whole = run_on(case, warm=warm)
+    assert whole is not None
+    assert run_on(case, checkpoints=open_checkpoints(place), close_after=1, warm=warm) is None
+    disturb()
+    second = open_checkpoints(place)
+    assert second.progress is not None and 0 < second.progress.steps < whole.result.steps
+    assert run_on(case, checkpoints=second, interrupt=interrupt_at(2), warm=warm) is None
+    disturb()
+    third = open_checkpoints(place)
+    assert third.progress is not None
+    assert third.progress.steps == second_step(second.notes) + 2
+    pieced = run_on(case, checkpoints=third, warm=warm)
+    assert pieced is not None
+    assert_same_run(whole, pieced)
+
+
+def second_step(notes: list[str]) -> int:
+    (note,) = notes
+    return int(note.split()[3])
+
+
+def test_batch_norm_and_dropout_go_on_where_they_were(tmp_path: Path) -> None:
+    case = make_case(make_recipe(model=Tiny(norm="batch", dropout=0.4), epochs=4.0))
+    whole = run_on(case)
+    run_on(case, checkpoints=open_checkpoints(tmp_path / "c"), close_after=2)
+    disturb()
+    pieced = run_on(case, checkpoints=open_checkpoints(tmp_path / "c"))
+    assert whole is not None and pieced is not None
+    assert_same_run(whole, pieced)
+    assert int(pieced.weights["norm.num_batches_tracked"]) == 12
+
+
+def test_run_may_break_off_after_any_step(tmp_path: Path) -> None:
+    recipe = make_recipe(model=Tiny(dropout=0.2), epochs=4.0, batch_size=4, accumulation_steps=2)
+    case = make_case(recipe)
+    whole = run_on(case)
+    assert whole is not None and whole.result.steps == 12
+    for step in range(1, 12):
+        place = tmp_path / str(step)
+        run_on(case, checkpoints=open_checkpoints(place), interrupt=interrupt_at(step))
+        disturb()
+        pieced = run_on(case, checkpoints=open_checkpoints(place))
+        assert pieced is not None
+        assert_same_run(whole, pieced)
+
+
+def test_every_speedup_that_keeps_state_gives_it_back() -> None:
+    from tune_speed.components.speedups import SPEEDUPS
+
+    for name, kind in SPEEDUPS.items():
+        has_state = kind.state is not SpeedupConfig.state
+        assert has_state == (kind.restore is not SpeedupConfig.restore), name

@@ -1,5 +1,3 @@
-"""Where checkpoints lie: whole or not at all, and never waited for without end."""
-
 import io
 import resource
 import socket
@@ -12,15 +10,22 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.training.checkpoint.file import Header, head
 from tune_speed.training.checkpoint.store import (
+    BadCheckpoint,
     CheckpointStore,
+    Header,
     check_place,
     discard,
+    head,
     local_path,
+    peek,
     saved_step,
+    split,
+    write,
 )
 
 
@@ -53,7 +58,6 @@ server.serve_forever()
 
 @contextmanager
 def ftp_server(folder: Path) -> Iterator[str]:
-    """Serves a folder on this machine to one user; yields the address, password included."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", FTP_SERVER, str(folder)],
         stdout=subprocess.PIPE,
@@ -72,7 +76,6 @@ def ftp_server(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["path", "file", "memory", "ftp"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A place for a checkpoint in a folder that is not there yet."""
     if request.param == "ftp":
         with ftp_server(tmp_path) as address:
             yield f"{address}/checkpoints/t0000.ckpt"
@@ -105,9 +108,7 @@ def test_nothing_is_left_once_it_is_removed(place: str) -> None:
     assert files.ls(path.rsplit("/", 1)[0], detail=False) == []
 
 
-def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed(
-    tmp_path: Path,
-) -> None:
+def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed(tmp_path):
     place = tmp_path / "t0000.ckpt"
     code = (
         "import io, os, sys\n"
@@ -195,3 +196,67 @@ def test_local_places_are_paths() -> None:
     assert local_path("a/b") == Path("a/b")
     assert local_path("file:///a%20b/c") == Path("/a b/c")
     assert local_path("memory://a") is None
+
+
+HEADER = Header(
+    identity={"trial": "t0000"},
+    step=3,
+    num_steps=9,
+    recipe={"epochs": 2.0},
+    first_batch_size=8,
+    started_at="2026-01-01",
+    num_bytes=7,
+)
+
+
+def make_file(header: Header = HEADER, payload: bytes = b"payload") -> bytes:
+    file, content = io.BytesIO(), io.BytesIO(payload)
+    write(file, head(header, content), content)
+    return file.getvalue()
+
+
+def test_file_gives_back_what_was_written() -> None:
+    header, payload = split(make_file())
+    assert header == HEADER and bytes(payload) == b"payload"
+    assert peek(make_file()[:-7]) == HEADER
+
+
+@given(place=st.integers(0, len(make_file()) - 1), change=st.integers(1, 255))
+def test_file_with_any_byte_changed_is_refused(place: int, change: int) -> None:
+    content = bytearray(make_file())
+    content[place] ^= change
+    with pytest.raises(BadCheckpoint):
+        split(bytes(content))
+
+
+@given(length=st.integers(0, len(make_file()) - 1))
+def test_file_that_is_cut_off_anywhere_is_refused(length: int) -> None:
+    with pytest.raises(BadCheckpoint):
+        split(make_file()[:length])
+
+
+@given(more=st.binary(min_size=1, max_size=5))
+def test_file_with_more_at_its_end_is_refused(more: bytes) -> None:
+    with pytest.raises(BadCheckpoint):
+        split(make_file() + more)
+
+
+@given(content=st.binary(max_size=500))
+def test_no_content_makes_the_reader_fail_otherwise(content: bytes) -> None:
+    for read in (split, peek):
+        with pytest.raises(BadCheckpoint):
+            read(content)
+
+
+def test_reasons_say_what_is_wrong() -> None:
+    content = make_file()
+    reasons = {
+        b"": "it is no checkpoint",
+        content[:-1]: "it is cut off",
+        content[:100]: "cut off in its header",
+        content[:-1] + b"X": "its digest is another",
+        content.replace(b"checkpoint 1 ", b"checkpoint 7 "): "format 7, and this version has 1",
+    }
+    for changed, reason in reasons.items():
+        with pytest.raises(BadCheckpoint, match=reason):
+            split(changed)

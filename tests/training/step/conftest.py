@@ -12,7 +12,6 @@ from tune_speed.training.step import recorded
 
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Lets a CPU record by calling again; lists the memory that each recording was given."""
     pools: list[Any] = []
 
     def record(

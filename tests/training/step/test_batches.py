@@ -1,5 +1,3 @@
-"""The samples of each step, from any step on and on any number of devices."""
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -7,16 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.training.tiny import CPU, make_recipe
+from helpers.training.tiny import CPU, make_recipe, make_splits, make_workload, to_end
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Loader, Resident
+from tune_speed.data.loaders.base import Batching, Loader
+from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.orders import SampleOrder
 from tune_speed.runtime.training_clock import Waits
+from tune_speed.training.build import Job, open_loader, step_schedule_of
+from tune_speed.training.loop import train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps, samples_of_steps
@@ -26,19 +28,13 @@ Step = tuple[Shape, int, list[list[int]]]
 """Shape and samples of a step, and the numbers of the images in each of its micro-batches."""
 
 
-def open_loader(recipe: Recipe, *, num_images: int, ranks: Ranks = ALONE) -> Loader:
+def open_numbered(recipe: Recipe, *, num_images: int, ranks: Ranks = ALONE) -> Loader:
     images = Images(np.zeros((num_images, 2, 2, 1), np.uint8), np.arange(num_images))
-    return Resident().open(
-        images,
-        mean=(0.5,),
-        std=(1.0,),
-        batch_size=int(recipe.batch_size),
-        augmentation=Augmentation(),
-        seed=0,
-        device=CPU,
-        channels_last=False,
-        share=ranks.share(recipe.samples_per_step),
+    order, share = (
+        SampleOrder(num_images, int(recipe.batch_size), 0),
+        ranks.share(recipe.samples_per_step),
     )
+    return Resident().open(images, Batching(order, (0.5,), (1.0,), CPU, share=share))
 
 
 def steps(
@@ -50,8 +46,7 @@ def steps(
     num_done: int = 0,
     waits: Waits | None = None,
 ) -> Iterable[Step]:
-    """Yields the steps over images whose labels are their numbers."""
-    loader = open_loader(recipe, num_images=num_images, ranks=ranks)
+    loader = open_numbered(recipe, num_images=num_images, ranks=ranks)
     opened = open_steps(loader, recipe, schedule, waits or Waits(), ranks=ranks, num_done=num_done)
     for shape, group in opened:
         yield shape, group.num_samples, [labels.tolist() for _, labels in group.micro_batches]
@@ -72,7 +67,7 @@ def test_steps_take_each_image_once_an_epoch_in_full_micro_batches_but_the_last(
 
 def test_samples_of_steps_are_known_before_any_is_taken() -> None:
     recipe, schedule = make_recipe(batch_size=4, accumulation_steps=2), [(SMALL, 3), (LARGE, 3)]
-    loader = open_loader(recipe, num_images=19)
+    loader = open_numbered(recipe, num_images=19)
     counted = [(shape, count) for shape, count, _ in steps(recipe, schedule, num_images=19)]
     assert list(samples_of_steps(loader, recipe, schedule)) == counted
 
@@ -127,8 +122,6 @@ def test_devices_share_the_samples_of_each_step(num_done: int) -> None:
 
 def test_waits_for_batches_are_counted() -> None:
     class Counting(Waits):
-        """Every reading of its clock is a second after the one before."""
-
         def __init__(self) -> None:
             readings = iter(range(1000))
             super().__init__(now=lambda: float(next(readings)))
@@ -146,8 +139,6 @@ def test_first_epoch_is_the_loaders_epoch_zero_and_the_next_follows() -> None:
     asked: list[int] = []
 
     class Loader:
-        """Says which epoch it was asked for."""
-
         def num_in(self, epoch: int) -> int:
             return 4
 
@@ -164,3 +155,62 @@ def test_first_epoch_is_the_loaders_epoch_zero_and_the_next_follows() -> None:
         for _, group in opened:
             assert len(list(group.micro_batches)) == 1
         assert asked == epochs
+
+
+DROPS = {"drop_last": True, "batch_size": 2, "accumulation_steps": 4}
+
+
+def sizes(recipe: Recipe, *, ranks: Ranks = ALONE, num_done: int = 0) -> list[list[int]]:
+    splits = make_splits(20)
+    share = ranks.share(recipe.samples_per_step)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=CPU, share=share)
+    schedule = step_schedule_of(recipe, splits)
+    steps = open_steps(loader, recipe, schedule, Waits(), ranks=ranks, num_done=num_done)
+    return [[len(labels) for _, labels in group.micro_batches] for _, group in steps]
+
+
+def test_an_epoch_is_its_whole_steps() -> None:
+    assert sizes(make_recipe(**DROPS)) == [[2] * 4] * 4
+    kept = make_recipe(**{**DROPS, "drop_last": False})
+    assert sizes(kept) == [[2] * 4, [2] * 4, [2] * 2] * 2
+
+
+@pytest.mark.parametrize("num_done", range(5))
+def test_a_run_that_resumes_takes_the_whole_steps_that_are_left(num_done: int) -> None:
+    assert sizes(make_recipe(**DROPS), num_done=num_done) == [[2] * 4] * (4 - num_done)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_of_several_devices_has_its_share_of_whole_steps(rank: int) -> None:
+    recipe = make_recipe(drop_last=True, batch_size=4, devices=2)
+    assert sizes(recipe, ranks=Ranks(rank, 2)) == [[4]] * 4
+
+
+@pytest.mark.parametrize(
+    ("num_train", "epochs", "steps"), [(20, 1.0, 2), (24, 1.0, 3), (23, 2.5, 5), (7, 3.0, 3)]
+)
+def test_steps_are_counted_without_the_ragged_ones(num_train, epochs, steps):
+    assert make_recipe(drop_last=True, epochs=epochs).steps(num_train=num_train) == steps
+
+
+@pytest.mark.parametrize(("batch_size", "accumulation_steps"), [(2, 4), (8, 1)])
+def test_a_run_learns_from_whole_steps_alone_to_its_end(batch_size, accumulation_steps):
+    recipe = make_recipe(
+        drop_last=True, batch_size=batch_size, accumulation_steps=accumulation_steps
+    )
+    run = train(Job(make_workload(), recipe, make_splits(20), seed=0, device=CPU))
+    result = to_end(run)
+    assert (result.steps, result.samples) == (4, 32)
+    assert result.final is not None and result.final.epoch == 32 / 20
+
+
+def test_growing_batches_are_refused() -> None:
+    growing: dict[str, Any] = {"speedups": {"batch_growth": "batch_stages"}}
+    with pytest.raises(ValidationError, match="drop_last must be false with"):
+        make_recipe(drop_last=True, **growing)
+
+
+def test_a_run_of_a_version_without_it_is_resumed() -> None:
+    tree = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1, "batch_size": 8}
+    assert "drop_last" not in Recipe.model_validate(tree).identity_fields()
+    assert Recipe.model_validate({**tree, "drop_last": True}).identity_fields()["drop_last"]

@@ -1,5 +1,3 @@
-"""Where compiled models are kept; what compiles runs in processes of its own (compilations.py)."""
-
 import os
 import platform
 import stat
@@ -12,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.training.step.compilation import (
+from tune_speed.training.build import (
     FOLDER,
     MOST_GRAPHS,
     RECOMPILE_LIMIT,
@@ -56,9 +54,7 @@ def test_cache_that_cannot_be_made_is_torch_s_default(tmp_path: Path) -> None:
     assert FOLDER not in os.environ
 
 
-def test_what_is_compiled_is_forgotten_for_another_make_and_when_it_is_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_compiled_is_forgotten_for_another_make_and_when_it_is_too_much(monkeypatch):
     from torch._dynamo.utils import counters
 
     resets, reset = list[int](), torch.compiler.reset
@@ -90,10 +86,6 @@ def test_what_is_compiled_is_forgotten_for_another_make_and_when_it_is_too_much(
 
 @pytest.mark.slow
 def test_two_processes_that_compile_at_once_keep_the_same(tmp_path: Path) -> None:
-    """Both begin in an empty folder; both train alike; a third one finds what they kept.
-
-    It goes on with other networks, and comes back to the first, whose losses are as before.
-    """
     variables = {"TUNE_SPEED_CACHE": str(tmp_path)}
     environment = {k: v for k, v in os.environ.items() if k != FOLDER} | variables
 
@@ -109,13 +101,12 @@ def test_two_processes_that_compile_at_once_keep_the_same(tmp_path: Path) -> Non
 
 
 def make_of(model: nn.Module, *, mode: str = "default") -> str:
-    from tune_speed.training.step.compilation import _key
+    from tune_speed.training.build import _key
 
     return _key(model, mode)
 
 
 def test_models_of_one_make_share_code_whatever_their_weights() -> None:
-    """Weights are inputs of what is compiled; all that code is made for tells models apart."""
     with torch.device("meta"):
         plain = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
         same = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
@@ -159,9 +150,7 @@ def test_figures_of_what_is_kept_compiled() -> None:
     assert (MOST_GRAPHS, RECOMPILE_LIMIT, FOLDER) == (8, 64, "TORCHINDUCTOR_CACHE_DIR")
 
 
-def test_whatever_is_compiled_is_kept_beside_the_decoded_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_compiled_is_kept_beside_the_decoded_data(tmp_path, monkeypatch):
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path))
     model = nn.Linear(2, 2)
     forward: Any = compiled(model)

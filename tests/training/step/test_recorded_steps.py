@@ -1,27 +1,31 @@
-"""Recorded steps by themselves: what they leave as it was, how many are recorded and refused."""
-
 import gc
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tune_speed.components.optim import Adam, AdamW, Muon, OptimizerConfig, Sgd, Swats, YellowFin
-from tune_speed.components.optim.base import set_rates
-from tune_speed.components.schedules import Constant, Factors, ScheduleConfig
+from tune_speed.components.optim.base import OptimizerConfig, set_rates
+from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
+from tune_speed.components.schedules.base import Constant, Factors, ScheduleConfig
 from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
-from tune_speed.data.loaders.base import Planned
+from tune_speed.data.base import Images
+from tune_speed.data.loaders.base import Loader, Planned
+from tune_speed.data.split import Splits
 from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.training.build import build_model, open_loader, set_seed
 from tune_speed.training.objective import resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step import recorded
-from tune_speed.training.step.gradient import EagerGradient, sum_of_losses
-from tune_speed.training.step.step import Group, Stepper
+from tune_speed.training.step.step import EagerGradient, Group, Stepper, sum_of_losses
 
 SHAPE = Shape(6, 6)
 LR = 0.125
@@ -111,7 +115,6 @@ def test_rehearsals_move_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_node_of_autograd_outlives_what_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A weight's node belongs to the stream that it was made on, and may not wait for a capture."""
     kept = list[int]()
 
     def record(call: Any, device: torch.device, pool: Any) -> recorded.Recorded:
@@ -138,9 +141,7 @@ def test_recording_in_the_middle_keeps_momentum_and_loss_scale(recordings: list[
     assert all(map(torch.equal, weights, weights_again))
 
 
-def test_kind_is_the_samples_the_steps_shape_and_what_makes_the_images(
-    recordings: list[Any],
-) -> None:
+def test_kind_is_the_samples_the_steps_shape_and_what_makes_the_images(recordings):
     stepper = stepper_of(make_model())
 
     def make(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,9 +220,7 @@ def test_update_is_recorded_where_steps_differ_in_gradients_and_rates_alone(
 
 
 @pytest.mark.parametrize(("optimizer", "says"), [(NO_MOMENTUM, False), (Swats(lr=LR), True)])
-def test_record_says_where_weights_are_updated_outside(
-    recordings: list[Any], optimizer: OptimizerConfig, says: bool
-) -> None:
+def test_record_says_where_weights_are_updated_outside(recordings, optimizer, says):
     notes = list[str]()
     turnstile = Turnstile(None, why_not="alone")
     resolve(
@@ -242,9 +241,7 @@ def test_sixteen_kinds_are_recorded_and_further_ones_are_launched(recordings: li
     assert all(map(torch.equal, *weights))
 
 
-def test_steps_of_very_many_micro_batches_are_launched(
-    recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_very_many_micro_batches_are_launched(recordings, monkeypatch):
     monkeypatch.setattr("tune_speed.training.step.step.MOST_BATCHES", 2)
     stepper = stepper_of(make_model())
     take(stepper, 8, 8, 8)
@@ -343,3 +340,117 @@ def test_loss_is_scaled_before_it_is_differentiated() -> None:
 
 def test_steps_are_recorded_on_cuda_alone() -> None:
     assert {"cuda": recorded.record_graph} == recorded.RECORDERS
+
+
+VIEWS = {
+    *("view", "permute", "t", "transpose", "slice", "select", "unsqueeze", "squeeze", "expand"),
+    *("detach", "alias", "as_strided", "unbind", "split", "_unsafe_view", "reshape"),
+}
+SHAPE_KERNEL_COUNTS, BATCH = Shape(32, 32), 16
+MUON = {"lr": 0.24, "newton_schulz_steps": 3, "normalize_weights": True}
+TREE: dict[str, Any] = {
+    "model": {"speednet": {"width1": 8, "width2": 16, "width3": 16}},
+    "optimizer": {"muon": {**MUON, "sgd_lr": 1.7, "bias_lr": 106.0, "weight_decay": 0.016}},
+    "batch_size": BATCH,
+    "epochs": 1,
+    "label_smoothing": 0.2,
+    "augmentation": {"pad": 2, "flip": "alternating"},
+    "speedups": {"init": {"whitening": {"frozen": True}}},
+}
+
+
+class Kernels(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in VIEWS and func.namespace == "aten":
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def count(call: Callable[[], object]) -> int:
+    with Kernels() as kernels:
+        call()
+    return len(kernels.names)
+
+
+def opened(**fields: Any) -> tuple[Stepper, Loader]:
+    recipe = Recipe.model_validate({**TREE, **fields})
+    pixels = np.random.default_rng(0).integers(0, 256, (2 * BATCH, 32, 32, 3), np.uint8)
+    images = Images(pixels, np.arange(2 * BATCH) % 10)
+    splits = Splits(images, images, images, (0.5,) * 3, (0.25,) * 3, 10, split_hash="")
+    set_seed(recipe, 0)
+    model = build_model(recipe, splits, seed=0, device=CPU).train()
+    loader = open_loader(recipe, images, splits, seed=0, device=CPU)
+    return Stepper(model, model, recipe, device=CPU), loader
+
+
+def test_making_a_batch_is_ten_kernels() -> None:
+    _, loader = opened()
+    batch = next(loader.planned(0))
+    assert count(lambda: tuple(batch)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("precision", "most"), [("fp32", 90), ("bf16", 109), ("half_fp32_norms", 92)]
+)
+def test_forward_and_backward_are_few_kernels(precision: str, most: int) -> None:
+    stepper, loader = opened(precision=precision)
+    images, labels = next(loader.epoch(0))
+    add = stepper.gradient.add
+    assert (
+        count(lambda: add(images, labels, divisor=16.0, shape=SHAPE_KERNEL_COUNTS, frac=1.0))
+        <= most
+    )
+
+
+def test_backward_ends_before_a_first_layer_whose_bias_is_frozen() -> None:
+    stepper, loader = opened(speedups={"init": {"whitening": {"frozen": True, "bias_frac": 0.4}}})
+    images, labels = next(loader.epoch(0))
+    counted = []
+    for shape in (SHAPE_KERNEL_COUNTS, SHAPE_KERNEL_COUNTS._replace(is_bias_frozen=True)):
+        stepper.recipe.speedups.begin_step(stepper.model, shape)
+        with Kernels() as kernels:
+            stepper.gradient.add(images, labels, divisor=16.0, shape=shape, frac=1.0)
+        stepper.optimizer.zero_grad()
+        counted.append(Counter(kernels.names))
+    saved = counted[0] - counted[1]
+    # Of seven layers, each a convolution and a GELU.
+    assert [each["convolution_backward"] for each in counted] == [7, 6]
+    assert [each["gelu_backward"] for each in counted] == [7, 6]
+    assert saved.total() == counted[0].total() - counted[1].total() == 2
+
+
+def test_update_by_muon_copies_no_weights() -> None:
+    stepper, loader = opened()
+    stepper.learn(Group(BATCH, [next(loader.epoch(0))]), SHAPE_KERNEL_COUNTS, frac=0.5)
+    images, labels = next(loader.epoch(0))
+    stepper.gradient.add(images, labels, divisor=16.0, shape=SHAPE_KERNEL_COUNTS, frac=1.0)
+    with Kernels() as kernels:
+        stepper.optimizer.step()
+    assert len(kernels.names) <= 66 and "clone" not in kernels.names
+
+
+def test_host_launches_a_recorded_step_by_its_plan_and_its_rates(monkeypatch):
+    def record(
+        call: Callable[[], list[Tensor]], device: torch.device, pool: Any
+    ) -> recorded.Recorded:
+        return recorded.Recorded(lambda: None, call(), pool)
+
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
+    monkeypatch.setattr(recorded.RecordedStep, "_refuse_nonsense", lambda *_: None)
+    stepper, loader = opened(cuda_graph=True)
+    stepper.record(Group(BATCH, [loader.dummy(BATCH)]), SHAPE_KERNEL_COUNTS)
+    batch = next(loader.planned(0))
+
+    def step() -> None:
+        set_rates(stepper.optimizer, Factors(lr=0.5, momentum=None))
+        stepper.learn(Group(BATCH, [batch]), SHAPE_KERNEL_COUNTS, frac=0.5)
+
+    with Kernels() as kernels:
+        step()
+    num_rates = len(stepper.optimizer.param_groups)
+    assert kernels.names == ["fill_"] * num_rates + ["copy_"]

@@ -1,18 +1,32 @@
-"""Steps of a run, and steps of which nothing is learned; launched ones and recorded ones."""
-
 import copy
+from collections.abc import Callable
 from typing import Any
 
+import pydantic
 import pytest
 import torch
-from helpers.training.tiny import CPU, NUM_CLASSES, Tiny, make_recipe, make_splits
+from helpers.components.techniques import RECORDED
+from helpers.training.tiny import (
+    CPU,
+    NUM_CLASSES,
+    Tiny,
+    make_images,
+    make_recipe,
+    make_splits,
+    make_workload,
+    to_end,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.models.resnet import ResNet
-from tune_speed.components.optim import Adam, AdamW, Sgd, Swats
+from tune_speed.components.models.cifar import ResNet
+from tune_speed.components.optim.optimizers import Adam, AdamW, Sgd, Swats
+from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Shape
-from tune_speed.training.build import build_model
+from tune_speed.core.records import RunResult
+from tune_speed.data.split import Splits, channel_statistics
+from tune_speed.training.build import Job, build_model
+from tune_speed.training.loop import train
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import LEAST_EPS, Recipe
 from tune_speed.training.step import recorded
@@ -85,9 +99,7 @@ def test_still_step_learns_nothing_but_does_the_work_of_one() -> None:
 @pytest.mark.parametrize(
     "fields", [{}, {"accumulation_steps": 2}, {"clip_norm": 0.05}, {"precision": "fp16"}]
 )
-def test_recorded_steps_are_the_launched_ones_to_the_bit(
-    recordings: list[Any], fields: dict[str, Any]
-) -> None:
+def test_recorded_steps_are_the_launched_ones_to_the_bit(recordings, fields):
     learned = {}
     for is_recorded in (False, True):
         model = make_model(dropout=0.5)
@@ -105,9 +117,7 @@ def test_recorded_steps_are_the_launched_ones_to_the_bit(
     assert recordings == [None, "pool 1"]
 
 
-def test_kinds_beyond_the_most_are_launched(
-    recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kinds_beyond_the_most_are_launched(recordings, monkeypatch):
     monkeypatch.setattr(recorded, "MOST_KINDS", 1)
     model = make_model()
     stepper = Stepper(model, model, recipe_of(cuda_graph=True), device=CPU)
@@ -118,9 +128,7 @@ def test_kinds_beyond_the_most_are_launched(
     assert recordings == [None]
 
 
-def test_steps_are_recorded_only_where_the_recipe_and_the_device_allow_it(
-    recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_are_recorded_only_where_the_recipe_and_the_device_allow_it(recordings, monkeypatch):
     def records(recipe: Recipe, *, is_recorded: bool = True) -> bool:
         model = make_model()
         stepper = Stepper(model, model, recipe, device=CPU, is_recorded=is_recorded)
@@ -192,10 +200,7 @@ def test_harder_samples_are_learned_from_more_often(precision: str) -> None:
 @pytest.mark.parametrize("kernels", ["fused", "foreach"])
 @pytest.mark.parametrize("precision", ["half", "half_fp32_norms"])
 @pytest.mark.parametrize("optimizer", [Adam, AdamW, Swats])
-def test_steps_in_fp16_are_sane_with_the_least_eps_that_is_accepted(
-    optimizer: type[Adam], precision: Any, kernels: Any
-) -> None:
-    """A gradient whose square, times 1 - beta2, is not 0 in fp16 steps by the rate, as in fp32."""
+def test_steps_in_fp16_are_sane_with_the_least_eps_that_is_accepted(optimizer, precision, kernels):
     recipe = make_recipe(
         model=ResNet(depth=8),
         optimizer=optimizer(lr=0.03, eps=LEAST_EPS),
@@ -214,3 +219,89 @@ def test_steps_in_fp16_are_sane_with_the_least_eps_that_is_accepted(
     assert 0 < largest < 1.01 * bound * 0.03
     # Weights begin below 1, and 12 steps of the rate alone are 0.36.
     assert max(float(weight.abs().max()) for weight in weights(model)) < 6
+
+
+TREE: dict[str, Any] = {
+    "model": {"resnet": {"depth": 8}},
+    # A rate that fp32 has exactly: recorded steps read it from memory.
+    "optimizer": {"sgd": {"lr": 0.0078125}},
+    "epochs": 3,
+    "batch_size": 8,
+}
+
+
+@pytest.fixture
+def calls(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    done: list[str] = []
+    record_on_cpu = recorded.RECORDERS["cpu"]
+
+    def record(
+        call: Callable[[], list[Tensor]], device: torch.device, pool: Any
+    ) -> recorded.Recorded:
+        found = record_on_cpu(call, device, pool)
+
+        def replay() -> None:
+            done.append("replay")
+            found.replay()
+
+        done.append("record")
+        return found._replace(replay=replay)
+
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
+    return done
+
+
+def run(**fields: Any) -> RunResult:
+    images = make_images(24, size=8, channels=3)
+    mean, std = channel_statistics(images.pixels)
+    splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
+    recipe = Recipe.model_validate({**TREE, **fields})
+    return to_end(train(Job(make_workload(), recipe, splits, seed=0, device=CPU)))
+
+
+def curve(result: RunResult) -> list[tuple[float | None, float | None]]:
+    return [(e.loss, e.train_loss) for e in result.evaluations]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_steps_learn_to_the_bit_what_launched_ones_do(name: str, calls: list[str]) -> None:
+    launched = curve(run(**RECORDED[name]))
+    assert not calls
+    assert curve(run(**RECORDED[name], cuda_graph=True)) == launched
+    assert "record" in calls and "replay" in calls
+
+
+def test_each_kind_of_step_is_recorded_once_and_before_the_first_step(calls):
+    # 24 images in steps of 9: three micro-batches of 3, and two in the last step of an epoch.
+    run(batch_size=3, accumulation_steps=3, cuda_graph=True)
+    assert calls.count("record") == 2
+    ahead = calls[: len(calls) - 3 * 3]  # 3 steps an epoch, 3 epochs
+    assert ahead.count("record") == 2
+
+
+def test_recordings_are_limited_in_number(calls, monkeypatch):
+    monkeypatch.setattr(recorded, "MOST_KINDS", 1)
+    launched = curve(run(batch_size=7))
+    assert curve(run(batch_size=7, cuda_graph=True)) == launched
+    assert calls.count("record") == 1
+
+
+def test_without_a_recorder_for_the_device_steps_are_launched() -> None:
+    assert "cpu" not in recorded.RECORDERS
+    assert curve(run(cuda_graph=True)) == curve(run())
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in SPEEDUPS.items() if not kind.is_recordable]
+)
+def test_technique_whose_steps_differ_refuses_recording(name: str) -> None:
+    fields = {"easiest_first": {"groups": [0, 0, 1]}, "meprop": {"conv_frac": 0.5}}.get(name, {})
+    with pytest.raises(pydantic.ValidationError, match=f"cuda_graph must be false with {name}"):
+        Recipe.model_validate(
+            {**TREE, "cuda_graph": True, "speedups": {SPEEDUPS[name].slot: {name: fields}}}
+        )
+
+
+def test_several_devices_refuse_recording() -> None:
+    with pytest.raises(pydantic.ValidationError, match="cuda_graph must be false with several"):
+        Recipe.model_validate({**TREE, "cuda_graph": True, "devices": 2})

@@ -14,8 +14,7 @@ from helpers.tuning.policies import Capped
 
 from tune_speed.core.records import Evaluation, Status, StepTime, Timing, TrialRecord
 from tune_speed.study.file import load_study
-from tune_speed.training.checkpoint.file import Header, head
-from tune_speed.training.checkpoint.store import CheckpointStore
+from tune_speed.training.checkpoint.store import CheckpointStore, Header, head
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger

@@ -8,7 +8,7 @@ import pytest
 from helpers.making import make_evaluation, make_run
 
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe

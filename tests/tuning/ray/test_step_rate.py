@@ -11,7 +11,7 @@ import pytest
 from helpers.training.tiny import Tiny, make_recipe
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.cotenants import Tenancy

@@ -7,8 +7,7 @@ the texts. Importing this package imports no torch.
 import csv
 from importlib.resources import files
 
-from tune_speed.components.metrics.base import Metric
-from tune_speed.components.metrics.of_run import OF_RUN, top5_accuracy
+from tune_speed.components.metrics.base import OF_RUN, Metric, top5_accuracy
 
 
 def _read_table() -> dict[str, Metric]:
@@ -22,16 +21,11 @@ def _read_table() -> dict[str, Metric]:
 
 
 METRICS = _read_table()
-"""Every metric by its name."""
 
 MEASURED_TARGETS = ("accuracy", "macro_f1", "micro_f1", "loss")
-"""Metrics of every evaluation."""
 
 
 def target_metrics() -> tuple[str, ...]:
     """Returns the metrics that a workload's target may name, those of plugins included."""
     more = (name for name, metric in METRICS.items() if metric.of_logits is not None)
     return (*MEASURED_TARGETS, *more)
-
-
-__all__ = ["METRICS", "Metric", "target_metrics"]

@@ -1,10 +1,15 @@
-"""What every metric states of itself."""
+"""What every metric states of itself, and the figures of one run; None where its record lacks them.
 
-from collections.abc import Callable
+With hits h_c, labels n_c and predictions p_c of class c, accuracy is Σ h_c / Σ n_c, F1 of a class
+2 h_c / (n_c + p_c). Macro F1 is the mean over classes, micro F1 2 Σ h_c / Σ (n_c + p_c): where each
+sample has one label and one prediction it is the accuracy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from tune_speed.core.records import RunResult
+from tune_speed.core.records import Evaluation, RunResult
 
 OfLogits = Callable[[Any, Any], float]
 """From all logits (N, K) and labels (N,) of the evaluated part, tensors of torch, to a metric."""
@@ -24,3 +29,102 @@ class Metric:
     of_logits: OfLogits | None = None
     """Returns it for all logits (N, K), float32, and labels (N,) of the part that is evaluated,
     both on the run's device. With this function the metric may be a workload's target."""
+
+
+# Accuracy that counts as a rise; S1 says `significantly`, without a figure.
+LEAST_RISE = 0.005
+# Epochs in which it may come.
+FURTHER_EPOCHS = 5.0
+
+
+class Point(NamedTuple):
+    """One evaluation."""
+
+    epoch: float
+    accuracy: float
+
+
+def epochs_to_convergence(
+    curve: Sequence[Point],
+    *,
+    least_rise: float = LEAST_RISE,
+    further_epochs: float = FURTHER_EPOCHS,
+) -> float | None:
+    """Returns the first epoch after which accuracy rises by less than `least_rise`, in (0, 1].
+
+    Within `further_epochs` more; None: the run, by ascending epoch, did not last until then.
+
+    Source: S1, section 4 (epochs until accuracy "did not significantly improve").
+    """
+    for point in curve:
+        horizon = point.epoch + further_epochs
+        if curve[-1].epoch < horizon:
+            return None
+        later = [p.accuracy for p in curve if point.epoch < p.epoch <= horizon]
+        if later and max(later) < point.accuracy + least_rise:
+            return point.epoch
+    return None
+
+
+def epochs_of_run(run: RunResult) -> float | None:
+    """Returns the epochs to convergence of a run, by the defaults; None without an accuracy."""
+    return epochs_to_convergence(
+        [Point(e.epoch, e.accuracy) for e in run.evaluations if e.accuracy is not None]
+    )
+
+
+def top5_accuracy(logits: Any, labels: Any) -> float:
+    """Returns the share of samples whose label (N,) is among the five largest logits (N, K)."""
+    largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    return float((largest == labels[:, None]).any(dim=1).double().mean())
+
+
+def epoch_s(run: RunResult) -> float | None:
+    """Returns the training clock over the passes done, which need not be whole [s]."""
+    epochs = run.final.epoch if run.final else 0.0
+    return run.clocks.train_s / epochs if epochs else None
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def peak_memory_frac(run: RunResult) -> float | None:
+    """Returns the peak as a share of the run's limit; above 1 where nothing enforces the limit."""
+    return _share(run.peak_memory_gib, run.memory_limit_gib)
+
+
+def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], float | None]:
+    return lambda run: None if run.final is None else read(run.final)
+
+
+OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
+    "accuracy": _final(lambda evaluation: evaluation.accuracy),
+    "macro_f1": _final(lambda evaluation: evaluation.macro_f1),
+    "micro_f1": _final(lambda evaluation: evaluation.micro_f1),
+    "top5_accuracy": _final(lambda evaluation: evaluation.values.get("top5_accuracy")),
+    "loss": _final(lambda evaluation: evaluation.loss),
+    "train_loss": _final(lambda evaluation: evaluation.train_loss),
+    "execution_s": lambda run: run.clocks.wall_s or None,
+    "train_s": lambda run: run.clocks.train_s or None,
+    "time_to_target_s": lambda run: run.time_to_target_s,
+    "amortised_time_to_target_s": lambda run: (
+        run.amortised_time_to_target_s if run.init_s else None
+    ),
+    "epoch_s": epoch_s,
+    "epochs_to_convergence": epochs_of_run,
+    "images_per_s": lambda run: run.images_per_s,
+    "flop_per_s": lambda run: run.flop_per_s,
+    "gpu_utilisation": lambda run: run.gpu_utilisation,
+    "fed_ratio": lambda run: run.fed_ratio,
+    "peak_memory_gib": lambda run: run.peak_memory_gib,
+    "device_memory_gib": lambda run: run.device_memory_gib,
+    "peak_memory_frac": peak_memory_frac,
+    "device_memory_frac": lambda run: _share(run.device_memory_gib, run.gpu_memory_gib),
+}
+
+
+def speed_up(base_s: float, variant_s: float) -> float:
+    """Returns S = T_base / T_variant, S0's S_mixed where only the variant is in mixed precision."""
+    assert base_s > 0 and variant_s > 0, (base_s, variant_s)
+    return base_s / variant_s

@@ -1,12 +1,9 @@
-"""Models, one file an architecture family."""
+"""Models."""
 
 from tune_speed.components.models import published
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet import PreActResNet, ResNet, ResNet20
-from tune_speed.components.models.speednet import SpeedNet
-from tune_speed.components.models.timm_model import Timm
-from tune_speed.components.models.torchvision_model import TorchVision
+from tune_speed.components.models.cifar import PlainCNN, PreActResNet, ResNet, ResNet20, SpeedNet
+from tune_speed.components.models.libraries import Timm, TorchVision
 
 MODELS: dict[str, type[ModelConfig]] = {
     "resnet20": ResNet20,
@@ -29,6 +26,3 @@ MODELS: dict[str, type[ModelConfig]] = {
     "timm": Timm,
     "torchvision": TorchVision,
 }
-"""Every model family by the name it has in YAML."""
-
-__all__ = ["MODELS", "ModelConfig", "ResNet20", "Timm", "TorchVision"]

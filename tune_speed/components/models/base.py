@@ -1,8 +1,11 @@
-"""What every model offers."""
+"""What every model offers, and fields that several share, each with its meaning and bounds."""
 
 import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, first_line
@@ -44,7 +47,7 @@ class ModelConfig(Config):
         )
         if self.weights_file is None:
             return network
-        from tune_speed.components.models.networks.weights import load_weights, read_weights
+        from tune_speed.components.models.networks.libraries import load_weights, read_weights
 
         file, weights = self.weights_file, read_weights(self.weights_file)
         return load_weights(network, weights, num_classes=num_classes, origin=file)
@@ -94,3 +97,75 @@ class ModelConfig(Config):
             given=f"{type(self).__name__} {fields}, which {reason.rstrip('.')}",
             hint=f"Try {', '.join(ways_out)} or another model.",
         )
+
+
+def _without_file(pretrained: bool, info: ValidationInfo) -> bool:
+    if pretrained and info.data.get("weights_file") is not None:
+        raise ValueError("`pretrained` and `weights_file` must not be given both")
+    return pretrained
+
+
+def _six_n_plus_two(depth: int) -> int:
+    if depth % 6 == 2:
+        return depth
+    below = depth - (depth - 2) % 6
+    text = f"must be 6n + 2, as three stages have n blocks of two layers: {below} or {below + 6}"
+    raise PydanticCustomError("depth", "{text}", {"text": text})
+
+
+Stem = Annotated[
+    Literal["cifar", "native"],
+    Field(
+        description="cifar: for small images, the first convolution 3x3 with stride 1 and no"
+        " max-pool after it. native: first layers as published, for images of about 224 pixels."
+    ),
+]
+
+Pretrained = Annotated[
+    bool,
+    AfterValidator(_without_file),
+    Field(
+        description="Start from the published weights, which are downloaded once; the classifier,"
+        " and the first convolution of a `cifar` stem, start fresh."
+    ),
+]
+
+DropRate = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="Share of the features before a layer of the classifier that is dropped in"
+        " training, in [0, 1).",
+    ),
+]
+
+DropPathRate = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="Probability of dropping the last residual branch in training, in [0, 1);"
+        " earlier ones less. It is drawn for each image and saves no time.",
+    ),
+]
+
+ResizeTo = Annotated[
+    int | None,
+    Field(
+        ge=8,
+        description="Side to which the network resizes images first, bicubically [pixels], as"
+        " published weights know larger ones than CIFAR's; None: as they come.",
+    ),
+]
+
+Depth = Annotated[
+    int,
+    AfterValidator(_six_n_plus_two),
+    Field(
+        ge=8,
+        le=1202,
+        description="Layers with weights, 6n + 2 in [8, 1202]: a convolution, three stages of n"
+        " blocks with two convolutions each, and the classifier.",
+    ),
+]

@@ -5,10 +5,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.fields import DropPathRate, DropRate, Pretrained, ResizeTo, Stem
-from tune_speed.components.models.timm_model import Timm
-from tune_speed.components.models.torchvision_model import TorchVision
+from tune_speed.components.models.base import (
+    DropPathRate,
+    DropRate,
+    ModelConfig,
+    Pretrained,
+    ResizeTo,
+    Stem,
+)
+from tune_speed.components.models.libraries import Timm, TorchVision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +37,6 @@ class Published(ModelConfig):
         cls.library, cls.architecture = library, architecture
 
     def published(self) -> Timm | TorchVision:
-        """Returns the library's model with these fields."""
         fields = dict(self)
         if isinstance(self.architecture, str):
             return self.library(name=self.architecture, **fields)
@@ -40,7 +44,6 @@ class Published(ModelConfig):
         return self.library(name=self.architecture[fields.pop(first)], **fields)
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the library's network with fresh weights."""
         return self.published().network(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )
@@ -103,7 +106,6 @@ HYBRIDS: Mapping[str, str] = {
     "small_resnet50d_s16": "vit_small_resnet50d_s16_224",
     "base_r50_s16": "vit_base_r50_s16_224",
 }
-"""Name in timm of each variant."""
 
 
 class Hybrid(Published, architecture=HYBRIDS):
@@ -137,7 +139,6 @@ MOBILENETS: Mapping[str, str] = {
     "v3_small": "mobilenetv3_small_100",
     "v3_small_050": "mobilenetv3_small_050",
 }
-"""Name in timm of each variant."""
 
 
 class MobileNet(Published, architecture=MOBILENETS):

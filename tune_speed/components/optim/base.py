@@ -90,7 +90,6 @@ class OptimizerConfig(Config):
 
 
 def fused_or_default(fused: bool) -> bool | None:
-    """Returns True, or None for torch's own choice."""
     # False would choose the slowest way: one parameter after the other, even on a GPU.
     return True if fused else None
 

@@ -10,13 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from tune_speed.components.plugins.source import Place, PythonFile, refusal
-from tune_speed.components.plugins.tables import TABLES, Entries
-from tune_speed.components.plugins.validation import entry_problems
+from tune_speed.components.plugins.validation import TABLES, Entries, entry_problems
 from tune_speed.core.config import canonical_hash, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 
 MOST_FILES = 200
-"""Python files of a folder that are looked at."""
 _TABLE_OF = {table.group: name for name, table in TABLES.items()}
 
 
@@ -43,7 +41,6 @@ class PluginDistribution:
             raise refusal(must, given=f"the distribution {name} without any")
 
     def source_hash(self) -> str:
-        """Returns the hash of its name, version and modules."""
         # To find a module in a package, importlib runs the package's code.
         files = {point.module: _digest(point.module) for point in self._points}
         return canonical_hash([self.title, self.version, files])
@@ -83,10 +80,7 @@ class PluginDistribution:
 
 
 def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | None:
-    """Returns which `--plugin` would bring an entry, as a sentence; None if none is known to.
-
-    `table` is such as `MODELS`; the folders' Python files are read.
-    """
+    """Returns which `--plugin` would bring an entry of a table such as `MODELS`, as a sentence."""
     here = Path.cwd()
     for folder in dict.fromkeys(path.absolute() for path in folders):
         for file in sorted(islice(folder.glob("*.py"), MOST_FILES)):

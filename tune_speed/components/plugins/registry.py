@@ -1,11 +1,9 @@
 """Plugins of this process: modules of the user's that add entries to our tables.
 
-A plugin is a file, `my_nets.py`, with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or
-an installed distribution with entry points in the groups `tune_speed.models` and so on. It is
-code, so it is loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, never
-because a recipe does. What is loaded is in the process's tables from then on, and in
-`TUNE_SPEED_PLUGINS`, which the processes that this one starts inherit. To other machines files
-travel as source (`shipped`, `receive`), distributions by name.
+A plugin is a file with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or an installed
+distribution with entry points in the groups `tune_speed.models` and so on. It is code, so it is
+loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, which processes that
+this one starts inherit. To other machines files travel as source, distributions by name.
 """
 
 import logging
@@ -19,8 +17,7 @@ from pydantic import Field, TypeAdapter
 
 from tune_speed.components.plugins.distributions import PluginDistribution
 from tune_speed.components.plugins.source import read_file, refusal, run_file
-from tune_speed.components.plugins.tables import Entries, add, remove, tables_of
-from tune_speed.components.plugins.validation import problems_of
+from tune_speed.components.plugins.validation import Entries, add, problems_of, remove, tables_of
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem, StorageError
 from tune_speed.core.folders import default_cache_dir
@@ -84,7 +81,6 @@ def load_from_environment() -> tuple[Plugin, ...]:
 
 
 def loaded() -> tuple[Plugin, ...]:
-    """Returns what is loaded in this process, in the order in which it was."""
     return tuple(plugin for plugin, _ in _LOADED.values())
 
 
@@ -94,10 +90,7 @@ def hashes() -> dict[str, str]:
 
 
 def expect(recorded: Mapping[str, str], *, of: str) -> None:
-    """Refuses to continue without the `plugins` of a record; warns where their source has changed.
-
-    Raises: ConfigError if one is not loaded.
-    """
+    """Warns where a record's plugins have changed. Raises: ConfigError if one is not loaded."""
     here = hashes()
     missing = [title for title in recorded if title not in here]
     if missing:
@@ -112,10 +105,7 @@ def expect(recorded: Mapping[str, str], *, of: str) -> None:
 
 
 def unload() -> None:
-    """Takes all plugins' entries out of the tables again: for tests, and to load changed files.
-
-    Configurations that were made with them cannot be written any more.
-    """
+    """Takes all plugins out again; configurations made with them cannot be written any more."""
     _unload(set(_LOADED))
     _set_variable()
 
@@ -201,7 +191,6 @@ def _set_variable() -> None:
 
 
 def _written(plugin: Plugin, source: str) -> str:
-    """Returns the file of a plugin on this machine."""
     # The title comes from another process: one with a separator could leave the folder.
     assert Path(plugin.title).name == plugin.title
     folder = default_cache_dir() / "plugins" / plugin.source_hash

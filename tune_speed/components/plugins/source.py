@@ -23,7 +23,6 @@ Place = tuple[str | None, int | None]
 
 
 def refusal(must: str, **rest: Any) -> ConfigError:
-    """Returns the error of one mistake in a whole file; `rest` as of `Problem`."""
     return ConfigError.of("", must, **rest)
 
 
@@ -76,7 +75,6 @@ class PythonFile:
         return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
 
     def has(self, table: str, name: str) -> bool:
-        """Returns whether a table that is written as a dict has an entry."""
         # Parsing takes a hundred times as long as looking for two words.
         return table in self.source and name in self.source and name in self.keys(table)
 
@@ -102,10 +100,7 @@ def _names_of(node: ast.stmt) -> list[str]:
 
 
 def read_file(name: str, *, must: str) -> PythonFile:
-    """Returns a file, with an absolute path; nothing of it is run.
-
-    Raises: ConfigError if it cannot be read; `must` says what it is to be if there is none.
-    """
+    """Returns a file of which nothing is run. Raises: ConfigError; `must` says what it is to be."""
     path = Path(name).expanduser().absolute()
     try:
         size, content = path.stat().st_size, path.read_bytes()

@@ -1,4 +1,4 @@
-"""What an entry of a plugin must be, checked before it goes into a table.
+"""The tables that plugins add to, and what an entry of each must be, checked before it goes there.
 
 Its form only: whether a network gives logits or a schedule starts above 0, the contracts of
 `tune_speed.testing` say.
@@ -17,14 +17,85 @@ from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from tune_speed.components.metrics import Metric
+from tune_speed.components.metrics import METRICS
+from tune_speed.components.metrics.base import Metric
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.plugins.source import Place, PythonFile
-from tune_speed.components.plugins.tables import TABLES, Entries, PluginTable, tables_of
-from tune_speed.components.speedups.base import Slot, SpeedupConfig
-from tune_speed.core.config import Config, did_you_mean
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.schedules.base import ScheduleConfig
+from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.components.speedups.base import Off, Slot, SpeedupConfig
+from tune_speed.components.speedups.chosen import Speedups
+from tune_speed.core.config import Component, Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import Problem
+from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig
+
+
+class PluginTable(NamedTuple):
+    """One of our tables."""
+
+    entries: dict[str, Any]
+    """What is in it now; every `Component` holds it by reference."""
+    base: type
+    """What its entries derive from; of metrics, what they are instances of."""
+    noun: str
+    """An entry, for messages."""
+    group: str
+    """Group of a distribution's entry points."""
+
+    def taken(self) -> dict[str, Any]:
+        """Returns all that a name can mean in YAML; in a slot, `off` means nothing."""
+        return {"off": Off, **self.entries} if self.entries is SPEEDUPS else self.entries
+
+
+TABLES: dict[str, PluginTable] = {
+    "MODELS": PluginTable(MODELS, ModelConfig, "model", "tune_speed.models"),
+    "DATASETS": PluginTable(DATASETS, DatasetConfig, "data set", "tune_speed.datasets"),
+    "OPTIMIZERS": PluginTable(OPTIMIZERS, OptimizerConfig, "optimizer", "tune_speed.optimizers"),
+    "SCHEDULES": PluginTable(SCHEDULES, ScheduleConfig, "schedule", "tune_speed.schedules"),
+    "SPEEDUPS": PluginTable(SPEEDUPS, SpeedupConfig, "speed-up", "tune_speed.speedups"),
+    "METRICS": PluginTable(METRICS, Metric, "metric", "tune_speed.metrics"),
+}
+
+Entries = dict[str, dict[str, Any]]
+"""Entries by table and name."""
+
+
+def tables_of(module: ModuleType) -> Entries:
+    return {name: vars(module)[name] for name in TABLES if name in vars(module)}
+
+
+def add(entries: Entries, *, source_hash: str) -> None:
+    """Puts entries into our tables; they were checked before."""
+    for table, kinds in entries.items():
+        TABLES[table].entries.update(kinds)
+    # What one source has decoded is none of another's.
+    for kind in entries.get("DATASETS", {}).values():
+        kind.plugin_source = source_hash
+    for name, kind in entries.get("SPEEDUPS", {}).items():
+        _slot_table(kind.slot)[name] = kind
+
+
+def remove(entries: Entries) -> None:
+    for table, kinds in entries.items():
+        for name in kinds:
+            del TABLES[table].entries[name]
+    for name, kind in entries.get("SPEEDUPS", {}).items():
+        del _slot_table(kind.slot)[name]
+
+
+def _slot_table(slot: str) -> dict[str, Any]:
+    """Returns the table of one slot; SPEEDUPS is that of all slots."""
+    marks = Speedups.model_fields[slot].metadata
+    (table,) = (mark.table for mark in marks if isinstance(mark, Component))
+    assert isinstance(table, dict)
+    return table
+
 
 NEEDED: dict[type, tuple[str, ...]] = {
     DatasetConfig: ("num_train", "num_test", "sources", "decode")
@@ -33,9 +104,7 @@ NEEDED: dict[type, tuple[str, ...]] = {
 SAMPLES = {"lr": 0.1}
 """Values of fields of our bases that have no default."""
 NAME = r"[a-z][a-z0-9_]*"
-"""What an entry's name matches."""
 FindPlace = Callable[[str, str | None], Place]
-"""Returns the place of a table, or of an entry of it."""
 
 
 class Mistake(NamedTuple):
@@ -47,7 +116,6 @@ class Mistake(NamedTuple):
 
 
 def problems_of(module: ModuleType, file: str) -> list[Problem]:
-    """Returns all that is wrong with the plugin dicts of an imported module, by file and line."""
     source = PythonFile.of_module(module.__name__)
     if tables := tables_of(module):
 
@@ -64,7 +132,6 @@ def problems_of(module: ModuleType, file: str) -> list[Problem]:
 
 
 def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
-    """Yields all that is wrong with what a plugin has for our tables; no dict is a mistake."""
     for table, entries in tables.items():
         if not isinstance(entries, dict) or not entries:
             must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
@@ -109,7 +176,6 @@ def _problem(must: str, place: Place, **rest: Any) -> Problem:
 
 
 def metric_mistakes(value: Any) -> Iterator[str]:
-    """Yields what a metric must be and is not."""
     if not isinstance(value, Metric):
         yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
         return
@@ -132,7 +198,6 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
 
 
 def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    """Yields what is wrong with the class of an entry; `place` is for what is no class."""
     if (
         not isinstance(kind, type)
         or not issubclass(kind, table.base)

@@ -1,13 +1,14 @@
-"""Learning-rate schedules: pure functions of progress and past losses, one file each."""
+"""Learning-rate schedules: pure functions of progress and past losses."""
 
-from tune_speed.components.schedules.base import Factors, ScheduleConfig
-from tune_speed.components.schedules.cosine import Cosine
-from tune_speed.components.schedules.exponential import Exponential
-from tune_speed.components.schedules.multi_step import MultiStep
+from tune_speed.components.schedules.base import Constant, ScheduleConfig
+from tune_speed.components.schedules.decays import (
+    Cosine,
+    Exponential,
+    MultiStep,
+    ReduceOnPlateau,
+    Trapezoid,
+)
 from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
-from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
-from tune_speed.components.schedules.trapezoid import Trapezoid
-from tune_speed.components.schedules.warmup import Constant
 
 SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "constant": Constant,
@@ -19,6 +20,3 @@ SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "one_cycle": OneCycle,
     "one_cycle_fastai": OneCycleFastai,
 }
-"""Every schedule by the name it has in YAML."""
-
-__all__ = ["SCHEDULES", "Constant", "Factors", "ScheduleConfig"]

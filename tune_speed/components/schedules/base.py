@@ -5,6 +5,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from pydantic import Field
+
 from tune_speed.core.config import Config
 
 
@@ -50,10 +52,46 @@ def share_before(progress: float, *, step_frac: float) -> float:
 
 
 def cosine(start: float, end: float, x: float) -> float:
-    """Returns end + (start - end) (1 + cos(pi x)) / 2."""
     return end + (start - end) * (1 + math.cos(math.pi * x)) / 2
 
 
 def linear(start: float, end: float, x: float) -> float:
-    """Returns start + (end - start) x."""
     return start + (end - start) * x
+
+
+class WithWarmup(ScheduleConfig):
+    """A schedule that may begin with a linear warm-up."""
+
+    warmup_frac: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the run in which the rate rises to the base rate, step by step, in [0, 1); 0: none.
+    Goyal et al.: 5 epochs of 90."""
+    warmup_start: float = Field(default=0.1, gt=0, le=1)
+    """Factor of the first step where there is a warm-up, in (0, 1]. Goyal et al.: 1/k where the
+    batch is k times that of the reference."""
+
+    def warmup(self, before: float) -> float:
+        """Returns f + (1 - f) e / w up to w, then 1.
+
+        With e = `before`, the share of the run before the step, w = warmup_frac and
+        f = warmup_start. The factor rises at every step, and step wT is the first
+        at the full rate. With f = 1 / k and a rate k times that of the reference batch, this is
+        `eta_t = eta + (k eta - eta) t / T_w`.
+
+        Source: Goyal et al., arXiv 1706.02677, section 2.2; equal to
+        torch.optim.lr_scheduler.LinearLR(start_factor=f, total_iters=wT).
+        """
+        if before >= self.warmup_frac:
+            return 1.0
+        return linear(self.warmup_start, 1.0, before / self.warmup_frac)
+
+
+class Constant(WithWarmup):
+    """Leaves the rate and the momentum as the optimizer has them, from the warm-up's end on.
+
+    Source: SGD with one rate to tune; the warm-up of Goyal et al., arXiv 1706.02677.
+    """
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        return Factors(lr=self.warmup(share_before(progress, step_frac=step_frac)), momentum=None)

@@ -1,27 +1,16 @@
 """The one-cycle schedule, in torch's parameterisation and in fastai's.
 
-Torch's, `one_cycle`:
-
-    symbol   meaning
-    p        progress (k + 1) / T of step k of T steps
-    s        step_frac 1 / T, the progress of the first step
-    a        pct_start: where the rate is highest
-    x        position within a piece, from 0 to 1
-
-Rise, p <= a: x = (p - s) / (a - s), from 1 / div_factor to 1. Fall, p > a: x = (p - a) / (1 - a),
-from 1 to 1 / (div_factor * final_div_factor). Both are reached exactly, at the first, the highest
-and the last step. This is torch's `OneCycleLR(total_steps=T, three_phase=False)` at every step.
+Torch's, `one_cycle`: with progress p = (k + 1) / T of step k of T, s = 1 / T and a = pct_start, the
+rise, p <= a, goes over x = (p - s) / (a - s) from 1 / div_factor to 1, and the fall over
+x = (p - a) / (1 - a) from 1 to 1 / (div_factor * final_div_factor). All are reached exactly, at the
+first, the highest and the last step: torch's `OneCycleLR(total_steps=T, three_phase=False)`.
 
 fastai's, `one_cycle_fastai`: with e = k / T, the share of the run before step k, half a cosine from
 1 / div at e = 0 to 1 at e = a, and another from there to 1 / div_final at e = 1, one step after the
-last. Momentum goes the other way: max, base, max.
-
-How they differ: `div_final` divides the *highest* rate, `final_div_factor` the first; fastai's
-first step lies on the curve's start, its last one step before the curve's end; torch meets both
-ends. At the same peak, with final_div_factor = div_final / div, the two differ by 3.6 % of the
-highest rate in 100 steps, and by less the longer the run.
-
-fastai goes with Adam (decoupled decay 0.01, beta2 0.99, eps 1e-5) and a base rate of 1e-3.
+last. Momentum goes the other way: max, base, max. `div_final` divides the *highest* rate,
+`final_div_factor` the first. At the same peak, with final_div_factor = div_final / div, the two
+differ by 3.6 % of the highest rate in 100 steps, and by less the longer the run. fastai goes with
+Adam (decoupled decay 0.01, beta2 0.99, eps 1e-5) and a base rate of 1e-3.
 """
 
 from collections.abc import Sequence
@@ -70,7 +59,6 @@ class OneCycle(ScheduleConfig):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns rate and momentum of the step; the formula heads this module."""
         assert 0 < step_frac <= progress <= 1, f"{progress=}, {step_frac=}"
         first = 1 / self.div_factor
         if progress <= self.pct_start:
@@ -124,7 +112,6 @@ class OneCycleFastai(ScheduleConfig):
     def factors(
         self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
     ) -> Factors:
-        """Returns rate and momentum of the step; the formula heads this module."""
         before = share_before(progress, step_frac=step_frac)
         top, ends = self.base_momentum, self.max_momentum
         if before < self.pct_start:

@@ -67,65 +67,53 @@ class Speedups(Config):
         return {slot: value for slot, value in fields.items() if value != {"off": {}}}
 
     def named(self) -> dict[str, SpeedupConfig]:
-        """Returns what is switched on, by the name in `SPEEDUPS`."""
         names = {kind: name for name, kind in SPEEDUPS.items()}
         return {names[type(chosen)]: chosen for chosen in self.chosen}
 
     @property
     def chosen(self) -> tuple[SpeedupConfig, ...]:
-        """What is switched on, in the slots' order."""
         entries = (getattr(self, slot) for slot in type(self).model_fields)
         return tuple(entry for entry in entries if type(entry) is not Off)
 
     def located(self) -> Self:
-        """Returns the same with absolute paths."""
         return self.model_copy(update={"init": self.init.located()})
 
     def read_data(self) -> None:
-        """Reads data that any needs besides the run's own. Raises: ConfigError, DataError."""
         for speedup in self.chosen:
             speedup.read_data()
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
-        """Yields why any of them cannot be had with the rest of the recipe."""
         for speedup in self.chosen:
             yield from speedup.refusals(recipe)
 
     def speed_fields(self) -> dict[str, Any]:
-        """Returns what changes a step's duration, whatever its shape."""
         fields = {name: speedup.speed_fields() for name, speedup in self.named().items()}
         return {name: value for name, value in fields.items() if value}
 
     @property
     def period(self) -> int:
-        """Optimizer steps after which what a step costs repeats, but for chance."""
         return math.lcm(*(speedup.period for speedup in self.chosen))
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        """Returns the network that is trained. Raises: ConfigError if one cannot act on it."""
         for speedup in self.chosen:
             speedup.check_model(model)
             model = speedup.change_model(model, num_classes=num_classes, seed=seed)
         return model
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
-        """Resets what warm-up and timed steps have moved."""
         for speedup in self.chosen:
             speedup.begin(model, seed=seed)
 
     def state(self, model: "nn.Module") -> dict[str, dict[str, Any]]:
-        """Returns what the changed model remembers beyond tensors, by speed-up."""
         states = {name: speedup.state(model) for name, speedup in self.named().items()}
         return {name: state for name, state in states.items() if state}
 
     def restore(self, model: "nn.Module", states: dict[str, dict[str, Any]]) -> None:
-        """Takes over what `state` returned in another process."""
         named = self.named()
         for name, state in states.items():
             named[name].restore(model, state)
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
-        """Sets the weights that training starts from, in place."""
         for speedup in self.chosen:
             speedup.init_weights(model, start)
 
@@ -138,24 +126,20 @@ class Speedups(Config):
 
     @property
     def leaves_gradients_out(self) -> bool:
-        """Whether a step may give some parameters no gradient."""
         return any(speedup.leaves_gradients_out for speedup in self.chosen)
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
-        """Returns the shape of the step that begins at `frac` of the run."""
         for speedup in self.chosen:
             shape = speedup.shape(shape, frac=frac)
         return shape
 
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
-        """Readies the model for an optimizer step of that shape."""
         for speedup in self.chosen:
             speedup.begin_step(model, shape)
 
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
-        """Returns the loss of whichever speed-up has one of its own, or None."""
         for speedup in self.chosen:
             loss = speedup.sum_of_losses(logits, labels, frac=frac, label_smoothing=label_smoothing)
             if loss is not None:
@@ -163,7 +147,6 @@ class Speedups(Config):
         return None
 
     def predict(self, model: "nn.Module", images: "Tensor") -> "Tensor":
-        """Returns the logits of an evaluation batch."""
         logits = self.views.predict(model, images)
         return model(images) if logits is None else logits
 

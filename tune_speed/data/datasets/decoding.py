@@ -40,7 +40,6 @@ class Part(NamedTuple):
     """The images of one part of a data set."""
 
     name: str
-    """How to call it in messages."""
     images: Iterable[Encoded]
     size: int
 
@@ -112,10 +111,7 @@ def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
 
 
 def decode_image(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:
-    """Returns an image (H, W, 3) as viewers show it, and whether it is grey.
-
-    Raises: DataError, naming it.
-    """
+    """Returns an image (H, W, 3) as viewers show it, and whether it is grey. Raises: DataError."""
     try:
         with _opened(encoded, image_size) as image:
             if image.mode not in GREY_MODES | COLOUR_MODES:

@@ -16,7 +16,6 @@ from tune_speed.data.datasets.image_parquet import ImageParquet, find_files, par
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 """Sides to which larger images are scaled [pixels]."""
 LOOKED_AT = 50
-"""Images whose sizes are looked at."""
 LABELS = ("label", "labels", "fine_label", "class", "target")
 
 
@@ -61,7 +60,6 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
 
 
 def _part(files: Sequence[Path], place: Path) -> Path:
-    """Returns the file, or the folder that has these files and no others."""
     folders = {path.parent for path in files}
     if len(files) == 1:
         return files[0]

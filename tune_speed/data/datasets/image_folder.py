@@ -37,25 +37,20 @@ class ImageFolder(DatasetConfig):
     """Height and width [pixels]: the shorter side is scaled to it and the centre cropped."""
 
     def num_train(self) -> int:
-        """Returns the image files of training and validation part. Raises: DataError if none."""
         found = self._found()
         return _count(found["train"]) + _count(found.get("validation", {}))
 
     def num_validation(self) -> int:
-        """Returns the number of image files of a validation part beside a test part."""
         return _count(self._found().get("validation", {}))
 
     def num_test(self) -> int | None:
-        """Returns the number of image files of the test part; None without one."""
         found = self._found()
         return _count(found["test"]) if "test" in found else None
 
     def sources(self) -> list[Path]:
-        """Returns all image files. Raises: DataError if a class of the training part has none."""
         return [path for of in self._found().values() for files in of.values() for path in files]
 
     def notes(self) -> Iterator[str]:
-        """Yields what was made of an unusual layout, and what is not read."""
         place, parts = parts_in(Path(self.root))
         if place != Path(self.root):
             yield f"classes are looked for in {place}"
@@ -73,7 +68,6 @@ class ImageFolder(DatasetConfig):
                 yield f"not read{where}: {number} ({named}), such as {min(files)}"
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        """Returns all images, class by class in name order."""
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
         parts = {

@@ -49,23 +49,18 @@ class ImageParquet(DatasetConfig):
     """Height and width [pixels] to which images are scaled and cropped; None: all are alike."""
 
     def num_train(self) -> int:
-        """Returns the number of rows of training and validation part. Raises: DataError."""
         return sum(map(num_rows, self._files("train"))) + self.num_validation()
 
     def num_validation(self) -> int:
-        """Returns the number of rows of the validation part; 0 without one."""
         return sum(map(num_rows, self._files("validation")))
 
     def num_test(self) -> int | None:
-        """Returns the number of rows of the test part; None without one."""
         return None if self.test is None else sum(map(num_rows, self._files("test")))
 
     def sources(self) -> list[Path]:
-        """Returns the files of all parts. Raises: DataError if a part is missing."""
         return [path for part in ("train", "validation", "test") for path in self._files(part)]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        """Returns the image of every row, in the files' order."""
         learnt = self._labels("train", "validation")
         parts = [learnt] if self.test is None else [learnt, self._labels("test")]
         names = self._class_names(learnt)
@@ -111,7 +106,6 @@ ROWS_AT_ONCE = 500
 # Of one file. A few bytes can encode any number of equal rows.
 MAX_ROWS = 100_000_000
 MAX_IMAGE_BYTES = 1 << 28
-"""Of one encoded image."""
 NUMBER_THEM = (
     "Number the classes, as pandas does:"
     ' `frame["label"] = frame["label"].astype("category").cat.codes`.'

@@ -23,7 +23,6 @@ DONE = b"."
 
 
 def main(arguments: list[str]) -> None:
-    """Serves the socket and the shared arrays whose file numbers and shapes `arguments` holds."""
     # Ctrl-C is the training process's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sent = json.loads(arguments[0])
@@ -62,10 +61,7 @@ def gather(
 
 
 def map_array(file: int, shape: list[int], dtype: str, offset: int = 0) -> NDArray[Any]:
-    """Returns the content of an open file from a place on as an array, shared with all who map it.
-
-    It may be written to unless the file is open for reading only.
-    """
+    """Returns an open file's content from `offset` on as an array, writable if the file is."""
     is_writable = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
     mapped = mmap.mmap(file, 0, access=mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ)
     return np.frombuffer(mapped, dtype, math.prod(shape), offset).reshape(shape)

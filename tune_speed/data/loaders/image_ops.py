@@ -5,6 +5,8 @@ channels-last, (N, H, W, C), from disk to device: a fourth of the memory of floa
 channels move together.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,18 +16,12 @@ class Normalizer:
     """Turns pixels into normalised float32 images: (x / 255 - mean) / std for each channel."""
 
     def __init__(
-        self,
-        *,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        height: int,
-        width: int,
-        device: torch.device,
+        self, mean: Sequence[float], std: Sequence[float], num_pixels: int, device: torch.device
     ) -> None:
         # One number for each value of an image, not one for each channel: broadcasting over an
         # inner dimension of 3 is five times slower on CPU.
         per_channel = torch.tensor([mean, std], dtype=torch.float64)
-        mean_values, std_values = per_channel.repeat(1, height * width)
+        mean_values, std_values = per_channel.repeat(1, num_pixels)
         self._scale = (1 / (255 * std_values)).to(device, torch.float32)
         self._shift = (mean_values / std_values).to(device, torch.float32)
 
@@ -38,10 +34,7 @@ class Mover:
     """Gathers images of (H, W) pixels from a set, each cropped and flipped its own way."""
 
     def __init__(self, height: int, width: int, *, pad: int, device: torch.device) -> None:
-        """Looks up where pixels come from: `pad` reflected ones at each side, fewer than H and W.
-
-        Tables have a row for each shift; the columns' second half is of flipped images.
-        """
+        """Makes tables of a row a shift; the columns' second half is of flipped images."""
         columns = _sources(width, pad)
         self._rows = (_sources(height, pad) * width).to(device)
         self._columns = torch.cat([columns, columns.flip(1)]).to(device)

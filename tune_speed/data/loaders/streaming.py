@@ -1,20 +1,78 @@
-"""The loader that streams batches from host memory to the device."""
+"""The loader that streams batches from host memory to the device, one ahead of the one in use."""
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tune_speed.data.loaders.base import Loader, Planned
-from tune_speed.data.loaders.batches import Batches
+from tune_speed.data.loaders.base import Batches, Loader, Planned
 from tune_speed.data.loaders.gather_worker import gather
-from tune_speed.data.loaders.staging import Staging
 from tune_speed.data.loaders.worker_pool import WorkerPool
-from tune_speed.data.orders.base import Order
+from tune_speed.data.orders import Order
+
+# On CUDA a copy runs on a stream of its own while the device computes on the batch before. On a CPU
+# torch's streams and events do nothing, and a batch is there when it is gathered.
+
+
+Fill = Callable[[NDArray[np.uint8]], int]
+"""Puts the pixels of the next batch in the first places of the given room, (B, H, W, C), and
+returns how many images these are; 0: there is no batch left."""
+
+# One is copied from while the next one is filled.
+NUM_BUFFERS = 2
+
+
+class _Buffer(NamedTuple):
+    host: Tensor
+    copied: Any
+    """Event: the last copy from it is done."""
+
+
+class Staging:
+    """Buffers on the host, allocated once, and the stream that copies from them."""
+
+    def __init__(self, shape: tuple[int, ...], *, device: torch.device, is_pinned: bool) -> None:
+        """Allocates buffers for batches of at most `shape` (B, H, W, C), page-locked on request."""
+        self._device, self.image_shape = device, shape[1:]
+        self._module: Any = torch.get_device_module(device)
+        self._stream = self._module.Stream(device)
+        self._buffers = [
+            _Buffer(
+                torch.empty(shape, dtype=torch.uint8, pin_memory=is_pinned), self._module.Event()
+            )
+            for _ in range(NUM_BUFFERS)
+        ]
+
+    def ahead(self, fill: Fill) -> Iterator[Tensor]:
+        """Yields batches (B, H, W, C) on the device, valid until the next; one call at a time."""
+        buffers = itertools.cycle(self._buffers)
+        batch = self._send(next(buffers), fill)
+        while batch is not None:
+            following = self._send(next(buffers), fill)
+            pixels, copied = batch
+            # What is launched from now on waits for the pixels; the host does not.
+            computing = self._module.current_stream(self._device)
+            computing.wait_event(copied)
+            if pixels.is_cuda:
+                # The memory is the copying stream's, which may have it back once this one is done.
+                pixels.record_stream(computing)
+            yield pixels
+            batch = following
+
+    def _send(self, buffer: _Buffer, fill: Fill) -> tuple[Tensor, Any] | None:
+        buffer.copied.synchronize()
+        size = fill(buffer.host.numpy())
+        if not size:
+            return None
+        with self._module.stream(self._stream):
+            pixels = buffer.host[:size].to(self._device, non_blocking=True)
+            buffer.copied.record(self._stream)
+        return pixels, buffer.copied
 
 
 class LocalSource:
@@ -54,11 +112,7 @@ class StreamingLoader(Loader):
         is_persistent: bool,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
-        """Begins to gather the first epoch.
-
-        `rows` (N,) says where the images of `batches` are among those of `source`; None: at the
-        same places.
-        """
+        """Begins epoch 0; `rows` (N,) are the images' places in `source`, None: the same."""
         super().__init__(batches)
         self._source = source
         self._staging = staging
@@ -75,15 +129,11 @@ class StreamingLoader(Loader):
             raise
 
     def reorder(self, order: Order) -> None:
-        """Gives the epochs from now on another order of the same batch size."""
         super().reorder(order)
         self._begin(0)
 
     def planned(self, epoch: int, *, skip: int = 0) -> Iterator[Planned]:
-        """Yields the batches of epoch number `epoch`, from `skip` on; one epoch at a time.
-
-        Raises: DataError if a worker died, failed, or did not deliver in time.
-        """
+        """Yields batches, one epoch at a time. Raises: DataError if a worker does not deliver."""
         if epoch != self._next_epoch or skip:
             self._begin(epoch, skip=skip)
         self._next_epoch = -1
@@ -106,7 +156,6 @@ class StreamingLoader(Loader):
         return self._batches.make(pixels, table, whole=False)
 
     def close(self) -> None:
-        """Ends the workers and waits for them."""
         if not self._is_closed:
             self._source.close()
         self._is_closed = True

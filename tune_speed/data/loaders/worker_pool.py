@@ -1,4 +1,4 @@
-"""Worker processes that gather batches ahead of the training."""
+"""Worker processes that gather batches ahead of the training, in memory that all of them see."""
 
 import itertools
 import json
@@ -6,17 +6,76 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tune_speed.core.errors import DataError
+from tune_speed.data.base import file_map
 from tune_speed.data.loaders import gather_worker
-from tune_speed.data.loaders.shared_array import SharedArray, shared
+from tune_speed.data.loaders.gather_worker import map_array
+
+
+class _Shared:
+    """An array that another process maps from a file by the file's number."""
+
+    _file: IO[bytes]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset = 0
+
+    @property
+    def file(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Lets no more processes share it; the memory is freed with the last mapping."""
+        self._file.close()
+
+
+class SharedArray(_Shared):
+    """An array in an anonymous file."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        # Without a name nothing is left behind if the process is killed. And not in /dev/shm, of
+        # which a container may have as little as 64 MiB.
+        if hasattr(os, "memfd_create"):
+            memory = os.memfd_create("tune_speed", os.MFD_CLOEXEC)
+            self._file = os.fdopen(memory, "r+b", buffering=0)
+        else:
+            # Not on Linux: on disk, but without a name too.
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._file.truncate(int(np.prod(shape)) * self.dtype.itemsize)
+        self.array: NDArray[Any] = map_array(self.file, list(shape), self.dtype.str)
+
+
+class FileArray(_Shared):
+    """An array in a file of its own, for reading: processes that map it share its pages."""
+
+    def __init__(self, mapped: "np.memmap[Any, Any]") -> None:
+        """Opens the file that `mapped` lies in. Raises: OSError if it is not there any more."""
+        assert mapped.filename is not None
+        self._file = open(mapped.filename, "rb", buffering=0)  # noqa: SIM115
+        self.shape, self.dtype, self.offset = mapped.shape, mapped.dtype, mapped.offset
+
+
+def shared(array: NDArray[Any]) -> SharedArray | FileArray:
+    """Returns the array for other processes, without a copy where it is mapped from a file."""
+    mapped = file_map(array)
+    if mapped is not None:
+        # An entry of the cache that was replaced meanwhile is mapped still, but has no name.
+        with suppress(FileNotFoundError):
+            return FileArray(mapped)
+    copied = SharedArray(array.shape, array.dtype)
+    np.copyto(copied.array, array)
+    return copied
+
 
 # How long a worker has to end of itself; it needs no longer than for one batch.
 END_WAIT_S = 5.0
@@ -61,7 +120,6 @@ class WorkerPool:
         self._asked: deque[_Job] = deque()
 
     def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Gathers `batches`, the indices of each, from now on; starts workers if there are none."""
         while self._asked:
             self._receive()
         if not self._workers:
@@ -72,10 +130,7 @@ class WorkerPool:
         self._ask(len(self._slots.array))
 
     def fill(self, room: NDArray[np.uint8]) -> int:
-        """Puts the next batch in the first places of `room` (B, H, W, C); returns its size, or 0.
-
-        Raises: DataError if its worker died, or did not deliver in time.
-        """
+        """Puts the next batch in `room`; returns its size, or 0. Raises: DataError."""
         if not self._asked:
             return 0
         job = self._receive()
@@ -84,7 +139,6 @@ class WorkerPool:
         return job.size
 
     def stop(self) -> None:
-        """Ends the workers and waits for them; `begin` starts new ones."""
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
@@ -97,7 +151,6 @@ class WorkerPool:
         self._asked.clear()
 
     def close(self) -> None:
-        """Ends the workers and frees the memory."""
         self.stop()
         for array in self._arrays.values():
             array.close()

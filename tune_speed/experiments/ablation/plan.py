@@ -14,7 +14,7 @@ from tune_speed.experiments.rerun import load_rerun
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.settings import AblateConfig
-from tune_speed.training.applicability import not_applicable
+from tune_speed.training.recipe import not_applicable
 
 Load = Callable[[Sequence[str]], RecipeFile]
 """Returns the base's file with further `path=value` overrides."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.of_run import OF_RUN, epoch_s
+from tune_speed.components.metrics.base import OF_RUN, epoch_s
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm

@@ -7,11 +7,10 @@ from torch import nn
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.networks.stem import STEMS, first_conv
+from tune_speed.components.models.cifar import ResNet, ResNet20
+from tune_speed.components.models.libraries import Timm, TorchVision
+from tune_speed.components.models.networks.libraries import STEMS, first_conv
 from tune_speed.components.models.published import Published
-from tune_speed.components.models.resnet import ResNet, ResNet20
-from tune_speed.components.models.timm_model import Timm
-from tune_speed.components.models.torchvision_model import TorchVision
 from tune_speed.experiments.exports.filling import literal
 
 NETWORKS = tuple(

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tune_speed.components.optim import OPTIMIZERS, given_momenta
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import given_momenta
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.chosen import Speedups
-from tune_speed.components.speedups.ema import Ema
-from tune_speed.components.speedups.tta import Tta
+from tune_speed.components.speedups.evaluation import Ema, Tta
 from tune_speed.core.config import Config, Table
 from tune_speed.core.errors import Problem
 from tune_speed.core.text import printable

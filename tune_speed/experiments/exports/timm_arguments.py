@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tune_speed.components.models import MODELS
+from tune_speed.components.models.libraries import Timm
 from tune_speed.components.models.published import Published
-from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.optim import OPTIMIZERS
-from tune_speed.components.schedules.cosine import Cosine
+from tune_speed.components.schedules.decays import Cosine
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import Problem
 from tune_speed.data.cache import prepare

@@ -13,10 +13,9 @@ import torch
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
-from tune_speed.data.loaders.base import Resident, Streaming
+from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.experiments.profiling.result import Advice, Change, ProfileResult
-from tune_speed.training.applicability import not_applicable
-from tune_speed.training.recipe import Recipe
+from tune_speed.training.recipe import Recipe, not_applicable
 
 # A phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick: a
 # threshold is where its change begins to be worth a try.

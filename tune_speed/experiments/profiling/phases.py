@@ -7,7 +7,7 @@
 ```
 
 `take_blocks` has steps as they run and steps with borders take turns. The step itself is
-`step.take_step`, as in training: what is measured are the calls that it makes.
+`Stepper.learn`, as in training: what is measured are the calls that it makes.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|
@@ -35,8 +35,8 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.training.step.gradient import Gradient
 from tune_speed.training.step.recorded import RecordedStep, Recording
+from tune_speed.training.step.step import Gradient
 
 Phase = Literal[
     "data_wait",

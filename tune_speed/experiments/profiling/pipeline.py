@@ -59,9 +59,7 @@ def open_pipeline(
     model = build.build_model(recipe, splits, seed=seed, device=device)
     model.train()
     forward = build.build_forward(model, recipe)
-    loader = build.open_loader(
-        recipe.loader, splits.train, recipe, splits, seed=seed, device=device
-    )
+    loader = build.open_loader(recipe, splits.train, splits, seed=seed, device=device)
     try:
         waits, timer = Waits(), PhaseTimer(synchronize=synchronizer(device))
         stepper = Stepper.still(model, forward, recipe, device=device)

@@ -24,7 +24,7 @@ from torch import nn
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.experiments.profiling import phases, result
 from tune_speed.experiments.profiling.advice import Situation, advise
 from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline

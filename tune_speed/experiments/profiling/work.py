@@ -33,8 +33,12 @@ from tune_speed.training.build import open_dummy
 from tune_speed.training.flops import step_flop
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import EagerGradient
-from tune_speed.training.step.step import accumulation_of, build_optimizer, micro_batch_of
+from tune_speed.training.step.step import (
+    EagerGradient,
+    accumulation_of,
+    build_optimizer,
+    micro_batch_of,
+)
 
 
 class Work(NamedTuple):

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tune_speed.components.metrics.of_run import OF_RUN, epoch_s, peak_memory_frac
-from tune_speed.components.metrics.repeats import speed_up
+from tune_speed.components.metrics.base import OF_RUN, epoch_s, peak_memory_frac, speed_up
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.experiments.published import matching
 from tune_speed.experiments.published.published import SETTINGS, Setting, base_of

@@ -217,7 +217,7 @@ def _waited(batch_s: float) -> float:
     import torch
 
     from tune_speed.training.autotune.loader_workers import Setting, served
-    from tune_speed.training.autotune.probe_step import Batch
+    from tune_speed.training.autotune.micro_batch import Batch
 
     batch: Batch = (torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))
 

@@ -1,10 +1,8 @@
 """How many workers keep the device fed, for the streaming loader's `workers: auto`.
 
-Settings are tried from small to large, on the real loader and with real optimizer steps, the device
-synchronised after each: then the time in `next()` is how long the device is idle. The first
-setting under which that is less than 5 % of all time is taken. Where doubling the workers gains
-less than 3 % of throughput, or no more cores are granted, the device stays starved, and the
-smallest setting within 3 % of the best throughput is taken.
+Settings are tried from small to large with real steps, the device synchronised after each: then the
+time in `next()` is how long it is idle. The first that leaves it idle for less than 5 % is taken;
+where doubling the workers gains less than 3 %, the smallest within 3 % of the best throughput.
 """
 
 import os
@@ -15,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 
-from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.loaders.configs import Streaming
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import release_memory, synchronizer
 from tune_speed.runtime.training_clock import Waits
-from tune_speed.training.autotune.probe_step import Batch, TakeStep, probe_step
+from tune_speed.training.autotune.micro_batch import Batch, TakeStep, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.recipe import Recipe
 
@@ -58,10 +56,7 @@ class Choice(NamedTuple):
 
 
 def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
-    """Returns `recipe` with numbers for `workers: auto`; any other recipe as it is.
-
-    The prefetch factor is tuned with the workers. The micro-batch must be a number by now.
-    """
+    """Returns `recipe` with numbers for `workers: auto`; its micro-batch must be one by now."""
     loader = recipe.loader
     if not isinstance(loader, Streaming) or loader.workers != "auto":
         return recipe
@@ -134,19 +129,16 @@ def served(
     synchronize: Callable[[], None],
     now: Callable[[], float] = time.perf_counter,
 ) -> Served:
-    """Returns how a loader's batches arrive while steps are taken.
+    """Returns how endless batches arrive while steps are taken.
 
     First come steps that use up what was prefetched before, and are not counted: at least two
     batches for each place in the workers' stock.
-
-    `batches` has no end; `synchronize` waits for the device; `now` is in seconds.
     """
     waits = Waits(now=now)
     fed = waits.over(batches)
     stock = setting.workers * setting.prefetch_factor
 
     def take(num_steps: int) -> int:
-        """Takes steps until there were enough, or for long enough; returns their samples."""
         began, num_samples = now(), 0
         for _ in range(num_steps):
             num_samples += take_step(fed)
@@ -170,8 +162,7 @@ def _served(
     *,
     device: torch.device,
 ) -> Served:
-    """Returns how a setting of the recipe's own loader does."""
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+    loader = open_loader(recipe, splits.train, splits, seed=0, device=device)
     try:
         batches = chain.from_iterable(loader.epoch(epoch) for epoch in count())
         return served(batches, take_step, setting, synchronize=synchronizer(device))

@@ -26,7 +26,7 @@ from tune_speed.runtime.device import (
 )
 from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training.autotune.probe_step import probe_step
+from tune_speed.training.autotune.micro_batch import probe_step
 from tune_speed.training.build import open_dummy, set_kernels, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.recorded import RECORDERS
@@ -57,7 +57,6 @@ TakeStep = Callable[[], object]
 
 
 def unsettled(recipe: Recipe) -> tuple[str, ...]:
-    """Returns the fields of the recipe that are to be settled."""
     return tuple(name for name in CHOICES if getattr(recipe, name) == "auto")
 
 
@@ -76,10 +75,9 @@ def resolved(
 ) -> Recipe:
     """Returns the recipe, whose micro-batch is resolved, with the quickest of what is `auto`.
 
-    Each field is settled by itself, with those before it as they turned out; the co-tenants of the
-    device stand still meanwhile. What another trial on this node has settled is taken over. Of
-    several devices that train together none is measured: they get the defaults. `on_note` hears
-    which value could not be, as it could not be compiled or recorded, and why.
+    Each field is settled by itself, with those before it as they turned out, while co-tenants of
+    the device pause, once a node. Of several devices that train together none is measured: they get
+    the defaults. `on_note` hears which value could not be compiled or recorded, and why.
 
     Raises: StorageError if the cache folder cannot be written to.
     """
@@ -199,7 +197,6 @@ def _warm(recipe: Recipe, splits: Splits, device: torch.device, stack: ExitStack
 
 
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
-    """Yields the seconds of one step of each, round after round."""
     synchronize = synchronizer(device)
     began_s = time.perf_counter()
     for number in range(MOST_ROUNDS):

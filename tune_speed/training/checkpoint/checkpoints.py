@@ -22,11 +22,9 @@ from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.text import printable
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.device import describe_devices
-from tune_speed.training.checkpoint import file
-from tune_speed.training.checkpoint.file import BadCheckpoint, Header
+from tune_speed.training.accounts import ProgressState
 from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
-from tune_speed.training.checkpoint.store import CheckpointStore
-from tune_speed.training.progress import ProgressState
+from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, Header, head, split
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import CheckpointPlan, TrialSpec, environment
@@ -52,11 +50,7 @@ class Checkpoints:
         ranks: Ranks,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Looks for nothing yet.
-
-        Rank 0 alone uses `store`, that of the plan's place; `identity` is that of `identity_of`.
-        The trial began at `started_at` (UTC, ISO 8601); `now` is a monotonic clock [s].
-        """
+        """Rank 0 alone uses `store`; `identity` is `identity_of`'s, `started_at` UTC (ISO 8601)."""
         self.started_at = started_at
         self.recipe: Recipe | None = None
         """As it runs; None until it is known."""
@@ -73,10 +67,7 @@ class Checkpoints:
     # --- Resuming
 
     def look(self, *, most_batch_size: int | None) -> None:
-        """Looks for a checkpoint of this very run; all ranks must call it at once.
-
-        Memory is known to run out beyond a micro-batch of `most_batch_size`, unless that is None.
-        """
+        """Looks for a checkpoint of micro-batches up to `most_batch_size`, in all ranks at once."""
         found = self._find(most_batch_size) if self._ranks.is_first else None
         found = self._ranks.broadcast(found)
         if found is None:
@@ -129,7 +120,7 @@ class Checkpoints:
 
     def _checked(self, content: bytes, most_batch_size: int | None) -> Found:
         """Returns the checkpoint if this run can resume it. Raises: BadCheckpoint."""
-        header, payload = file.split(content)
+        header, payload = split(content)
         refuse_other(header.identity, self._identity)
         state = load(payload)
         try:
@@ -164,9 +155,7 @@ class Checkpoints:
             self.save(training)
 
     def save(self, training: Training, *, wait_s: float | None = None) -> None:
-        """Saves the run as it is between two steps; all ranks must call it at once.
-
-        It costs no trial if that fails: the next try comes after twice the time.
+        """Saves the run between two steps, in all ranks at once; a failure costs no trial.
 
         `wait_s` is the longest wait for the store [s]; None: as for all calls.
         """
@@ -254,7 +243,7 @@ def write_checkpoint(
     payload = _scratch_file()
     try:
         torch.save(state, payload)
-        beginning = file.head(Header(**header, num_bytes=payload.tell()), payload)
+        beginning = head(Header(**header, num_bytes=payload.tell()), payload)
     except BaseException:
         payload.close()
         raise

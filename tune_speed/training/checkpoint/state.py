@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tune_speed.data.loaders.base import Loader
+from tune_speed.training.accounts import ProgressState
 from tune_speed.training.build import Job
 from tune_speed.training.preparation import reorder
-from tune_speed.training.progress import Progress, ProgressState
+from tune_speed.training.progress import Progress
 from tune_speed.training.step.step import Stepper
 
 State = dict[str, Any]
@@ -46,7 +47,7 @@ class Training:
 def state_of(training: Training) -> State:
     """Returns what `restore` needs; tensors are on the host. All ranks must call it at once."""
     job, stepper, progress = training.job, training.stepper, training.progress
-    averager, scores = progress.averager, training.scores
+    averager, scores = progress.evaluator.averager, training.scores
     is_cuda = job.device.type == "cuda"
     # What else sets a step is a function of the recipe, the seed and the step's number: rates,
     # shapes, the network's stage, batches and their augmentation. NumPy's and Python's own
@@ -66,7 +67,7 @@ def state_of(training: Training) -> State:
             "cpu": torch.get_rng_state(),
             "device": torch.cuda.get_rng_state(job.device) if is_cuda else None,
         },
-        "loss_sum": progress.loss_sum,
+        "loss_sum": progress.counts.loss_sum,
     }
     return {**_on_host(shared), "ranks": job.ranks.gather(_on_host(own))}
 
@@ -100,8 +101,8 @@ def restore(training: Training, state: State) -> None:
             stepper.optimizer.state[name] = _on_device(value, job.device)
     if stepper.scaler.is_enabled():
         stepper.scaler.load_state_dict(state["scaler"])
-    if ours.averager is not None:
-        ours.averager.restore(state["averager"])
+    if ours.evaluator.averager is not None:
+        ours.evaluator.averager.restore(state["averager"])
     job.recipe.speedups.restore(training.model, own["speedups"])
     ours.resume(saved, loss_sum=own["loss_sum"])
     if state["scores"] is not None:

@@ -4,10 +4,21 @@ A checkpoint is there whole or not at all: it is written next to its place and m
 call ends within `WAIT_S`; a store that does not answer blocks its thread, and takes nothing new
 until it has answered. All that goes wrong is a `StorageError`, without passwords, and costs no
 trial.
+
+A checkpoint's file has three parts, of which only the last needs torch:
+
+```
+tune_speed checkpoint 1 <SHA-256 of all that follows, in hex>
+<the header: JSON in one line>
+<the payload: what torch.save wrote, read with weights_only=True alone>
+```
 """
 
 import glob
+import hashlib
 import logging
+import re
+import shutil
 import threading
 import urllib.parse
 import urllib.request
@@ -15,21 +26,104 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
+from pydantic import Field, ValidationError
+
+from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.records import RecordedRecipe
 from tune_speed.core.redact import redact
+from tune_speed.core.text import counted
 from tune_speed.runtime.atomic_file import write_atomically
-from tune_speed.training.checkpoint.file import (
-    LONGEST_HEADER_BYTES,
-    BadCheckpoint,
-    Header,
-    peek,
-    write,
-)
+
+FORMAT = 1
+LONGEST_HEADER_BYTES = 1 << 20
+
+_FIRST_LINE = re.compile(rb"tune_speed checkpoint (\d{1,9}) ([0-9a-f]{64})\n")
+_MOST_FIRST_LINE_BYTES = 128
+_BLOCK_BYTES = 1 << 20
+
+
+class BadCheckpoint(Exception):
+    """A checkpoint that cannot be resumed; the message is the reason, as a clause."""
+
+
+class Header(Config):
+    """What is known of a checkpoint without its payload."""
+
+    identity: dict[str, str]
+    """What must be the same in the run that resumes it, by name."""
+    step: Annotated[int, Field(ge=1)]
+    """Optimizer steps done."""
+    num_steps: Annotated[int, Field(ge=1)]
+    """Of the whole run."""
+    recipe: RecordedRecipe
+    """As it ran: what was `auto` is a number, and the micro-batch fits into memory."""
+    first_batch_size: Annotated[int, Field(ge=1)]
+    """Micro-batch that the trial began with; memory ran out with it if `recipe` has less."""
+    started_at: str
+    """When the trial began: UTC, ISO 8601."""
+    num_bytes: Annotated[int, Field(ge=0)]
+    """Of the payload."""
+
+
+def head(header: Header, payload: IO[bytes]) -> bytes:
+    """Returns what the file begins with, up to the payload; reads that from its beginning."""
+    # The digest comes first, so that a file that was cut off or changed is never read further.
+    line = header.model_dump_json().encode() + b"\n"
+    assert len(line) <= LONGEST_HEADER_BYTES, len(line)
+    digest = hashlib.sha256(line)
+    payload.seek(0)
+    while block := payload.read(_BLOCK_BYTES):
+        digest.update(block)
+    return b"tune_speed checkpoint %d %s\n" % (FORMAT, digest.hexdigest().encode()) + line
+
+
+def write(file: IO[bytes], beginning: bytes, payload: IO[bytes]) -> None:
+    file.write(beginning)
+    payload.seek(0)
+    shutil.copyfileobj(payload, file, _BLOCK_BYTES)
+
+
+def split(content: bytes) -> tuple[Header, memoryview]:
+    """Returns header and payload of a file. Raises: BadCheckpoint."""
+    first = _FIRST_LINE.match(content[:_MOST_FIRST_LINE_BYTES])
+    if first is None:
+        raise BadCheckpoint("it is no checkpoint, or its beginning is damaged")
+    if int(first[1]) != FORMAT:
+        raise BadCheckpoint(f"it is of format {int(first[1])}, and this version has {FORMAT}")
+    rest = memoryview(content)[first.end() :]
+    header, end = _header(content, first.end())
+    if len(content) - end < header.num_bytes:
+        raise BadCheckpoint("it is cut off")
+    if hashlib.sha256(rest).hexdigest() != first[2].decode():
+        raise BadCheckpoint("it is damaged: its digest is another")
+    return header, memoryview(content)[end:]
+
+
+def _header(content: bytes, begin: int) -> tuple[Header, int]:
+    """Returns the header at `begin`, and where the payload begins."""
+    end = content.find(b"\n", begin, begin + LONGEST_HEADER_BYTES)
+    if end < 0:
+        raise BadCheckpoint("it is cut off in its header")
+    try:
+        return Header.model_validate_json(content[begin:end]), end + 1
+    except ValidationError as error:
+        raise BadCheckpoint(
+            f"its header is damaged, in {counted(error.error_count(), 'field')}"
+        ) from error
+
+
+def peek(beginning: bytes) -> Header:
+    """Returns the header of a file's beginning, unchecked: to inform. Raises: BadCheckpoint."""
+    first = _FIRST_LINE.match(beginning[:_MOST_FIRST_LINE_BYTES])
+    if first is None or int(first[1]) != FORMAT:
+        raise BadCheckpoint("it is no checkpoint of this version")
+    return _header(beginning, first.end())[0]
+
 
 WAIT_S = 60.0
-"""Longest wait for a store [s]."""
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -39,17 +133,12 @@ class CheckpointStore:
     """The place of one trial's checkpoint. For one thread."""
 
     def __init__(self, place: str, *, wait_s: float = WAIT_S) -> None:
-        """Does not look there yet.
-
-        `place` is a path or a URL that fsspec knows, `wait_s` the longest wait for an answer [s].
-        """
+        """Does not look at `place`, a path or a URL that fsspec knows, yet."""
         self.place, self._wait_s = place, wait_s
         self._last: threading.Thread | None = None
 
     def write(self, beginning: bytes, payload: IO[bytes], *, wait_s: float | None = None) -> None:
-        """Puts a checkpoint there, in the place of an earlier one; closes `payload`.
-
-        `wait_s` is the longest wait [s]; None: as for all calls.
+        """Puts a checkpoint there within `wait_s` [s], None: as for all calls; closes `payload`.
 
         Raises: StorageError; an earlier checkpoint is then still there, but for a store that can
             only move to where nothing is.
@@ -75,10 +164,7 @@ class CheckpointStore:
         return self._within("be read", lambda: _get(self.place, most_bytes=None))
 
     def header(self) -> Header | None:
-        """Returns how far the checkpoint there is; None if there is none that can be used.
-
-        Raises: StorageError.
-        """
+        """Returns how far a checkpoint there is; None: none can be used. Raises: StorageError."""
         beginning = self._within("be read", lambda: _get(self.place, LONGEST_HEADER_BYTES + 128))
         try:
             return None if beginning is None else peek(beginning)
@@ -142,10 +228,7 @@ def discard(place: str) -> None:
 
 
 def saved_step(place: str, *, wait_s: float = WAIT_S) -> int | None:
-    """Returns the optimizer step that a trial would resume from; None if it would start over.
-
-    A cheap look: the trial itself may still refuse the checkpoint. What is in the way is logged.
-    """
+    """Returns the step that a trial would resume from, unless it refuses; None: from the first."""
     try:
         header = CheckpointStore(place, wait_s=wait_s).header()
     except StorageError as error:
@@ -155,12 +238,7 @@ def saved_step(place: str, *, wait_s: float = WAIT_S) -> int | None:
 
 
 def check_place(place: str, *, path: str) -> None:
-    """Refuses a place for checkpoints that this machine cannot reach for lack of a library.
-
-    The store itself is not contacted.
-
-    Raises: ConfigError, which names the field `path`.
-    """
+    """Raises: ConfigError with `path` if this machine lacks the place's library; asks no store."""
     if local_path(place) is not None:
         return
     import fsspec

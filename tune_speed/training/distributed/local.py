@@ -35,12 +35,7 @@ def run_here(
     refuse: tuple[type[Exception], ...] = (),
     watch: Watch | None = None,
 ) -> Trial:
-    """Runs one trial on this machine: in this process, or in one for each of its devices.
-
-    `watch` is called in the process of rank 0, before it works, if there are several.
-
-    Raises: as `objective.run_trial`.
-    """
+    """Runs a trial, each device in its process; `watch` is called in rank 0's of several."""
     if spec.recipe.devices == 1:
         return run_trial(spec, interrupt=interrupt, refuse=refuse)
     launch = partial(LocalCrew, watch=watch)
@@ -97,14 +92,12 @@ class LocalCrew:
         return None
 
     def answer(self, reason: str | None) -> None:
-        """Answers rank 0."""
         try:
             self._pipes[0].send(reason)
         except ConnectionError:
             self._refuse_death(0)
 
     def close(self) -> None:
-        """Ends all ranks that still run."""
         # Where one ended, so do the others.
         deadline = time.monotonic() + (supervisor.GRACE_S if self._ended else 0.0)
         for process in self._processes:

@@ -1,15 +1,9 @@
 """A trial on several devices: one process a device trains, and a supervisor watches them.
 
 The supervisor is the process in which the trial was begun; it trains nothing itself, so that
-whatever happens to the ranks, the trial has an end.
-
-```
-supervisor   ←  Standing   rank 0, after each evaluation but the last
-supervisor   →  answer     a reason to stop, or None
-supervisor   ←  Ended      each rank, before it leaves the others
-```
-
-Out of memory on any rank ends the attempt for all; the next one has smaller micro-batches.
+whatever happens to the ranks, the trial has an end. Rank 0 reports `Standing` after each evaluation
+but the last, and gets a reason to stop, or None; each rank reports `Ended` before it leaves. Out of
+memory on any rank ends the attempt for all; the next one has smaller micro-batches.
 """
 
 import re
@@ -43,7 +37,6 @@ class Standing(NamedTuple):
     """What rank 0 reports after an evaluation."""
 
     record: str
-    """JSON of the record so far."""
 
 
 class Ended(NamedTuple):
@@ -63,7 +56,6 @@ class Ended(NamedTuple):
 
     @property
     def status(self) -> Status | None:
-        """The record's; None where there is an error instead."""
         return self.parsed().status if self.error is None else None
 
     @property
@@ -90,10 +82,7 @@ class WorkerGroup(Protocol):
     """What a supervisor has of its ranks, in one attempt."""
 
     def receive(self, *, timeout_s: float) -> Standing | Ended | None:
-        """Returns what some rank reports, in order; None if none does in time.
-
-        Raises: RanksDied.
-        """
+        """Returns what a rank reports, in order; None if none does in time. Raises: RanksDied."""
 
     def answer(self, reason: str | None) -> None:
         """Answers rank 0."""
@@ -103,11 +92,9 @@ class WorkerGroup(Protocol):
 
 
 Launch = Callable[[TrialSpec], WorkerGroup]
-"""Starts one process a device, each of which calls `work`."""
 
 
 def work(spec: TrialSpec, ranks: Ranks, line: RankChannel) -> None:
-    """Does one rank's part of a trial."""
     trial = run_trial(spec, refuse=(TuneSpeedError,), ranks=ranks)
     try:
         record = next(trial)
@@ -128,9 +115,8 @@ def run_together(
 ) -> Trial:
     """Runs one trial on the recipe's devices; whatever goes wrong becomes its status, as alone.
 
-    `interrupt` is called about twice a second; a true answer raises `Interrupted`.
-
-    Raises: Interrupted, and errors of the kinds in `refuse`; `RanksDied` may be among them.
+    Raises: Interrupted once `interrupt`, which is called about twice a second, says so; errors of
+        the kinds in `refuse`; `RanksDied` may be among them.
     """
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
@@ -151,7 +137,6 @@ def _run(
     interrupt: Callable[[], bool],
     passed_on: tuple[type[Exception], ...],
 ) -> Trial:
-    """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
     first_batch_size: int | None = None
     too_large: TrialRecord | None = None
     while True:
@@ -216,9 +201,7 @@ def _wait(group: WorkerGroup, interrupt: Callable[[], bool]) -> Standing | Ended
 
 
 def _end_of_all(group: WorkerGroup, ended: Ended, *, num_ranks: int) -> Ended:
-    """Returns how the run ended: where one rank fails, others fail of it, so all are heard.
-
-    Out of memory explains all the rest; otherwise who spoke first does.
+    """Returns how the run ended: out of memory explains all the rest, otherwise who spoke first.
 
     Raises: RanksDied, which explains more than how the others took it.
     """

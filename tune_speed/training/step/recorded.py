@@ -27,9 +27,7 @@ class Recorded(NamedTuple):
     """A recorded call, which reads and writes the memory that it had when it was recorded."""
 
     replay: Callable[[], None]
-    """Does it again."""
     results: list[Tensor]
-    """What it returned last."""
     pool: Any
     """Memory that it works in."""
 
@@ -71,9 +69,7 @@ class Recording(NamedTuple):
     recorded: Recorded
     """Its results are the sum of losses and the gradients."""
     inputs: list[list[Tensor]]
-    """What its micro-batches are made from."""
     trained: list[nn.Parameter]
-    """The parameters whose gradients there are."""
 
 
 class Parts(NamedTuple):
@@ -82,7 +78,6 @@ class Parts(NamedTuple):
     add_gradients: Callable[[Iterable[Batch]], Tensor]
     """Leaves the gradients of micro-batches at the parameters; returns their sum of losses."""
     update: Callable[[], None]
-    """Moves the weights by their gradients."""
 
 
 # On a fast GPU a small network's step is bound by the host, which launches hundreds of short
@@ -110,10 +105,7 @@ class RecordedStep:
         self._pool: Any = None
 
     def take(self, batches: Iterable[Batch], kind: Hashable, parts: Parts) -> Tensor:
-        """Takes a step; returns the sum of its losses, which holds until the next one.
-
-        Steps of one `kind` have micro-batches of the same sizes.
-        """
+        """Takes a step like others of its `kind`; its sum of losses is valid until the next."""
         first = next(arriving := iter(batches))
         key, batches = (kind, made_from(first)[0]), chain([first], arriving)
         if key in self._recordings:
@@ -129,13 +121,11 @@ class RecordedStep:
         return self._replayed(self._recordings[key], parts)
 
     def prepare(self, batches: Sequence[Batch], kind: Hashable, parts: Parts) -> None:
-        """Records steps of that kind, if they are not yet; takes none."""
         key = (kind, made_from(batches[0])[0])
         if key not in self._recordings and len(self._recordings) < MOST_KINDS:
             self._recordings[key] = self._record(batches, parts)
 
     def replay(self, recording: Recording) -> None:
-        """Does what was recorded."""
         recording.recorded.replay()
 
     def _replayed(self, recording: Recording, parts: Parts) -> Tensor:
@@ -191,7 +181,6 @@ class RecordedStep:
         return Recording(recorded, [tensors for _, tensors in static], trained)
 
     def _tensors(self) -> list[Tensor]:
-        """Returns all that a step changes."""
         found: list[Any] = [*self._model.parameters(), *self._model.buffers()]
         if self.with_update:
             found += chain.from_iterable(each.values() for each in self._optimizer.state.values())

@@ -1,24 +1,108 @@
 """One optimizer step: the gradient of a group of micro-batches, scaled, clipped and applied."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.data.loaders.base import Batch
 from tune_speed.runtime.device import pacer
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient
 from tune_speed.training.step.recorded import MOST_BATCHES, RECORDERS, Parts, RecordedStep
 
+AUTOCAST_DTYPES = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "half": None,
+    "half_fp32_norms": None,
+}
+
+Forward = Callable[[Tensor], Tensor]
+"""Images (N, C, H, W) to logits (N, num_classes)."""
+
+
+class Gradient(Protocol):
+    """Adds micro-batches' gradients to those of the parameters."""
+
+    def add(
+        self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
+    ) -> Tensor:
+        """Adds the gradient of (sum of losses) / `divisor`, scaled; returns that sum.
+
+        Images are (B, C, H, W), normalised; labels (B,). The step learns from `divisor` samples,
+        and ends at `frac` of the run, in (0, 1].
+        """
+
+
+class EagerGradient:
+    """Computes it operation by operation."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        forward: Forward,
+        scaler: torch.amp.GradScaler,
+        device: torch.device,
+    ) -> None:
+        """Takes the model, compiled or not, and the scaler of its loss."""
+        self._recipe, self._forward, self._scaler = recipe, forward, scaler
+        self._device = device
+
+    def add(
+        self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
+    ) -> Tensor:
+        speedups, forward, device = self._recipe.speedups, self._forward, self._device
+        images = speedups.resolution.change_batch(images, shape)
+        images, labels = speedups.selection.choose(images, labels, shape, losses=self._losses)
+        loss = sum_of_losses(
+            images, labels, self._recipe, frac=frac, forward=forward, device=device
+        )
+        torch.autograd.backward(self._scaler.scale(loss / divisor))
+        return loss.detach()
+
+    def _losses(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of each image, (B,), by which a speed-up may choose among them."""
+        dtype = AUTOCAST_DTYPES[self._recipe.precision]
+        autocast = torch.autocast(self._device.type, dtype, enabled=dtype is not None)
+        with torch.no_grad(), autocast:
+            logits = self._forward(images)
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
+
+
+def sum_of_losses(
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    *,
+    frac: float,
+    forward: Forward,
+    device: torch.device,
+) -> Tensor:
+    """Returns the sum over samples of cross-entropy, or a speed-up's own loss [nat], in fp32."""
+    dtype = AUTOCAST_DTYPES[recipe.precision]
+    with torch.autocast(device.type, dtype, enabled=dtype is not None):
+        logits = forward(images)
+    smoothing = recipe.label_smoothing
+    loss = recipe.speedups.sum_of_losses(
+        logits.float(), labels, frac=frac, label_smoothing=smoothing
+    )
+    if loss is not None:
+        return loss
+    return functional.cross_entropy(
+        logits.float(), labels, reduction="sum", label_smoothing=smoothing
+    )
+
+
 MOMENTUM = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
-"""What an optimizer remembers of a weight's gradients."""
 
 
 class Group(NamedTuple):
@@ -38,7 +122,6 @@ class Group(NamedTuple):
         return sum(recipe.speedups.selection.kept(size, shape) for size in sizes)
 
     def num_batches(self, recipe: Recipe, ranks: Ranks) -> int:
-        """Returns the number of its micro-batches."""
         count = self.counts[ranks.rank] if self.counts else self.num_samples
         return math.ceil(count / micro_batch_of(recipe))
 
@@ -50,7 +133,6 @@ def micro_batch_of(recipe: Recipe) -> int:
 
 
 def accumulation_of(recipe: Recipe) -> int:
-    """Returns the micro-batches that one device gives to an optimizer step."""
     return recipe.samples_per_step // recipe.devices // micro_batch_of(recipe)
 
 
@@ -85,65 +167,6 @@ def build_optimizer(
     return optimizer, scaler
 
 
-def take_step(
-    group: Group,
-    recipe: Recipe,
-    *,
-    shape: Shape,
-    frac: float,
-    forward: Forward,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    gradient: Gradient | None = None,
-) -> Tensor:
-    """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
-
-    The gradient is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of
-    its micro-batches. With batch norm the split still matters, because each micro-batch is
-    normalised by its own statistics.
-
-    The step ends at `frac` of the run, in (0, 1]. Ranks average their gradients once a step; they
-    average sums over ranks, hence the factor. Without `gradient`, that of a micro-batch is computed
-    operation by operation.
-    """
-    gradient = gradient or EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
-    loss_sum = add_gradients(
-        group, recipe, gradient, shape=shape, frac=frac, forward=forward, device=device, ranks=ranks
-    )
-    scale = static_scale(recipe, group.num_learned(recipe, shape) / ranks.size)
-    update(optimizer, recipe, scaler, scale=scale)
-    optimizer.zero_grad(set_to_none=True)
-    return loss_sum
-
-
-def add_gradients(
-    group: Group,
-    recipe: Recipe,
-    gradient: Gradient,
-    *,
-    shape: Shape,
-    frac: float,
-    forward: Forward,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-) -> Tensor:
-    """Leaves the gradient of the step at the parameters, scaled; returns its sum of losses."""
-    loss_sum = torch.zeros((), device=device)
-    num_learned, num_batches = group.num_learned(recipe, shape), group.num_batches(recipe, ranks)
-    # Each micro-batch contributes its sum divided by M, never its own mean divided by their number,
-    # which would weigh the samples of a ragged micro-batch more. A rank without a micro-batch
-    # learns nothing from its stand-in.
-    divisor = num_learned / ranks.size if num_batches else math.inf
-    divisor /= static_scale(recipe, num_learned / ranks.size)
-    for number, (images, labels) in enumerate(group.micro_batches, start=1):
-        with ranks.syncing(forward, is_last=number >= num_batches):
-            loss = gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
-        loss_sum += loss if num_batches else 0.0
-    return loss_sum
-
-
 def update(
     optimizer: torch.optim.Optimizer, recipe: Recipe, scaler: torch.amp.GradScaler, *, scale: float
 ) -> None:
@@ -155,15 +178,11 @@ def update(
 
 
 def static_scale(recipe: Recipe, divisor: float) -> float:
-    """Returns by what the backward pass multiplies the mean loss, where no scaler does.
-
-    `divisor` is the number of samples that the step learns from.
-    """
+    """Returns the factor on the mean loss of `divisor` samples, where no scaler has one."""
     return divisor if recipe.precision == "half_fp32_norms" else 1.0
 
 
 def _unscale(optimizer: torch.optim.Optimizer, scale: float) -> None:
-    """Takes the static scale off the gradients."""
     # Of the mean's gradient, fp16 loses in the backward pass what is below 6e-8: in the first layer
     # of ResNet-20 with batches of 512 it was 44 % off, and 7 % with that of the sum (digits).
     if scale == 1.0:
@@ -205,7 +224,7 @@ class Stepper:
         micro-batch is a number. `is_recorded`: gradients are, where the recipe has it so.
         """
         self.model, self.forward, self.recipe, self.device = model, forward, recipe, device
-        self._ranks = ranks
+        self.ranks = ranks
         self.optimizer, self.scaler = build_optimizer(model, recipe, device=device)
         self.gradient: Gradient = EagerGradient(
             recipe, forward=forward, scaler=self.scaler, device=device
@@ -239,16 +258,12 @@ class Stepper:
         return stepper
 
     def record(self, group: Group, shape: Shape) -> None:
-        """Records steps like that of a group, unless they are launched; leaves no other trace."""
         if self.recorder is not None and group.num_batches(self.recipe, ALONE) <= MOST_BATCHES:
             batches = list(group.micro_batches)
             self.recorder.prepare(batches, (group.num_samples, shape), self._parts(group, shape))
 
     def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
-        """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses.
-
-        The sum holds until the next step.
-        """
+        """Takes the step that ends at `frac` of the run; its sum of losses holds until the next."""
         if self.recorder is None or group.num_batches(self.recipe, ALONE) > MOST_BATCHES:
             loss_sum = self._launched(group, shape, frac=frac)
         else:
@@ -258,35 +273,42 @@ class Stepper:
         return loss_sum
 
     def _launched(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
-        return take_step(
-            group,
-            self.recipe,
-            shape=shape,
-            frac=frac,
-            forward=self.forward,
-            optimizer=self.optimizer,
-            scaler=self.scaler,
-            device=self.device,
-            ranks=self._ranks,
-            gradient=self.gradient,
-        )
+        loss_sum = self._add_gradients(group, shape, frac=frac)
+        scale = static_scale(self.recipe, group.num_learned(self.recipe, shape) / self.ranks.size)
+        update(self.optimizer, self.recipe, self.scaler, scale=scale)
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss_sum
+
+    def _add_gradients(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
+        """Leaves the gradient of the step at the parameters, scaled; returns its sum of losses.
+
+        It is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of its
+        micro-batches. With batch norm the split still matters, because each micro-batch is
+        normalised by its own statistics. Ranks average their gradients once a step; they average
+        sums over ranks, hence the factor.
+        """
+        recipe, ranks = self.recipe, self.ranks
+        loss_sum = torch.zeros((), device=self.device)
+        num_learned = group.num_learned(recipe, shape)
+        num_batches = group.num_batches(recipe, ranks)
+        # Each micro-batch contributes its sum divided by M, never its own mean divided by their
+        # number, which would weigh the samples of a ragged micro-batch more. A rank without a
+        # micro-batch learns nothing from its stand-in.
+        divisor = num_learned / ranks.size if num_batches else math.inf
+        divisor /= static_scale(recipe, num_learned / ranks.size)
+        for number, (images, labels) in enumerate(group.micro_batches, start=1):
+            with ranks.syncing(self.forward, is_last=number >= num_batches):
+                loss = self.gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+            loss_sum += loss if num_batches else 0.0
+        return loss_sum
 
     def _parts(self, group: Group, shape: Shape) -> Parts:
-        """Returns the parts of steps like that of a group."""
         recipe = self.recipe
         scale = static_scale(recipe, group.num_learned(recipe, shape))
 
         def gradients(batches: Iterable[Batch]) -> Tensor:
-            return add_gradients(
-                group._replace(micro_batches=batches),
-                recipe,
-                self.gradient,
-                shape=shape,
-                # Of what can be recorded nothing depends on how far the run is.
-                frac=1.0,
-                forward=self.forward,
-                device=self.device,
-            )
+            # Of what can be recorded nothing depends on how far the run is.
+            return self._add_gradients(group._replace(micro_batches=batches), shape, frac=1.0)
 
         return Parts(gradients, partial(update, self.optimizer, recipe, self.scaler, scale=scale))
 

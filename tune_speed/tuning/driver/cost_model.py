@@ -35,7 +35,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from tune_speed.components.optim import MOMENTA, OPTIMIZERS, OptimizerConfig, momenta
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.optim.base import MOMENTA, OptimizerConfig, momenta
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Component

@@ -10,7 +10,7 @@ from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.cuda_context import context_gib
 from tune_speed.runtime.process import cpu_wait_s
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.training.autotune.probe_step import Batch, probe_step
+from tune_speed.training.autotune.micro_batch import Batch, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
@@ -51,7 +51,7 @@ class PackedSteps:
         # Off the clock: what is autotuned takes the turnstile by itself.
         recipe = resolve(recipe, splits, device=device, turnstile=turnstile)
         with self._clock.span("setup_s"):
-            loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+            loader = open_loader(recipe, splits.train, splits, seed=0, device=device)
             self._open.callback(loader.close)
             self._take = self._open.enter_context(probe_step(recipe, splits, device=device))
         self._batches: Iterator[Batch] = chain.from_iterable(loader.epoch(i) for i in count())

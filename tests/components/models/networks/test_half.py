@@ -1,5 +1,3 @@
-"""Networks in fp16, with or without normalisation layers in fp32."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tune_speed.components.models.networks.half import Half
+from tune_speed.components.models.networks.cifar import CifarSpeedNet
+from tune_speed.training.build import Half
 
 NORMS = {
     "batch": lambda: nn.BatchNorm2d(4),
@@ -57,8 +56,6 @@ def test_batch_statistics_are_those_of_fp32() -> None:
 
 
 class Casts(TorchDispatchMode):
-    """Counts the copies into another type."""
-
     def __init__(self) -> None:
         super().__init__()
         self.number = 0
@@ -81,9 +78,7 @@ def test_values_go_through_a_batch_norm_and_back_without_a_cast(norm: str, numbe
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("is_training", [True, False])
-def test_a_batch_norm_is_that_of_fp32_rounded(
-    memory_format: torch.memory_format, is_training: bool
-) -> None:
+def test_a_batch_norm_is_that_of_fp32_rounded(memory_format, is_training):
     exact = network("batch")[1].train(is_training)
     norm = Half(network("batch"), has_fp32_norms=True).network[1].train(is_training)
     features = (300 * torch.randn(8, 4, 5, 5)).half().to(memory_format=memory_format)
@@ -97,7 +92,6 @@ def test_a_batch_norm_is_that_of_fp32_rounded(
 def passed(
     norm: nn.Module, features: Tensor, weights: Tensor, cast: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """Returns outputs, gradients of features and of the norm's parameters, and its statistics."""
     leaf = features.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     outputs = cast(norm(leaf))
     outputs.backward(weights)
@@ -110,3 +104,26 @@ def test_without_them_all_is_fp16() -> None:
     half = Half(network("batch"))
     floating = [t for t in half.state_dict().values() if t.is_floating_point()]
     assert all(tensor.dtype is torch.float16 for tensor in floating)
+
+
+@pytest.mark.slow
+def test_compiled_network_has_the_gradients_of_the_launched_one_in_half_precision() -> None:
+    torch.manual_seed(0)
+    network = CifarSpeedNet(
+        in_channels=3,
+        num_classes=10,
+        widths=(8, 16, 16),
+        logit_scale=1 / 9,
+        norm_eps=1e-12,
+        norm_momentum=0.4,
+    )
+    model = Half(network, has_fp32_norms=True).to(memory_format=torch.channels_last).train()
+    images = torch.randn(64, 3, 32, 32).to(memory_format=torch.channels_last)
+    labels = torch.arange(64) % 10
+    found = []
+    for forward in (model, torch.compile(model, dynamic=False)):
+        model.zero_grad()
+        functional.cross_entropy(forward(images).float(), labels, reduction="sum").backward()
+        found.append([p.grad.float() for p in model.parameters() if p.grad is not None])
+    for ours, theirs in zip(*found, strict=True):
+        assert float((ours - theirs).norm()) <= 0.05 * float(ours.norm())

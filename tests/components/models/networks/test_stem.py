@@ -1,8 +1,12 @@
+import pickle
+
 import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models.networks.stem import STEMS, first_conv, set_in_channels
+from tune_speed.components.models.libraries import Timm, TorchVision
+from tune_speed.components.models.networks.libraries import STEMS, first_conv, set_in_channels
+from tune_speed.core.errors import DataError
 
 
 def network():
@@ -36,3 +40,67 @@ def test_three_channels_leave_the_network_as_it_is():
 def test_every_class_with_a_cifar_stem_exists(kind):
     module, name = kind.rsplit(".", 1)
     assert issubclass(getattr(__import__(module, fromlist=[name]), name), nn.Module)
+
+
+KINDS = [(Timm, "test_resnet"), (TorchVision, "squeezenet1_1")]
+
+
+def build(kind, name, *, num_classes=10, in_channels=3, **fields):
+    config = kind(name=name, **fields)
+    return config.build(in_channels=in_channels, num_classes=num_classes, image_size=32)
+
+
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+def test_weights_file_gives_back_the_saved_network(kind, name, tmp_path):
+    saved = build(kind, name)
+    torch.save(saved.state_dict(), tmp_path / "w.pt")
+    loaded = build(kind, name, weights_file=str(tmp_path / "w.pt"))
+    assert all(map(torch.equal, saved.state_dict().values(), loaded.state_dict().values()))
+
+
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+def test_classifier_starts_fresh_for_another_class_count(kind, name, tmp_path):
+    saved = build(kind, name, num_classes=100).state_dict()
+    torch.save(saved, tmp_path / "w.pt")
+    loaded = build(kind, name, weights_file=str(tmp_path / "w.pt")).state_dict()
+    fresh = {key for key in saved if not torch.equal(saved[key], loaded[key])}
+    assert fresh in ({"fc.weight", "fc.bias"}, {"classifier.1.weight", "classifier.1.bias"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "resnet10t"}, "is unknown to the model"),
+        ({"name": "test_vit"}, "is missing"),
+        ({"name": "test_resnet", "in_channels": 1}, "(16, 3, 3, 3) instead of (16, 1, 3, 3)"),
+    ],
+)
+def test_weights_of_another_network_are_refused(fields, message, tmp_path):
+    torch.save(build(Timm, "test_resnet", num_classes=100).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(DataError, match="must match the model") as caught:
+        build(Timm, weights_file=str(tmp_path / "w.pt"), **fields)
+    assert message in str(caught.value)
+
+
+class Explosive:
+    def __reduce__(self):
+        return print, ("a pickle must not be run",)
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", pickle.dumps(Explosive())])
+def test_files_that_hold_no_state_dict_are_refused(content, tmp_path, capsys):
+    (tmp_path / "w.pt").write_bytes(content)
+    with pytest.raises(DataError, match="must hold a state dict"):
+        build(Timm, "test_resnet", weights_file=str(tmp_path / "w.pt"))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_around_the_state_dict_is_refused(tmp_path):
+    torch.save({"model": {}, "epoch": 3}, tmp_path / "w.pt")
+    with pytest.raises(DataError, match=r"torch.save\(model.state_dict\(\), file\)"):
+        build(Timm, "test_resnet", weights_file=str(tmp_path / "w.pt"))
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(DataError, match=r"none at 'nowhere/w.pt'"):
+        build(Timm, "test_resnet", weights_file="nowhere/w.pt")

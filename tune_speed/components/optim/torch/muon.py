@@ -19,10 +19,7 @@ EPS = 1e-7
 
 
 def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Tensor]:
-    """Returns for each tensor U V^T of its U S V^T, about; `(D0, D1, …)` as `(D0, D1 * …)`.
-
-    The columns are in the order of memory, on which U V^T does not depend.
-    """
+    """Returns about U V^T of each tensor's U S V^T; `(D0, D1, …)` is `(D0, D1 * …)`."""
     # Matrices of one shape, or its transpose, go through the iteration as one batch: a network has
     # many layers of few shapes, and small products are all overhead.
     batches: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -44,7 +41,6 @@ def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Te
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Returns whether rows of it are contiguous only with the channels last."""
     return (
         tensor.ndim == 4
         and not tensor.is_contiguous()
@@ -96,7 +92,6 @@ class MuonOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: tensor_lists.Closure | None = None) -> Any:
-        """Does one step of all weights that have a gradient; returns the closure's loss."""
         loss = tensor_lists.evaluated(closure)
         for group in self.param_groups:
             weights = tensor_lists.with_gradients([group])

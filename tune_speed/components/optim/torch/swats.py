@@ -1,7 +1,7 @@
 """The torch part of SWATS: torch's Adam, the criterion of the switch, and torch's SGD."""
 
 import math
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
 from torch.optim import Adam, Optimizer
@@ -13,7 +13,6 @@ class Switch(TypedDict):
     """How far the switch is; plain values, so that a checkpoint can hold it."""
 
     num_steps: int
-    """Optimizer steps so far."""
     num_ratios: int
     """Steps whose ratio was defined: those in which the weights moved along the gradient."""
     average: float
@@ -28,6 +27,16 @@ class Switch(TypedDict):
     """SGD's rate at a schedule's factor of 1, without (1 - beta1); None before the switch."""
 
 
+class Criterion(NamedTuple):
+    """When the switch is made."""
+
+    tolerance: float
+    steps_in_row: int
+    """So many steps must satisfy it, one after another."""
+    forced_step: int | None
+    """The step after which it is made at the latest, if the mean is above 0; None: no such one."""
+
+
 NOT_SWITCHED = Switch(
     num_steps=0,
     num_ratios=0,
@@ -40,26 +49,20 @@ NOT_SWITCHED = Switch(
 
 
 def next_switch(
-    switch: Switch,
-    ratio: float | None,
-    *,
-    beta2: float,
-    tolerance: float,
-    steps_in_row: int,
-    forced_step: int | None,
+    switch: Switch, ratio: float | None, criterion: Criterion, *, beta2: float
 ) -> Switch:
     """Returns the state after a step of Adam with this ratio, None where it was undefined."""
-    num_steps = switch["num_steps"] + 1
+    num_steps, forced_step = switch["num_steps"] + 1, criterion.forced_step
     if ratio is None:
         return {**switch, "num_steps": num_steps}
     num_ratios = switch["num_ratios"] + 1
     average = beta2 * switch["average"] + (1 - beta2) * ratio
     rate = average / (1 - beta2**num_ratios)
     # After a single ratio the debiased mean is that ratio, and the test would always hold.
-    is_steady = num_ratios > 1 and abs(rate - ratio) < tolerance * rate
+    is_steady = num_ratios > 1 and abs(rate - ratio) < criterion.tolerance * rate
     in_row = switch["steps_in_row"] + 1 if is_steady else 0
     is_forced = forced_step is not None and num_steps >= forced_step
-    has_switched = rate > 0 and (in_row >= steps_in_row or is_forced)
+    has_switched = rate > 0 and (in_row >= criterion.steps_in_row or is_forced)
     return Switch(
         num_steps=num_steps,
         num_ratios=num_ratios,
@@ -84,15 +87,11 @@ class SwatsOptimizer(Adam):
         *,
         betas: tuple[float, float],
         eps: float,
-        switch_tolerance: float,
-        switch_steps_in_row: int,
-        switch_at_step: int | None,
+        criterion: Criterion,
         fused: bool | None,
     ) -> None:
         super().__init__(groups, betas=betas, eps=eps, fused=fused)
-        self.switch_tolerance = switch_tolerance
-        self.switch_steps_in_row = switch_steps_in_row
-        self.switch_at_step = switch_at_step
+        self.criterion = criterion
         tensor_lists.shared_state(self)["switch"] = NOT_SWITCHED
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -122,7 +121,6 @@ class SwatsOptimizer(Adam):
 
     @torch.no_grad()
     def step(self, closure: tensor_lists.Closure | None = None) -> Any:
-        """Does one step of Adam or, after the switch, of SGD; returns the closure's loss."""
         loss = tensor_lists.evaluated(closure)
         if self.switch["switch_step"] is not None:
             self._sgd_step()
@@ -130,10 +128,8 @@ class SwatsOptimizer(Adam):
         tensor_lists.shared_state(self)["switch"] = next_switch(
             self.switch,
             self._adam_step(),
+            self.criterion,
             beta2=self.param_groups[0]["betas"][1],
-            tolerance=self.switch_tolerance,
-            steps_in_row=self.switch_steps_in_row,
-            forced_step=self.switch_at_step,
         )
         if self.switch["rate"] is not None:
             rate = self.switch["rate"]
@@ -146,7 +142,6 @@ class SwatsOptimizer(Adam):
         return loss
 
     def _adam_step(self) -> float | None:
-        """Does a step of Adam and returns the rate of SGD that it amounts to, if it is defined."""
         weights = tensor_lists.with_gradients(self.param_groups)
         if not weights:
             return None

@@ -14,7 +14,6 @@ Closure = Callable[[], Any]
 
 
 def evaluated(closure: Closure | None) -> Any:
-    """Returns the closure's loss, or None without a closure."""
     if closure is None:
         return None
     # `step` runs under no_grad, where the closure could compute no gradients.
@@ -29,7 +28,6 @@ def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Tensor]:
 
 
 def gradients_of(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the gradients of weights that all have one."""
     return [weight.grad for weight in weights if weight.grad is not None]
 
 

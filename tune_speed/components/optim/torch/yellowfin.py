@@ -113,10 +113,7 @@ def total_momentum(velocity: Tensor, previous_velocity: Tensor, gradient: Tensor
 
 
 def next_correction(correction: Tensor, *, target: Tensor, measured: Tensor) -> Tensor:
-    """Returns the next amount to add to the target momentum, shape `()`.
-
-    correction + GAIN * (target - measured); unchanged where the measurement is not finite.
-    """
+    """Returns correction + GAIN * (target - measured), or `correction` where that is not finite."""
     # For a fixed target this is the paper's m <- m + GAIN * (target - measured), m being
     # target + correction. Where the target moves, m follows it at once; so without staleness, where
     # the measured momentum is m, the correction stays 0.
@@ -158,12 +155,10 @@ class YellowFinOptimizer(Optimizer):
 
     @property
     def tuner(self) -> Record:
-        """What the tuner remembers, with the last momentum and rate; part of `state_dict()`."""
         return cast(Record, shared_state(self)["tuner"])
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """Does one step of SGD at the tuned rate and momentum; returns the closure's loss."""
         loss = evaluated(closure)
         weights = with_gradients(self.param_groups)
         if not weights:
@@ -179,7 +174,6 @@ class YellowFinOptimizer(Optimizer):
         return loss
 
     def _tune(self, weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """Sets the tuner's momentum and rate; returns the gradients to step with."""
         tuner = self.tuner
         t, bound = tuner["num_steps"], tuner["curvature_max"]
         is_clipped = self.clip and t >= FIRST_CLIPPED
@@ -217,7 +211,6 @@ class YellowFinOptimizer(Optimizer):
         torch._foreach_sub_(weights, torch._foreach_mul(buffers, rate))
 
     def _sense(self, weights: list[Tensor]) -> None:
-        """Takes the momentum that the last steps show into the tuner's correction."""
         tuner = self.tuner
         if tuner["num_steps"] == 0:
             return
@@ -251,10 +244,7 @@ class YellowFinOptimizer(Optimizer):
 
 
 def _clipped(gradients: list[Tensor], square: Tensor, bound: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Returns gradients of a squared norm of at most `bound`, and that squared norm.
-
-    Their squared norm is `square` before; those within the bound stay as they are.
-    """
+    """Returns gradients of a squared norm, `square` before, of at most `bound`, and that norm."""
     factor = (bound / square).sqrt().clamp(max=1.0)
     # 0 / 0 where all gradients are 0.
     factor = torch.where(square > bound, factor, torch.ones_like(factor))

@@ -23,7 +23,6 @@ class MovingAverage:
         self._num_steps, self._frac = 0, 0.0
 
     def update(self, model: nn.Module, *, frac: float) -> None:
-        """Takes in the weights after the optimizer step that ends at `frac` of the run."""
         is_due = self._num_steps % self._every == 0 or frac >= 1
         self._num_steps += 1
         if is_due:
@@ -31,13 +30,11 @@ class MovingAverage:
             self._frac = frac
 
     def state(self) -> dict[str, Any]:
-        """Returns all that the average is made of: tensors and numbers."""
         tensors = _tensors(self.model)
         return {"tensors": tensors, "num_steps": self._num_steps, "frac": self._frac}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes over what `state` returned in another process."""
         for mean, saved in zip(_tensors(self.model), state["tensors"], strict=True):
             mean.copy_(saved)
         self._num_steps, self._frac = state["num_steps"], state["frac"]

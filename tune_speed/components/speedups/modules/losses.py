@@ -17,10 +17,7 @@ def sum_of_focal_losses(
     gamma: float,
     label_smoothing: float,
 ) -> Tensor:
-    """Returns the sum over samples and classes of the focal loss [nat]; see `Focal`.
-
-    Of logits (N, K) and labels (N,); an `alpha` of None weighs all classes 1.
-    """
+    """Returns the sum of `Focal`'s loss [nat] of logits (N, K); `alpha` None: classes weigh 1."""
     num_classes = logits.shape[1]
     targets = one_hot(labels, num_classes).to(logits.dtype)
     targets = targets * (1 - label_smoothing) + label_smoothing / num_classes

@@ -45,7 +45,6 @@ class SparseBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, k: int, unified: bool) -> Tensor:
-        """Returns y (M, O), exact."""
         ctx.save_for_backward(x, w)
         ctx.k, ctx.unified = k, unified
         return functional.linear(x, w, b)
@@ -53,7 +52,6 @@ class SparseBackward(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        """Returns the gradients of the first three arguments of `forward`."""
         x, w = ctx.saved_tensors
         needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
         if ctx.unified:
@@ -71,7 +69,6 @@ class SparseBackward(torch.autograd.Function):
 
 
 def sparsify(model: nn.Module, *, k: int, unified: bool) -> None:
-    """Puts a `SparseLinear` in the place of each hidden linear layer."""
     for name, layer in hidden_linears(model).items():
         model.set_submodule(name, SparseLinear(layer, k=k, unified=unified))
 
@@ -138,7 +135,6 @@ class SparseConvolution(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, k: int, geometry: Geometry
     ) -> Tensor:
-        """Returns y (N, O, H', W'), exact."""
         ctx.save_for_backward(x, w)
         ctx.k, ctx.geometry = k, geometry
         return nn.functional.conv2d(x, w, b, *geometry)
@@ -146,7 +142,6 @@ class SparseConvolution(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Gradients:
-        """Returns the gradients of the first three arguments of `forward`."""
         x, w = ctx.saved_tensors
         needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
         # Five times faster than vector_norm on a CPU with channels last.
@@ -174,20 +169,14 @@ def _channels(images: Tensor, kept: Tensor) -> Tensor:
 
 
 def sparsify_convolutions(model: nn.Module, *, frac: float) -> None:
-    """Puts a `SparseConv2d` in the place of each hidden convolution; it keeps `frac`, at least 1.
-
-    With O output channels, k = max(1, round(frac · O)).
-    """
+    """Puts a `SparseConv2d` in each hidden convolution's place, k = max(1, round(frac · O))."""
     for name, layer in hidden_convolutions(model).items():
         k = max(1, round(frac * layer.out_channels))
         model.set_submodule(name, SparseConv2d(layer, k=k))
 
 
 def hidden_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
-    """Returns the convolutions over all channels, zero-padded, but for an output layer, by name.
-
-    The last convolution is the output layer of a network that has no linear one.
-    """
+    """Returns convolutions over all channels, zero-padded, but for one that is the output layer."""
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Conv2d}
     if layers and not any(isinstance(module, nn.Linear) for module in model.modules()):
         layers.popitem()

@@ -1,0 +1,205 @@
+import hashlib
+import tarfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+from helpers.data.files import encode, write_cifar, write_parquet
+from sklearn.datasets import load_digits
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from tune_speed.core.descriptions import descriptions
+from tune_speed.core.errors import DataError
+from tune_speed.data import DATASETS
+from tune_speed.data.base import DatasetConfig
+from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
+from tune_speed.data.split import SplitConfig, make_splits
+
+KINDS = {CIFAR10: Cifar10, CIFAR100: Cifar100}
+
+
+def publish(kind: type[CIFAR10], site: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    values = write_cifar(kind, site, monkeypatch)
+    with tarfile.open(site / kind.filename, "w:gz") as archive:
+        archive.add(site / kind.base_folder, kind.base_folder)
+    md5 = hashlib.md5((site / kind.filename).read_bytes()).hexdigest()
+    monkeypatch.setattr(kind, "tgz_md5", md5)
+    return values
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    (tmp_path / "site").mkdir()
+    handler = partial(QuietHandler, directory=str(tmp_path / "site"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield tmp_path / "site", f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_download_fills_the_folder_and_decodes(kind, site, tmp_path, monkeypatch):
+    values = publish(kind, site[0], monkeypatch)
+    monkeypatch.setattr(kind, "url", f"{site[1]}/{kind.filename}")
+    dataset = KINDS[kind](root=str(tmp_path / "root"))
+    data = prepare(dataset, cache_dir=tmp_path / "cache", download=True)
+    expected = values.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    assert np.array_equal(data.train.pixels, expected)
+    assert data.train.labels.tolist() == [0, 1, 2, 1] * (len(values) // 4)
+    assert data.test is not None and len(data.test.labels) == 4
+    assert data.class_names == ("cat", "dog", "owl")
+    assert all(path.is_file() for path in dataset.sources())
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_missing_folder_is_named_with_what_to_try(kind: type[Cifar10], tmp_path: Path) -> None:
+    dataset = kind(root=str(tmp_path))
+    wanted = rf"there is no {dataset.sources()[0].parent}\. Try `--download`"
+    with pytest.raises(DataError, match=wanted):
+        dataset.num_train()
+    with pytest.raises(DataError, match=wanted):
+        prepare(dataset, cache_dir=tmp_path / "cache")
+
+
+def test_incomplete_folder_is_refused(tmp_path: Path) -> None:
+    dataset = Cifar10(root=str(tmp_path))
+    dataset.sources()[0].parent.mkdir()
+    dataset.sources()[0].write_bytes(b"half")
+    with pytest.raises(DataError, match=r"must hold CIFAR10 .* corrupted.* Try `--download`"):
+        prepare(dataset, cache_dir=tmp_path / "cache")
+    assert dataset.num_train() == 50_000
+
+
+def test_unreachable_server_is_an_error_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(CIFAR100, "url", "http://127.0.0.1:9/nothing")
+    with pytest.raises(DataError, match=r"refused.* Is the server reachable?"):
+        prepare(Cifar100(root=str(tmp_path)), cache_dir=tmp_path / "cache", download=True)
+
+
+def decode(scale: int) -> np.ndarray:
+    return Digits(scale=scale).decode(download=False, on_progress=lambda *_: None).train.pixels
+
+
+def test_digits_are_those_of_scikit_learn_stretched_to_a_byte() -> None:
+    pixels, levels = decode(scale=1)[..., 0], load_digits().images
+    assert set(zip(levels.ravel(), pixels.ravel(), strict=True)) == {
+        (level, round(level * 255 / 16)) for level in range(17)
+    }
+
+
+def test_scale_repeats_each_pixel() -> None:
+    small, large = decode(scale=1), decode(scale=3)
+    assert large.shape == (1797, 24, 24, 1)
+    for y, x in ((0, 0), (1, 2), (2, 1)):
+        assert np.array_equal(large[:, y::3, x::3], small)
+
+
+Make = Callable[[Path, pytest.MonkeyPatch], DatasetConfig]
+
+
+def make_digits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    return DATASETS["digits"]()
+
+
+def make_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    write_cifar(CIFAR10, folder, monkeypatch)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", 20)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TEST", 4)
+    return DATASETS["cifar10"](root=str(folder))
+
+
+def make_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    write_cifar(CIFAR100, folder, monkeypatch)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", 4)
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TEST", 4)
+    return DATASETS["cifar100"](root=str(folder))
+
+
+def make_image_parquet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    images = [encode(np.full((4, 4, 3), i, np.uint8)) for i in range(20)]
+    train = write_parquet(folder / "a.parquet", images[:12], [0, 1, 2] * 4)
+    test = write_parquet(folder / "b.parquet", images[12:], [0, 1] * 4)
+    return DATASETS["image_parquet"](train=str(train), test=str(test))
+
+
+def make_image_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    for name in ("cat", "dog"):
+        (folder / name).mkdir()
+        for i in range(10):
+            (folder / name / f"{i}.png").write_bytes(encode(np.full((5, 4), 9 * i, np.uint8)))
+    return DATASETS["image_folder"](root=str(folder), image_size=4)
+
+
+MAKERS: dict[str, Make] = {
+    name.removeprefix("make_"): make
+    for name, make in globals().items()
+    if name.startswith("make_") and name != "make_splits"
+}
+
+
+@pytest.fixture(params=DATASETS)
+def dataset(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> DatasetConfig:
+    (tmp_path / "source").mkdir()
+    return MAKERS[request.param](tmp_path / "source", monkeypatch)
+
+
+def test_sizes_known_before_decoding_are_those_decoded(dataset, tmp_path):
+    data = prepare(dataset, cache_dir=tmp_path)
+    assert dataset.num_train() == len(data.train.labels)
+    assert dataset.num_test() == (None if data.test is None else len(data.test.labels))
+
+
+def test_images_are_uint8_with_labels_of_known_classes(dataset, tmp_path):
+    data = prepare(dataset, cache_dir=tmp_path)
+    for part in filter(None, (data.train, data.test)):
+        assert part.pixels.dtype == np.uint8 and part.pixels.ndim == 4
+        assert part.labels.dtype == np.int64 and len(part.labels) == len(part.pixels)
+        assert part.labels.min() >= 0 and part.labels.max() < len(data.class_names)
+    assert set(data.train.labels) == set(range(len(data.class_names)))
+
+
+def test_decoding_twice_gives_the_same_hash(dataset: DatasetConfig, tmp_path: Path) -> None:
+    hashes = {prepare(dataset, cache_dir=tmp_path / place).data_hash for place in ("a", "b")}
+    assert len(hashes) == 1
+
+
+def test_progress_ends_with_everything_done(dataset: DatasetConfig, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    data = prepare(dataset, cache_dir=tmp_path, on_progress=lambda *done: seen.append(done))
+    total = len(data.train.labels) + (0 if data.test is None else len(data.test.labels))
+    assert seen[-1] == (total, total)
+
+
+def test_sources_are_files_that_key_the_cache(dataset: DatasetConfig, tmp_path: Path) -> None:
+    assert all(path.is_file() for path in dataset.sources())
+    prepare(dataset, cache_dir=tmp_path / "c")
+    (before,) = (path.name for path in (tmp_path / "c").iterdir() if path.is_dir())
+    for path in dataset.sources():
+        path.touch()
+    prepare(dataset, cache_dir=tmp_path / "c")
+    (after,) = (path.name for path in (tmp_path / "c").iterdir() if path.is_dir())
+    assert (before != after) == bool(dataset.sources())
+
+
+def test_data_can_be_split_for_training(dataset: DatasetConfig, tmp_path: Path) -> None:
+    splits = make_splits(prepare(dataset, cache_dir=tmp_path), SplitConfig(validation_frac=0.25))
+    assert splits.train.pixels.flags.writeable  # a copy, that no longer needs the cache
+    assert len(splits.mean) == len(splits.std) == splits.train.pixels.shape[-1]
+
+
+@pytest.mark.parametrize("kind", DATASETS.values())
+def test_location_fields_are_fields(kind: type[DatasetConfig]) -> None:
+    assert kind.location_fields <= kind.model_fields.keys()
+    assert set(descriptions(kind)) == set(kind.model_fields)

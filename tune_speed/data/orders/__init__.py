@@ -1,1 +1,0 @@
-"""Which sample comes when."""
