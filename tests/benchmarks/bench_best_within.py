@@ -28,6 +28,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import optuna
+from truths import Within
 
 from tune_speed.core.stats import mean_interval
 from tune_speed.tuning.baselines.plain import Plain
@@ -35,9 +36,8 @@ from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.simulation.benchmarks import find_benchmark
-from tune_speed.tuning.simulation.noisy import NOISY
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
-from tune_speed.tuning.simulation.within import Within
+from tune_speed.tuning.simulation.synthetic import NOISY
 
 BUDGET_RUNS, WORKERS = 20.0, 4
 Task = tuple[str, str, float, int]

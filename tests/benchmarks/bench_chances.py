@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from tune_speed.tuning.policy.acquisition import AcquisitionSettings, Evidence, Model
-from tune_speed.tuning.policy.curve_table import distance
+from tune_speed.tuning.policy.curve import distance
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 

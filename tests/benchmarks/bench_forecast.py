@@ -40,11 +40,9 @@ from tune_speed.core.records import Status
 from tune_speed.tuning.policy.base import Outcome
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
-from tune_speed.tuning.simulation.noisy import Noisy
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import run_policy
-from tune_speed.tuning.simulation.synthetic import Synthetic
-from tune_speed.tuning.simulation.zoo import Zoo
+from tune_speed.tuning.simulation.synthetic import Noisy, Synthetic, Zoo
 
 BUDGETS, WORKERS = (5.0, 10.0, 20.0, 30.0), 4
 """Full runs' worth: `full_run_s` times this is what the workers have together."""

@@ -24,11 +24,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
 from kept_rows import Row, read_rows, run_all
+from truths import truth
 
 from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.simulation.noisy import Noisy
-from tune_speed.tuning.simulation.simulate import Trace, simulate
-from tune_speed.tuning.simulation.zoo import MODEL, NUM_NETWORKS, Zoo
+from tune_speed.tuning.simulation.simulate import Trace, new_policy, run_policy
+from tune_speed.tuning.simulation.synthetic import MODEL, NUM_NETWORKS, Noisy, Zoo
 
 SHARE, SPREAD = 0.01, 0.005
 BUDGET_RUNS, WORKERS = 10.0, 4
@@ -42,9 +42,11 @@ def search(task: tuple[int, str | None, str, float]) -> list[Row]:
     zoo = Zoo(SHARE, seed, only)
     benchmark = Noisy(zoo, SPREAD).fresh(seed)
     budget_s = budget_runs * zoo.full_run_s / WORKERS / (1 if only is None else NUM_NETWORKS)
-    trace = simulate(policy, benchmark, num_workers=WORKERS, budget_s=budget_s, seed=seed)
+    trace = run_policy(
+        new_policy(policy, benchmark, seed), benchmark, num_workers=WORKERS, budget_s=budget_s
+    )
     best = trace.recommended
-    chance, expected_s = (0.0, math.inf) if best is None else benchmark.truth(best)
+    chance, expected_s = (0.0, math.inf) if best is None else truth(benchmark, best)
     row = {
         "seed": seed,
         "only": only,

@@ -138,12 +138,12 @@ def _compare(
 ) -> None:
     from tune_speed.tuning.policies import POLICY_NAMES
     from tune_speed.tuning.simulation import benchmarks as simulation
-    from tune_speed.tuning.simulation import plots, report
+    from tune_speed.tuning.simulation import comparison, report
 
     checked = simulation.check_policies(policies or POLICY_NAMES)
     benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
     # Before anything is simulated: a wrong suffix must not cost a comparison.
-    plots.check_format(plot)
+    report.check_format(plot)
 
     def simulated(search: "Search", done: int, total: int) -> None:
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
@@ -153,16 +153,10 @@ def _compare(
             f"[{done}/{total}] {what}: {best}, {counted(trials, 'trial')} ({search.took_s:.1f} s)"
         )
 
-    done = simulation.compare(
-        benchmarks,
-        checked,
-        num_seeds=num_seeds,
-        terms=terms,
-        jobs=jobs or os.cpu_count() or 1,
-        on_search=simulated,
-    )
+    plan = comparison.Plan(benchmarks, checked, seeds=range(num_seeds), terms=terms)
+    done = comparison.compare(plan, jobs=jobs or os.cpu_count() or 1, on_search=simulated)
     if done.searches:
-        plots.plot_comparison(done.searches, budgets, plot)
+        report.plot_comparison(done.searches, budgets, plot)
         common.note(f"wrote {plot}")
         if as_json:
             common.say_json(simulation.comparison_dict(done.searches, budgets))

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.optuna import TimeToTargetPruner, TimeToTargetSampler, timed
-from tune_speed.tuning.integrations.learned_cost import LearnedCost
+from tune_speed.tuning.integrations.learning_policy import LearnedCost
 from tune_speed.tuning.integrations.observed_study import space_of
 
 TARGET = 0.9

@@ -16,8 +16,7 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
 from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import distance, metric_at
+from tune_speed.tuning.policy.curve import Curve, distance, metric_at
 from tune_speed.tuning.policy.expected_time import gain_of_metric
 from tune_speed.tuning.policy.settings import Parts
 

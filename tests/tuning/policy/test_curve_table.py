@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.tuning.policy.curve_table import (
+from tune_speed.tuning.policy.curve import (
     PRIOR_RUNS,
     PRIOR_SLOPE,
     PRIOR_SPREAD,

@@ -11,8 +11,7 @@ import pytest
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.base import Outcome, SearchTarget
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import distance
+from tune_speed.tuning.policy.curve import Curve, distance
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 
 SPACE = SearchSpace.from_tree(

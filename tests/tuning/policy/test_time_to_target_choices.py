@@ -18,8 +18,7 @@ from tune_speed.tuning.policy.base import (
     Proposal,
     SearchTarget,
 )
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import GAP_UNIT
+from tune_speed.tuning.policy.curve import GAP_UNIT, Curve
 from tune_speed.tuning.policy.history import LUCK
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of

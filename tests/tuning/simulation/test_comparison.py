@@ -1,7 +1,7 @@
 import json
 import multiprocessing
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from plain_policies import FACTORIES, random_cap
@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
-from tune_speed.tuning.simulation.comparison import Search, Terms, full_run_s, run_searches
+from tune_speed.tuning.policy.base import Cost, SearchTarget
+from tune_speed.tuning.simulation.comparison import Plan, Search, Terms, full_run_s, run_searches
 from tune_speed.tuning.simulation.scores import best_at
-from tune_speed.tuning.simulation.simulate import Benchmark, run_policy, simulate
+from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
 EASY = Synthetic(0.15, "fixed_length")
@@ -21,12 +21,8 @@ TERMS = Terms(budget_runs=3)
 
 
 def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
-    how = {"terms": TERMS, "jobs": jobs, "factories": FACTORIES}
-    return list(run_searches([EASY], policies, seeds=range(seeds), **how))
-
-
-def refused(benchmark: Benchmark, seed: int) -> Policy:
-    raise AssertionError("must not be run again")
+    plan = Plan([EASY], policies, seeds=range(seeds), terms=TERMS, factories=FACTORIES)
+    return list(run_searches(plan, jobs=jobs))
 
 
 class Stretching:
@@ -55,18 +51,18 @@ def test_every_compared_policy_can_be_made(name: str) -> None:
 def test_search_holds_what_simulate_finds() -> None:
     (search,) = run(["random"])
     budget_s = 3 * EASY.full_run_s / 4
-    trace = simulate("random", EASY, num_workers=4, budget_s=budget_s, seed=0)
+    trace = run_policy(new_policy("random", EASY, 0), EASY, num_workers=4, budget_s=budget_s)
     assert search.incumbents == tuple((i.virtual_s, i.time_to_target_s) for i in trace.incumbents)
     assert sum(search.statuses.values()) == len(trace.trials)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_smaller_budget_can_be_read_off(seed: int) -> None:
-    how = {"terms": Terms(budget_runs=6), "factories": FACTORIES}
-    searches = run_searches([EASY], ["random_cap"], seeds=[seed], **how)
+    terms = Terms(budget_runs=6)
+    plan = Plan([EASY], ["random_cap"], seeds=[seed], terms=terms, factories=FACTORIES)
     budget_s = 2 * EASY.full_run_s / 4
     small = run_policy(random_cap(EASY, seed), EASY, num_workers=4, budget_s=budget_s)
-    assert best_at(next(searches), budget_s) == small.best_s
+    assert best_at(next(run_searches(plan)), budget_s) == small.best_s
 
 
 def test_each_seed_is_complete_before_the_next_begins() -> None:
@@ -77,21 +73,6 @@ def test_each_seed_is_complete_before_the_next_begins() -> None:
         (1, "random"),
         (1, "random_cap"),
     ]
-
-
-def test_known_searches_are_not_run_again() -> None:
-    how = {"seeds": [0, 1], "terms": TERMS}
-    first = list(run_searches([EASY], ["random_cap"], **how, factories=FACTORIES))
-    again = run_searches(
-        [EASY], ["random_cap"], **how, factories={"random_cap": refused}, known=first
-    )
-    assert list(again) == first
-
-
-def test_searches_of_other_terms_are_not_known() -> None:
-    known = [replace(run(["random"])[0], terms=Terms(budget_runs=2), took_s=-1.0)]
-    (search,) = run_searches([EASY], ["random"], seeds=[0], terms=TERMS, known=known)
-    assert search.took_s > 0
 
 
 def test_search_comes_back_from_json() -> None:
@@ -118,7 +99,8 @@ def test_processes_do_not_change_a_result() -> None:
 @pytest.mark.slow
 def test_processes_end_when_nobody_waits_for_the_rest() -> None:
     terms = Terms(budget_runs=200)
-    searches = run_searches([EASY], ["random"], seeds=range(200), terms=terms, jobs=2)
+    plan = Plan([EASY], ["random"], seeds=range(200), terms=terms)
+    searches = run_searches(plan, jobs=2)
     next(searches)
     assert multiprocessing.active_children()
     searches.close()  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ import pytest
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.tuning.simulation.comparison import Search, Terms
-from tune_speed.tuning.simulation.plots import check_format, comparison_figure, plot_comparison
+from tune_speed.tuning.simulation.report import check_format, comparison_figure, plot_comparison
 
 
 def search(policy: str, seed: int, *, benchmark: str = "b", best_s: float = 5.0) -> Search:

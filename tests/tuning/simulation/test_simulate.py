@@ -16,7 +16,7 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode, crossing
 from tune_speed.tuning.simulation import simulate as simulate_module
-from tune_speed.tuning.simulation.simulate import Trace, run_policy, simulate
+from tune_speed.tuning.simulation.simulate import Trace, new_policy, run_policy
 
 TARGET, NAN = 0.8, float("nan")
 SPACE = SearchSpace.from_tree({"i": {"low": 0, "high": 10**6}})
@@ -189,7 +189,7 @@ def test_free_trials_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_policy_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="vanila"):
-        simulate("vanila", Recorded([NO_CURVE]), num_workers=1, budget_s=1.0, seed=0)
+        new_policy("vanila", Recorded([NO_CURVE]), 0)
 
 
 # Times are halves, so that sums are exact and many events fall together.
@@ -307,8 +307,10 @@ def test_every_trial_ends_as_its_curve_says(
 
 def test_search_of_a_seed_is_always_the_same() -> None:
     benchmark = Recorded([curve(0.1, 0.9), curve(0.9), NO_CURVE, curve(0.2, 0.3, 0.8)])
-    how = {"num_workers": 2, "budget_s": 30.0, "seed": 3, "trial_overhead_s": 0.5}
-    first, second = simulate("random", benchmark, **how), simulate("random", benchmark, **how)
+    how = {"num_workers": 2, "budget_s": 30.0, "trial_overhead_s": 0.5}
+    first, second = (
+        run_policy(new_policy("random", benchmark, 3), benchmark, **how) for _ in range(2)
+    )
     assert first == second
     assert first.best_s == 1.0
 
@@ -368,7 +370,9 @@ def test_search_over_runs_that_differ_recommends_one_of_its_configurations(mode:
     differing = 0
     for seed in (0, 1, 2):
         benchmark = Noisy(mode)
-        trace = simulate("time_to_target", benchmark, num_workers=2, budget_s=70.0, seed=seed)
+        trace = run_policy(
+            new_policy("time_to_target", benchmark, seed), benchmark, num_workers=2, budget_s=70.0
+        )
         assert benchmark.num_runs >= len(trace.trials)
         hits = [t.params for t in trace.trials if t.status == Status.REACHED]
         assert trace.recommended in hits
@@ -384,5 +388,6 @@ def test_search_over_runs_that_differ_recommends_one_of_its_configurations(mode:
 
 @pytest.mark.parametrize("name", ["random", "time_to_target"])
 def test_search_of_any_policy_recommends_a_configuration_that_hit(name: str) -> None:
-    trace = simulate(name, Noisy("fixed_length"), num_workers=1, budget_s=60.0, seed=0)
+    benchmark = Noisy("fixed_length")
+    trace = run_policy(new_policy(name, benchmark, 0), benchmark, num_workers=1, budget_s=60.0)
     assert trace.recommended in [t.params for t in trace.trials if t.status == Status.REACHED]

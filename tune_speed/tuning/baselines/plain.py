@@ -37,7 +37,6 @@ class Baseline(ABC):
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
-        """The leader: without a model, what the fastest run was of."""
         return base.alone(self.leader, self._ends)
 
     def restore(
@@ -47,7 +46,6 @@ class Baseline(ABC):
         unfinished: Iterable[Proposal],
         num_taken: int = 0,
     ) -> None:
-        """Takes over a ledger's trials; unfinished ones are proposed again."""
         self._num_proposed = num_taken
         for proposal, outcome in finished:
             self._count(proposal)
@@ -64,7 +62,6 @@ class Baseline(ABC):
         self.leader = base.better(self.leader, trial_id, outcome, ends=ends)
 
     def retry(self, proposal: Proposal) -> None:
-        """Takes back a trial; it is proposed again."""
         self.withdraw(proposal.trial_id)
         self._again.append(proposal)
 
@@ -113,7 +110,6 @@ class Plain(Baseline):
         )
 
     def ask(self) -> Proposal:
-        """Returns the sampler's next configuration."""
         if self._again:
             proposal = self._again.pop(0)
             self._study.enqueue_trial(self._space.read(proposal.params))
@@ -133,7 +129,6 @@ class Plain(Baseline):
         return None
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
-        """Tells the sampler."""
         trial = self._running.pop(trial_id)
         self._lead(trial_id, outcome)
         if outcome.status == Status.FAILED:
@@ -142,7 +137,6 @@ class Plain(Baseline):
             self._study.tell(trial, minimised(outcome, self._target))
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial."""
         self._study.tell(self._running.pop(trial_id), state=TrialState.FAIL)
 
 

@@ -56,7 +56,6 @@ class Vanilla(Baseline):
         self._end_in_scheduler(proposal.trial_id, outcome)
 
     def ask(self) -> Proposal:
-        """Returns the searcher's next configuration."""
         if self._again:
             proposal = self._again.pop(0)
             self._study.enqueue_trial(self._space.read(proposal.params))
@@ -93,7 +92,6 @@ class Vanilla(Baseline):
         self._searcher.on_trial_complete(trial_id, {TIME: minimised(outcome, self._target)})
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial."""
         self._searcher.on_trial_complete(trial_id, error=True)
         # Otherwise OptunaSearch takes a trial that runs again under this id for a finished one.
         del self._searcher._ot_trials[trial_id]

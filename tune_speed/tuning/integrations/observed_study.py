@@ -33,7 +33,6 @@ class ObservedStudy:
     """A policy that has seen the trials of a study, for as long as its space stays the same."""
 
     def __init__(self, goal: Goal, parameters: tuple[Parameter, ...]) -> None:
-        """Begins without trials."""
         self.parameters, self._target, self._seen = parameters, goal.target, set[int]()
         self._learner = LearningPolicy(goal, parameters)
         self._policy = self._learner.policy
@@ -53,12 +52,10 @@ class ObservedStudy:
         self._policy.observe(with_params, running={_id(trial) for trial in running})
 
     def ask(self, number: int) -> dict[str, Any]:
-        """Returns the parameters of the trial with that number; empty where the policy has none."""
         proposal = self._policy.ask(number)
         return {} if proposal is None else proposal.params
 
     def stop_reason(self, trial: FrozenTrial) -> str | None:
-        """Returns why a running trial is to be pruned at its last report, or None."""
         if self._params(trial) is None or not trial.intermediate_values:
             return None
         curve, steps = self._curve(trial), sorted(trial.intermediate_values)
@@ -73,7 +70,6 @@ class ObservedStudy:
         return reason
 
     def recommended(self) -> tuple[Recommended, ...]:
-        """Returns the favourites, best first."""
         return self._policy.favourites
 
     def _finish(self, trial: FrozenTrial) -> None:
@@ -159,7 +155,6 @@ def _is_choice(distribution: BaseDistribution) -> bool:
 def parameter_of(
     name: str, distribution: BaseDistribution, condition: Mapping[str, Any]
 ) -> Parameter:
-    """Returns the parameter of a distribution."""
     if isinstance(distribution, CategoricalDistribution):
         choices = tuple(distribution.choices)
         return Parameter(name=name, kind="categorical", choices=choices, condition=condition)

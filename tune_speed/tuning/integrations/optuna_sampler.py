@@ -166,7 +166,6 @@ class TimeToTargetSampler(BaseSampler):
         )
 
     def after_trial(self, study: Study, trial: FrozenTrial, *_: Any) -> None:
-        """Forgets what was proposed for the trial."""
         self._planned.pop((study.study_name, trial.number), None)
 
     def stop_reason(self, study: Study, trial: FrozenTrial) -> str | None:

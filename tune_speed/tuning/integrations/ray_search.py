@@ -205,14 +205,12 @@ class TimeToTargetScheduler(FIFOScheduler):  # type: ignore[misc]
     """Stops trials that can no longer win: `tune.TuneConfig(scheduler=…)`."""
 
     def __init__(self, search: TimeToTargetSearch) -> None:
-        """Takes the tuner's searcher."""
         super().__init__()
         self._search = search
 
     def on_trial_result(
         self, tune_controller: Any, trial: RayTrial, result: Mapping[str, Any]
     ) -> str:
-        """Returns STOP or CONTINUE."""
         # Tune asks the scheduler first.
         self._search.on_trial_result(trial.trial_id, result)
         stops = self._search.stop_reason(trial.trial_id) is not None

@@ -32,7 +32,6 @@ class Cost(NamedTuple):
 
     @property
     def likely_s(self) -> float:
-        """Seconds to its end that are most likely."""
         return self.train_s if self.guess_s is None else self.guess_s
 
 
@@ -187,5 +186,4 @@ ParamsKey = tuple[tuple[str, Any], ...]
 
 
 def params_key(params: Mapping[str, Any]) -> ParamsKey:
-    """Returns a hashable key of a configuration."""
     return tuple(sorted(params.items()))

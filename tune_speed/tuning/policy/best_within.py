@@ -18,8 +18,7 @@ import numpy as np
 
 from tune_speed.core.records import Recommended
 from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective
-from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.curve_table import metric_at
+from tune_speed.tuning.policy.curve import FloatArray, metric_at
 from tune_speed.tuning.policy.history import Known, Trial
 from tune_speed.tuning.policy.time_to_target import NUM_FAVOURITES, TimeToTarget
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tune_speed.tuning.policy.base import alone
-from tune_speed.tuning.policy.curve_table import distance
+from tune_speed.tuning.policy.curve import distance
 from tune_speed.tuning.policy.history import History, Trial
 from tune_speed.tuning.policy.settings import Parts
 

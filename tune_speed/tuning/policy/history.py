@@ -11,8 +11,7 @@ from tune_speed.core.records import ENDS, Recommended, Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
-from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
+from tune_speed.tuning.policy.curve import CurveTable, FloatArray, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import RELIABLE
 from tune_speed.tuning.policy.settings import Parts
@@ -57,12 +56,10 @@ class Trial:
 
     @property
     def met(self) -> bool:
-        """Whether it met the target."""
         return self.outcome is not None and self.outcome.status == Status.REACHED
 
     @property
     def is_oom(self) -> bool:
-        """Whether it did not fit into memory."""
         return self.outcome is not None and self.outcome.status == Status.OOM
 
     @property
@@ -103,7 +100,6 @@ class Known(NamedTuple):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The configuration."""
         return self.runs[0].proposal.params
 
     @property
@@ -188,15 +184,12 @@ class History:
         self.num_proposed = max(self.num_proposed, number + 1)
 
     def was_tried(self, params: Mapping[str, Any]) -> bool:
-        """Returns whether a configuration was proposed before."""
         return self.encoder.key(params) in self._tried
 
     def times_tried(self, params: Mapping[str, Any]) -> int:
-        """Returns how many trials of a configuration were proposed."""
         return len(self._tried.get(self.encoder.key(params), ()))
 
     def begin(self, proposal: Proposal) -> None:
-        """Adds a trial that starts."""
         self.count(proposal)
         number = base.trial_number(proposal.trial_id)
         trial = self._trial(number, proposal)
@@ -204,7 +197,6 @@ class History:
         self.running[proposal.trial_id] = trial
 
     def finish(self, trial_id: str, outcome: Outcome) -> Trial:
-        """Stores how a trial ended, and returns the trial."""
         trial = self.running.pop(trial_id)
         trial.outcome, trial.clock, trial.metric = outcome, [], []
         ends = self.ends if self.target.best else None
@@ -336,7 +328,6 @@ class History:
         return self._configurations
 
     def runs_of(self, params: Mapping[str, Any]) -> list[Trial]:
-        """Returns those of one configuration."""
         return self.configurations()[self.encoder.key(params)]
 
     def _by_params(self, trials: Iterable[Trial]) -> dict[base.ParamsKey, list[Trial]]:

@@ -32,8 +32,7 @@ from tune_speed.study.settings import JOURNALS
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import samplers
 from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget, trial_number
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import gap
+from tune_speed.tuning.policy.curve import Curve, gap
 from tune_speed.tuning.policy.samplers import SEEDED_EACH_TIME, distributions, make_sampler, suggest
 
 # `memory` of a trial that ran out of memory, whose true need is unknown: log2(2).
@@ -123,7 +122,6 @@ class OptunaStudy:
         self._study.tell(trial, self._value(outcome, y))
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial without an outcome."""
         if not self._is_idle:
             self._study.tell(self._running.pop(trial_id), state=TrialState.FAIL)
 

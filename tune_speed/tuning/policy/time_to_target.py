@@ -32,8 +32,7 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective, best_candidate
 from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal
-from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.curve_table import distance
+from tune_speed.tuning.policy.curve import FloatArray, distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
@@ -114,12 +113,10 @@ class TimeToTarget:
 
     @property
     def leader(self) -> Leader | None:
-        """Shortest time to target so far."""
         return self._history.leader
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
-        """Configurations that met the target, best first: at most a hundred."""
         self._learn()
         return self._history.favourites or base.alone(self.leader, self._history.ends)
 
@@ -130,7 +127,6 @@ class TimeToTarget:
         unfinished: Iterable[Proposal],
         num_taken: int = 0,
     ) -> None:
-        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
         self._history.num_proposed = max(self._history.num_proposed, num_taken)
         for proposal, outcome in finished:
             self._leave_out(proposal)
@@ -161,7 +157,6 @@ class TimeToTarget:
                 history.begin(proposal)
 
     def num_reports(self, trial_id: str) -> int:
-        """Returns how many reports of a running trial were taken in."""
         return len(self._history.running[trial_id].clock)
 
     def ask(self, number: int | None = None) -> Proposal | None:
@@ -184,11 +179,9 @@ class TimeToTarget:
         return proposal
 
     def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
-        """Proposes a configuration next, tried before or not; fills in what it leaves out."""
         self._wanted.append((dict(point), reason))
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop a running trial, or None to let it continue."""
         self._learn()
         trial = self._history.running[trial_id]
         # A training function's clock is told anew once its steps were timed.
@@ -199,17 +192,14 @@ class TimeToTarget:
         return self._stopping.reason(trial)
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
-        """Learns from a trial that ended."""
         trial = self._history.finish(trial_id, outcome)
         self._optuna.finish(trial_id, outcome, y=self._end_of(trial))
 
     def retry(self, proposal: Proposal) -> None:
-        """Takes back a trial that ended without an outcome; it is proposed again."""
         self.withdraw(proposal.trial_id)
         self._again.append(proposal)
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial that ended without an outcome and is not run again for now."""
         del self._history.running[trial_id]
         self._optuna.withdraw(trial_id)
 
@@ -226,7 +216,6 @@ class TimeToTarget:
 
     @property
     def why_settled(self) -> str | None:
-        """Why nothing is proposed any more although the budget is not used up."""
         if self._settled is None or (until := self._parts.until) is None:
             return None
         return (

@@ -12,14 +12,12 @@ from tune_speed.core.renamed import LEFT, LEFT_MUST
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES
 from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.simulation.comparison import Factory, Search, Terms, full_run_s, run_searches
-from tune_speed.tuning.simulation.noisy import NOISY
+from tune_speed.tuning.simulation.comparison import Search, Terms, full_run_s
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark, write_table
 from tune_speed.tuning.simulation.scores import overall, score
-from tune_speed.tuning.simulation.simulate import Benchmark, Trace, simulate
+from tune_speed.tuning.simulation.simulate import Benchmark, Trace, new_policy, run_policy
 from tune_speed.tuning.simulation.study_table import StudyTable, table_from_records
-from tune_speed.tuning.simulation.synthetic import Synthetic
-from tune_speed.tuning.simulation.zoo import Zoo
+from tune_speed.tuning.simulation.synthetic import NOISY, Synthetic, Zoo
 
 # Benchmarks that need no file; a `%` after the number is allowed.
 SYNTHETIC: dict[str, Synthetic] = {
@@ -29,14 +27,6 @@ SYNTHETIC: dict[str, Synthetic] = {
 }
 
 NAMED: Mapping[str, Benchmark] = {**SYNTHETIC, **NOISY, "zoo-fixed_length": Zoo(0.01)}
-
-
-class Comparison(NamedTuple):
-    """Finished searches, benchmark by benchmark and policy by policy."""
-
-    searches: list[Search]
-    was_stopped: bool
-    """Whether Ctrl-C ended it before all were done."""
 
 
 class Demonstration(NamedTuple):
@@ -104,60 +94,19 @@ def check_policies(names: Iterable[str]) -> list[str]:
 
 
 def demonstrate(policy: str, benchmark: Benchmark, *, terms: Terms, seed: int = 0) -> Demonstration:
-    """Returns one search, all trials included."""
     hush_optuna()
     longest_s = full_run_s(benchmark)
-    trace = simulate(
-        policy,
+    trace = run_policy(
+        new_policy(policy, benchmark, seed),
         benchmark,
         num_workers=terms.num_workers,
         budget_s=terms.budget_s(terms.budget_runs, longest_s),
-        seed=seed,
         trial_overhead_s=terms.trial_overhead_s,
     )
     return Demonstration(policy, benchmark, terms, longest_s, seed, trace)
 
 
-def compare(
-    benchmarks: Sequence[Benchmark],
-    policies: Sequence[str],
-    *,
-    num_seeds: int,
-    terms: Terms,
-    jobs: int,
-    on_search: Callable[[Search, int, int], None],
-    factories: Mapping[str, Factory] | None = None,
-    known: Iterable[Search] = (),
-) -> Comparison:
-    """Returns the searches of each policy on each benchmark with each seed, see `run_searches`.
-
-    Ctrl-C ends it with the searches that are done. `on_search` gets each search as it ends, with
-    its number and that of all.
-    """
-    names, done, was_stopped = [b.name for b in benchmarks], list[Search](), False
-    total = len(benchmarks) * len(policies) * num_seeds
-    searches = run_searches(
-        benchmarks,
-        policies,
-        seeds=range(num_seeds),
-        terms=terms,
-        factories=factories,
-        known=known,
-        jobs=jobs,
-    )
-    try:
-        for search in searches:
-            done.append(search)
-            on_search(search, len(done), total)
-    except KeyboardInterrupt:
-        was_stopped = True
-    # Processes end in any order, and known searches come first.
-    done.sort(key=lambda s: (names.index(s.benchmark), policies.index(s.policy), s.seed))
-    return Comparison(done, was_stopped)
-
-
 def comparison_dict(searches: Sequence[Search], budgets: Sequence[float]) -> dict[str, Any]:
-    """Returns searches, scores and overall ratios as plain values, for JSON."""
     return {
         "budgets": list(budgets),
         "scores": [asdict(one) for one in score(searches, budgets)],
@@ -167,7 +116,6 @@ def comparison_dict(searches: Sequence[Search], budgets: Sequence[float]) -> dic
 
 
 def demonstration_dict(shown: Demonstration) -> dict[str, Any]:
-    """Returns one search as plain values, for JSON."""
     return {
         "policy": shown.policy,
         "benchmark": shown.benchmark.name,

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 from tune_speed.tuning.policy.base import Policy
 from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.simulation.noisy import Noisy
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import Benchmark, new_policy, run_policy
+from tune_speed.tuning.simulation.synthetic import Noisy
 
 Factory = Callable[[Benchmark, int], Policy]
 """From a benchmark and a seed to a policy; at the top of a module, as other processes import it."""
@@ -63,7 +64,6 @@ class Search:
 
     @property
     def key(self) -> tuple[str, str, int, Terms]:
-        """What makes a search the same search."""
         return self.benchmark, self.policy, self.seed, self.terms
 
 
@@ -79,45 +79,32 @@ def full_run_s(benchmark: Benchmark) -> float:
     return max(benchmark.predicted_cost(params) for params in benchmark.space.corners())
 
 
-def run_searches(
-    benchmarks: Sequence[Benchmark],
-    policies: Sequence[str],
-    *,
-    seeds: Iterable[int],
-    terms: Terms,
-    factories: Mapping[str, Factory] | None = None,
-    known: Iterable[Search] = (),
-    jobs: int = 1,
-) -> Iterator[Search]:
-    """Yields each search when it has ended, those already `known` first.
+class Plan:
+    """Searches to simulate: each policy on each benchmark with each seed."""
 
-    Ends its processes when it is closed or interrupted. Benchmarks have different names; policies
-    are named as in `policies.py` or in `factories`. All benchmarks and policies come once before
-    the next seed does. Searches already `known`, but for those of other terms, are not run again.
-    So many `jobs` run as processes at the same time, one in this process.
-    """
-    # Seeds outermost: whenever it is interrupted, policies can be compared on the seeds so far.
-    tasks = [(b.name, p, seed) for seed, b, p in product(seeds, benchmarks, policies)]
-    found = {search.key[:3]: search for search in known if search.terms == terms}
-    yield from (found[task] for task in tasks if task in found)
-    left = [task for task in tasks if task not in found]
-    bench = _Bench(benchmarks, factories or {}, terms)
-    if jobs == 1 or len(left) < 2:
-        yield from map(bench.run, left)
-    else:
-        yield from _in_processes(bench, left, jobs=min(jobs, len(left)))
-
-
-class _Bench:
     def __init__(
-        self, benchmarks: Sequence[Benchmark], factories: Mapping[str, Factory], terms: Terms
+        self,
+        benchmarks: Sequence[Benchmark],
+        policies: Sequence[str],
+        *,
+        seeds: Iterable[int],
+        terms: Terms,
+        factories: Mapping[str, Factory] | None = None,
     ) -> None:
+        """Takes benchmarks of different names, and policies as in `policies.py` or `factories`."""
         hush_optuna()
         self._benchmarks = {benchmark.name: benchmark for benchmark in benchmarks}
-        self._factories, self._terms = factories, terms
+        self._factories, self.terms, self._policies = factories or {}, terms, policies
         # A property that costs 4,000 draws where a benchmark is synthetic: here, not per process.
         self._full_run_s = {b.name: full_run_s(b) for b in benchmarks}
+        # Seeds outermost: whenever it is interrupted, policies can be compared on the seeds so far.
+        self.tasks = [(b.name, p, seed) for seed, b, p in product(seeds, benchmarks, policies)]
         assert all(0.0 <= benchmark.target <= 1.0 for benchmark in benchmarks)
+
+    def place(self, search: Search) -> tuple[int, int, int]:
+        """Returns the place of a search among all, benchmark by benchmark."""
+        benchmarks = list(self._benchmarks)
+        return benchmarks.index(search.benchmark), self._policies.index(search.policy), search.seed
 
     def run(self, task: Task) -> Search:
         name, policy, seed = task
@@ -125,7 +112,7 @@ class _Bench:
         # What one search ran must not change another's runs.
         if isinstance(benchmark, Noisy | RecordedBenchmark):
             benchmark = benchmark.fresh(seed)
-        started, terms = time.perf_counter(), self._terms
+        started, terms = time.perf_counter(), self.terms
         make = self._factories.get(policy) or partial(new_policy, policy)
         trace = run_policy(
             make(benchmark, seed),
@@ -147,31 +134,63 @@ class _Bench:
         )
 
 
-_bench: _Bench | None = None
+class Comparison(NamedTuple):
+    """Finished searches, benchmark by benchmark and policy by policy."""
+
+    searches: list[Search]
+    was_stopped: bool
+    """Whether Ctrl-C ended it before all were done."""
 
 
-def _start_process(bench: _Bench) -> None:
-    global _bench
-    _bench = bench
+def compare(plan: Plan, *, jobs: int, on_search: Callable[[Search, int, int], None]) -> Comparison:
+    """Runs a plan; Ctrl-C ends it with the searches that are done.
+
+    `on_search` gets each search as it ends, with its number and that of all.
+    """
+    done, was_stopped = list[Search](), False
+    try:
+        for search in run_searches(plan, jobs=jobs):
+            done.append(search)
+            on_search(search, len(done), len(plan.tasks))
+    except KeyboardInterrupt:
+        was_stopped = True
+    return Comparison(sorted(done, key=plan.place), was_stopped)
+
+
+def run_searches(plan: Plan, *, jobs: int = 1) -> Iterator[Search]:
+    """Yields each search when it has ended: of so many processes in any order, of one in order.
+
+    Ends its processes when it is closed or interrupted.
+    """
+    jobs = min(jobs, len(plan.tasks))
+    return map(plan.run, plan.tasks) if jobs < 2 else _in_processes(plan, jobs)
+
+
+_plan: Plan | None = None
+
+
+def _start_process(plan: Plan) -> None:
+    global _plan
+    _plan = plan
     hush_optuna()
     # The terminal sends Ctrl-C to all processes; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(task: Task) -> Search:
-    assert _bench is not None
-    return _bench.run(task)
+    assert _plan is not None
+    return _plan.run(task)
 
 
-def _in_processes(bench: _Bench, tasks: Sequence[Task], *, jobs: int) -> Iterator[Search]:
+def _in_processes(plan: Plan, jobs: int) -> Iterator[Search]:
     # Forking a process that has threads may hang.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, context, initializer=_start_process, initargs=(bench,))
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start_process, initargs=(plan,))
     is_complete = False
     try:
         with _one_thread_each():
-            futures = [pool.submit(_run, task) for task in tasks]
+            futures = [pool.submit(_run, task) for task in plan.tasks]
             for future in as_completed(futures):
                 yield future.result()
         is_complete = True

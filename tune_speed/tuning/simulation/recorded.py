@@ -34,7 +34,6 @@ from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.driver.imported_trials import read_table
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
 from tune_speed.tuning.policy.encoding import LOG_FACTOR, UNUSED
-from tune_speed.tuning.simulation.noisy import truth_of
 
 
 class Nearest:
@@ -209,14 +208,8 @@ class RecordedBenchmark:
         """Returns the seconds to the end that the nearest run was to have."""
         return float(self._planned_s[self.nearest(params)])
 
-    def truth(self, params: Mapping[str, Any]) -> tuple[float, float]:
-        """Returns `truth_of` all runs of the nearest configuration."""
-        own = (self.runs[int(i)].curve for i in self._equal[self.nearest(params)])
-        return truth_of(own, target=self.target, mode=self.mode)
-
     @property
     def full_run_s(self) -> float:
-        """Seconds of the longest run."""
         return float(self._planned_s.max())
 
 

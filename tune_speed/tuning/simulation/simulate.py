@@ -108,28 +108,6 @@ class _Running:
 _REPORT, _ASK = 0, 1
 
 
-def simulate(
-    policy_name: str,
-    benchmark: Benchmark,
-    *,
-    num_workers: int,
-    budget_s: float,
-    seed: int,
-    trial_overhead_s: float = 0.0,
-) -> Trace:
-    """Returns what a policy finds within `budget_s` of virtual time.
-
-    Raises: ConfigError if there is no policy of that name.
-    """
-    return run_policy(
-        new_policy(policy_name, benchmark, seed),
-        benchmark,
-        num_workers=num_workers,
-        budget_s=budget_s,
-        trial_overhead_s=trial_overhead_s,
-    )
-
-
 def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     """Returns the policy of that name for a benchmark's space, target and costs.
 
@@ -160,7 +138,7 @@ def run_policy(
     budget_s: float,
     trial_overhead_s: float = 0.0,
 ) -> Trace:
-    """Runs a policy in virtual time, see `simulate`."""
+    """Returns what a policy finds within `budget_s` of virtual time."""
     return _Simulation(policy, benchmark, trial_overhead_s).run(num_workers, budget_s)
 
 
