@@ -32,7 +32,7 @@ from truths import Within
 
 from tune_speed.core.stats import mean_interval
 from tune_speed.tuning.baselines.plain import Plain
-from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Policy, Problem, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.simulation.benchmarks import find_benchmark
@@ -44,13 +44,7 @@ Task = tuple[str, str, float, int]
 
 
 def ours(benchmark: Within, seed: int, **parts: Any) -> Policy:
-    return BestWithin(
-        space=benchmark.space,
-        target=target_of(benchmark),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
-        parts=Parts(**parts),
-    )
+    return BestWithin(problem_of(benchmark, seed), parts=Parts(**parts))
 
 
 def plain(benchmark: Within, seed: int, *, sampler: str) -> Policy:
@@ -58,8 +52,11 @@ def plain(benchmark: Within, seed: int, *, sampler: str) -> Policy:
     return Plain(space=benchmark.space, target=target, sampler=sampler, seed=seed)
 
 
-def target_of(benchmark: Within) -> SearchTarget:
-    return SearchTarget(benchmark.target, benchmark.mode, benchmark.within_s, best=True)
+def problem_of(benchmark: Within, seed: int) -> Problem:
+    target = SearchTarget(benchmark.target, benchmark.mode, benchmark.within_s, best=True)
+    return Problem(
+        benchmark.space, target, lambda params: Cost(benchmark.predicted_cost(params)), seed
+    )
 
 
 SIDES: dict[str, Callable[[Within, int], Policy]] = {

@@ -36,7 +36,7 @@ from truths import truth
 
 from tune_speed.core.records import Status
 from tune_speed.study.settings import UntilConfig
-from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Policy, Problem, SearchTarget
 from tune_speed.tuning.policy.expected_time import doubt
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
@@ -52,13 +52,9 @@ MOST_CANDIDATES = 12
 
 
 def ours(benchmark: Noisy | RecordedBenchmark, seed: int, *, parts: Parts) -> Policy:
-    return TimeToTarget(
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
-        parts=parts,
-    )
+    target = SearchTarget(benchmark.target, benchmark.mode, math.inf)
+    cost_of = lambda params: Cost(benchmark.predicted_cost(params))  # noqa: E731
+    return TimeToTarget(Problem(benchmark.space, target, cost_of, seed), parts=parts)
 
 
 def budget_of(benchmark: Noisy | RecordedBenchmark) -> float:

@@ -17,7 +17,6 @@ and is asked once.
 
 import argparse
 import json
-import math
 import multiprocessing
 import statistics
 import sys
@@ -35,13 +34,14 @@ from pydantic import TypeAdapter
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "helpers")]
 
-from plain_policies import FACTORIES  # noqa: E402
+from plain_policies import FACTORIES, problem_of  # noqa: E402
 
 from tune_speed.core.records import Status  # noqa: E402
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy  # noqa: E402
-from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget  # noqa: E402
+from tune_speed.tuning.policy.base import Outcome, Policy, Proposal  # noqa: E402
 from tune_speed.tuning.policy.curve import crossing  # noqa: E402
 from tune_speed.tuning.policy.encoding import Encoder  # noqa: E402
+from tune_speed.tuning.policy.optuna_study import Sampling  # noqa: E402
 from tune_speed.tuning.policy.samplers import hush_optuna  # noqa: E402
 from tune_speed.tuning.policy.settings import Parts  # noqa: E402
 from tune_speed.tuning.policy.time_to_target import TimeToTarget  # noqa: E402
@@ -62,14 +62,8 @@ OURS = "time_to_target"
 
 def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts: Any) -> Policy:
     """Returns our policy with another sampler, or with parts left out."""
-    return TimeToTarget(
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
-        sampler=sampler,
-        parts=Parts(**parts),
-    )
+    problem = problem_of(benchmark, seed)
+    return TimeToTarget(problem, sampling=Sampling(sampler), parts=Parts(**parts))
 
 
 ABLATIONS: dict[str, Factory] = {
@@ -138,13 +132,13 @@ def compare(arguments: argparse.Namespace) -> None:
     )
     kept_ones = [search for search in read_searches(kept) if search.policy not in arguments.again]
     write_searches(kept, kept_ones)
-    known = [s for s in kept_ones if s.key[:3] in plan.tasks and s.terms == plan.terms]
-    plan.tasks = [task for task in plan.tasks if task not in {s.key[:3] for s in known}]
+    known = [s for s in kept_ones if task_of(s) in plan.tasks and s.terms == plan.terms]
+    plan.tasks = [task for task in plan.tasks if task not in set(map(task_of, known))]
 
     def keep(search: Search, done: int, total: int) -> None:
         with kept.open("a") as file:
             file.write(line_of(search))
-        print(f"[{done}/{total}] {search.key[:3]} {search.took_s:.1f} s", file=sys.stderr)
+        print(f"[{done}/{total}] {task_of(search)} {search.took_s:.1f} s", file=sys.stderr)
 
     result = comparison.compare(plan, jobs=arguments.jobs, on_search=keep)
     if searches := sorted([*known, *result.searches], key=plan.place):
@@ -155,6 +149,10 @@ def compare(arguments: argparse.Namespace) -> None:
         print(comparison_markdown(searches, budgets))
     if result.was_stopped:
         raise SystemExit(f"stopped after {len(searches)} searches")
+
+
+def task_of(search: Search) -> tuple[str, str, int]:
+    return search.benchmark, search.policy, search.seed
 
 
 def read_searches(path: Path) -> list[Search]:
@@ -269,13 +267,7 @@ def held() -> tuple[float, float]:
 
 
 def our_policy(benchmark: Benchmark) -> Policy:
-    return make_policy(
-        OURS,
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=0,
-    )
+    return make_policy(OURS, problem_of(benchmark, 0))
 
 
 def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposal, Outcome]]:

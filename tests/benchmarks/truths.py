@@ -67,4 +67,5 @@ class Within:
         runs = [self.base.curve(params) for _ in range(100)]
         if not all(len(run.train_s) and math.isfinite(run.metric[-1]) for run in runs):
             return 0.0
-        return float(np.mean([run.at(min(self.within_s, run.end_s)) for run in runs]))
+        limit_s = self.within_s
+        return float(np.mean([np.interp(limit_s, run.train_s, run.metric) for run in runs]))

@@ -93,12 +93,12 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
             end = "\n" if done == total else ""
             print(f"\rreading: {done}/{total} trials", end=end, file=sys.stderr, flush=True)
 
-    saved = simulation.save_study(study, out, on_trial=reading)
-    rows, left_out = len(saved.table.rows), saved.table.left_out
+    table = simulation.save_study(study, out, on_trial=reading)
+    rows, left_out = len(table.rows), table.left_out
     if as_json:
         common.say_json({"path": str(out), "runs": rows, "left_out": left_out})
         return
-    space = "the study's file" if saved.is_own_space else "what its trials span"
+    space = "the study's file" if table.is_own_space else "what its trials span"
     common.say(f"wrote {out}: {counted(rows, 'run')}; search space: {space}")
     for reason, number in left_out.items():
         common.say(f"left out: {counted(number, 'trial')}, {reason}")

@@ -42,7 +42,6 @@ def searcher(**options: Any) -> TimeToTargetSearch:
 
 
 def run(search: TimeToTargetSearch, trial_id: str) -> dict[str, Any]:
-    """Runs a trial as Tune does: the scheduler sees each result first."""
     scheduler, config = TimeToTargetScheduler(search), search.suggest(trial_id)
     result: dict[str, Any] = {}
     for epoch in range(config["epochs"]):

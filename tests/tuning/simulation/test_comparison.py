@@ -9,8 +9,7 @@ from pydantic import TypeAdapter
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.base import Cost, SearchTarget
+from tune_speed.tuning.policies import POLICY_NAMES
 from tune_speed.tuning.simulation.comparison import Plan, Search, Terms, full_run_s, run_searches
 from tune_speed.tuning.simulation.scores import best_at
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
@@ -26,8 +25,6 @@ def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
 
 
 class Stretching:
-    """A benchmark of its own making, which does not know its longest run."""
-
     name = "stretching"
     space = SearchSpace.from_tree({"epochs": {"low": 1.0, "high": 7.0}})
     target, mode = 0.9, "fixed_length"
@@ -38,14 +35,7 @@ class Stretching:
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
 def test_every_compared_policy_can_be_made(name: str) -> None:
-    policy = make_policy(
-        name,
-        space=EASY.space,
-        target=SearchTarget(EASY.target, EASY.mode, 1e9),
-        cost_of=lambda params: Cost(EASY.predicted_cost(params)),
-        seed=0,
-    )
-    assert policy.leader is None
+    assert new_policy(name, EASY, 0).leader is None
 
 
 def test_search_holds_what_simulate_finds() -> None:
@@ -92,8 +82,8 @@ def test_unknown_policy_is_refused() -> None:
 
 def test_processes_do_not_change_a_result() -> None:
     here, there = (run(["random", "random_cap"], seeds=2, jobs=jobs) for jobs in (1, 2))
-    key = {search.key: search.incumbents for search in here}
-    assert {search.key: search.incumbents for search in there} == key
+    keys = [{(s.policy, s.seed): s.incumbents for s in searches} for searches in (here, there)]
+    assert keys[0] == keys[1]
 
 
 @pytest.mark.slow

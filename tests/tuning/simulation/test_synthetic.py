@@ -29,7 +29,6 @@ def draw(benchmark: Synthetic | Zoo, num: int, *, seed: int = 0) -> list[dict[st
 
 @functools.cache
 def drawn_curves(mode: Mode) -> list[Curve]:
-    """Returns curves of a family: its members differ in the target alone."""
     benchmark = Synthetic(0.5, mode)
     return [benchmark.curve(params) for params in draw(benchmark, 8000)]
 
@@ -51,7 +50,6 @@ def seconds_per_epoch(benchmark: Synthetic) -> float:
 
 
 def at_optimum(benchmark: Synthetic, params: dict[str, Any], epochs: float) -> dict[str, Any]:
-    """Returns params moved by what they lack."""
     lacks, best = benchmark._setting(params), dict(params)
     best[f"optimizer.{params['optimizer']}.lr"] /= 2**lacks.rate_error
     best[f"optimizer.{params['optimizer']}.weight_decay"] /= 10**lacks.decay_error

@@ -6,13 +6,12 @@ from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState
 
 from tune_speed.core.records import Recommended, Status
-from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
-from tune_speed.tuning.policy.samplers import distributions, make_sampler, quiet_study, suggest
+from tune_speed.tuning.policy.base import Leader, Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.samplers import ended_trial, make_sampler, quiet_study, suggest
 
 # Value of a trial that missed the target. TPE looks at ranks only.
 PENALTY_S = 1e6
@@ -23,11 +22,9 @@ class Baseline(ABC):
 
     _study: optuna.Study
 
-    def __init__(
-        self, sampler: Callable[[int], BaseSampler], *, target: SearchTarget, seed: int
-    ) -> None:
-        self._sampler, self._target, self._seed = sampler, target, seed
-        self._ends = dict[str, float]()
+    def __init__(self, problem: Problem, sampler: Callable[[int], BaseSampler]) -> None:
+        self._sampler, self._seed = sampler, problem.seed
+        self._space, self._target = problem.space, problem.target
         self._again: list[Proposal] = []
         self._wanted: list[tuple[Mapping[str, Any], str]] = []
         self._num_proposed = 0
@@ -37,7 +34,7 @@ class Baseline(ABC):
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
-        return base.alone(self.leader, self._ends)
+        return base.alone(self.leader)
 
     def restore(
         self,
@@ -58,8 +55,7 @@ class Baseline(ABC):
         self._study.sampler = self._sampler(self._seed + self._num_proposed)
 
     def _lead(self, trial_id: str, outcome: Outcome) -> None:
-        ends = self._ends if self._target.best else None
-        self.leader = base.better(self.leader, trial_id, outcome, ends=ends)
+        self.leader = base.better(self.leader, trial_id, outcome, by_end=self._target.best)
 
     def retry(self, proposal: Proposal) -> None:
         self.withdraw(proposal.trial_id)
@@ -85,6 +81,10 @@ class Baseline(ABC):
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         """Adds a finished trial to the sampler."""
 
+    def _add(self, proposal: Proposal, outcome: Outcome, *, failures: Container[Status]) -> None:
+        value = None if outcome.status in failures else minimised(outcome, self._target)
+        self._study.add_trial(ended_trial(self._space, proposal.params, value))
+
     def _count(self, proposal: Proposal) -> None:
         self._num_proposed = max(self._num_proposed, base.trial_number(proposal.trial_id) + 1)
 
@@ -92,22 +92,15 @@ class Baseline(ABC):
 class Plain(Baseline):
     """An Optuna sampler that minimises the time to target, or `PENALTY_S` for a miss."""
 
-    def __init__(
-        self, *, space: SearchSpace, target: SearchTarget, seed: int, sampler: str = "random"
-    ) -> None:
+    def __init__(self, problem: Problem, *, sampler: str = "random") -> None:
         super().__init__(
-            lambda seed: make_sampler(sampler, space=space, seed=seed), target=target, seed=seed
+            problem, lambda seed: make_sampler(sampler, space=problem.space, seed=seed)
         )
-        self._space = space
-        self._study = quiet_study(self._sampler(seed))
+        self._study = quiet_study(self._sampler(problem.seed))
         self._running: dict[str, optuna.Trial] = {}
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
-        self._study.add_trial(
-            optuna_trial(
-                self._space, proposal, outcome, target=self._target, failures=(Status.FAILED,)
-            )
-        )
+        self._add(proposal, outcome, failures=(Status.FAILED,))
 
     def ask(self) -> Proposal:
         if self._again:
@@ -149,21 +142,3 @@ def minimised(outcome: Outcome, target: SearchTarget) -> float:
         seen = [float(each) for each in outcome.curve.metric if each == each]
         return -seen[-1] if seen and outcome.status != Status.DIVERGED else 0.0
     return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S
-
-
-def optuna_trial(
-    space: SearchSpace,
-    proposal: Proposal,
-    outcome: Outcome,
-    *,
-    target: SearchTarget,
-    failures: Container[Status],
-) -> FrozenTrial:
-    """Returns a finished trial for `Study.add_trial`, as FAIL if its status is in `failures`."""
-    failed = outcome.status in failures
-    return create_trial(
-        state=TrialState.FAIL if failed else TrialState.COMPLETE,
-        params=space.read(proposal.params),
-        distributions=distributions(space, proposal.params),
-        value=None if failed else minimised(outcome, target),
-    )

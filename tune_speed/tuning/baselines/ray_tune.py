@@ -17,9 +17,8 @@ from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
 from tune_speed.core.text import counted
-from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised, optuna_trial
-from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
+from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised
+from tune_speed.tuning.policy.base import Outcome, Problem, Proposal
 from tune_speed.tuning.policy.samplers import hush_optuna, suggest
 
 TIME = "time_to_target_s"
@@ -32,12 +31,11 @@ MAX_EVALUATIONS = 100_000
 class Vanilla(Baseline):
     """Ray's searcher and scheduler behind the seam of a policy."""
 
-    def __init__(self, *, space: SearchSpace, target: SearchTarget, seed: int) -> None:
-        super().__init__(lambda seed: TPESampler(seed=seed), target=target, seed=seed)
-        self._space = space
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem, lambda seed: TPESampler(seed=seed))
         hush_optuna()
         self._searcher = OptunaSearch(
-            space=partial(suggest, space), metric=TIME, mode="min", seed=seed
+            space=partial(suggest, problem.space), metric=TIME, mode="min", seed=problem.seed
         )
         self._study = self._searcher._ot_study
         self._scheduler = AsyncHyperBandScheduler(
@@ -47,8 +45,7 @@ class Vanilla(Baseline):
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         # Ray's own restore brings neither the scheduler's rungs nor the last results back.
-        found = optuna_trial(self._space, proposal, outcome, target=self._target, failures=_ERRORS)
-        self._study.add_trial(found)
+        self._add(proposal, outcome, failures=_ERRORS)
         self._begin(proposal.trial_id)
         # Whatever the rungs say now, in the order of ends: these values were reported then.
         for index, value in enumerate(outcome.curve.metric):

@@ -14,7 +14,7 @@ configuration counts as 0. Source: Gelman et al., Bayesian Data Analysis, sectio
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve, FloatArray, Mode, crossing
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -35,6 +35,25 @@ DIRECTIONS = {"maximize": "max", "minimize": "min", "max": "max", "min": "min"}
 LEVEL_SD, FACTOR_SD, REST_SD = 3.0, 1.0, 0.15
 LEAST_RUNS = 3
 """Runs that are needed before any cost is predicted."""
+
+
+class Options(TypedDict, total=False):
+    """What a sampler or searcher can be given besides its target."""
+
+    mode: Mode
+    """`fixed_length`, the default, if the metric must hold at a run's end, whose length is part of
+    the configuration; `anytime` if a run ends as soon as it holds."""
+    max_train_s: float
+    """Longest run on the training clock [s]."""
+    num_trials: int | None
+    """Trials in all, of which the last 15 % run the favourites again; None: any."""
+    cost_s: PredictedCost | None
+    """Seconds that a run of a configuration takes, where that is known beforehand; otherwise it is
+    learned from the runs."""
+    repeats: bool
+    """Whether configurations are run again, as they are by default."""
+    seed: int | None
+    """Of the proposals; None: another one each time."""
 
 
 class Goal(NamedTuple):
@@ -50,40 +69,33 @@ class Goal(NamedTuple):
     parts: Parts
 
     @classmethod
-    def of(
-        cls,
-        target: float,
-        *,
-        metric: str,
-        direction: str,
-        mode: Mode,
-        max_train_s: float,
-        num_trials: int | None,
-        cost_s: PredictedCost | None,
-        repeats: bool,
-        seed: int | None,
-    ) -> "Goal":
+    def of(cls, value: float, metric: str, direction: str, options: Options) -> "Goal":
         """Returns the goal of a sampler's or searcher's arguments.
 
-        Raises: ConfigError if target, metric and direction do not go together.
+        Raises: ConfigError if target, metric and direction do not go together; TypeError if there
+            is no such option.
         """
+        if unknown := options.keys() - Options.__annotations__.keys():
+            known = ", ".join(Options.__annotations__)
+            raise TypeError(f"options must be {known}, but got {', '.join(sorted(unknown))}.")
+        mode, seed = options.get("mode", "fixed_length"), options.get("seed")
         if direction not in DIRECTIONS:
             raise ConfigError(f"direction must be maximize or minimize, but got {direction!r}.")
         if mode not in ("fixed_length", "anytime"):
             raise ConfigError(f"mode must be fixed_length or anytime, but got {mode!r}.")
-        fields = {"metric": metric, "value": target, "mode": DIRECTIONS[direction]}
+        fields = {"metric": metric, "value": value, "mode": DIRECTIONS[direction]}
         try:
-            wanted = Target.model_validate(fields)
+            target = Target.model_validate(fields)
         except ValueError as error:
             raise ConfigError(f"The target cannot be met as it is: {error}") from None
         return cls(
-            target=wanted,
+            target=target,
             mode=mode,
-            max_train_s=max_train_s,
-            num_trials=num_trials,
-            cost_s=cost_s,
+            max_train_s=options.get("max_train_s", math.inf),
+            num_trials=options.get("num_trials"),
+            cost_s=options.get("cost_s"),
             seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
-            parts=Parts(repeats=repeats),
+            parts=Parts(repeats=options.get("repeats", True)),
         )
 
 
@@ -141,13 +153,10 @@ class LearningPolicy:
     def __init__(self, goal: Goal, parameters: tuple[Parameter, ...]) -> None:
         self.goal, self.parameters = goal, parameters
         self._cost, self._num_ended = LearnedCost(parameters), 0
-        self.policy = TimeToTarget(
-            space=SearchSpace(tree={}, parameters=parameters),
-            target=SearchTarget(goal.target.goal, goal.mode, goal.max_train_s),
-            cost_of=self._cost_of,
-            seed=goal.seed,
-            parts=goal.parts,
-        )
+        target = SearchTarget(goal.target.goal, goal.mode, goal.max_train_s)
+        space = SearchSpace(tree={}, parameters=parameters)
+        problem = Problem(space, target, self._cost_of, goal.seed)
+        self.policy = TimeToTarget(problem, parts=goal.parts)
 
     def ended(self, proposal: Proposal, outcome: Outcome) -> None:
         if outcome.status in (Status.REACHED, Status.MISSED):

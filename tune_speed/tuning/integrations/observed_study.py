@@ -18,7 +18,7 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from tune_speed.core.records import Recommended, Status
+from tune_speed.core.records import Status
 from tune_speed.study.parameter import Parameter, same
 from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy
 from tune_speed.tuning.policy.base import Outcome, Proposal
@@ -35,7 +35,7 @@ class ObservedStudy:
     def __init__(self, goal: Goal, parameters: tuple[Parameter, ...]) -> None:
         self.parameters, self._target, self._seen = parameters, goal.target, set[int]()
         self._learner = LearningPolicy(goal, parameters)
-        self._policy = self._learner.policy
+        self.policy = self._learner.policy
 
     def update(self, trials: Iterable[FrozenTrial]) -> None:
         """Takes over what trials say: those that ended, and the parameters of those that run."""
@@ -47,12 +47,13 @@ class ObservedStudy:
                 self._seen.add(trial.number)
                 finished.append(trial)
         for trial in finished:
-            self._finish(trial)
+            if self._params(trial) is not None:
+                self._learner.ended(self._proposal(trial), self._outcome(trial))
         with_params = [self._proposal(t) for t in running if self._params(t) is not None]
-        self._policy.observe(with_params, running={_id(trial) for trial in running})
+        self.policy.observe(with_params, running={_id(trial) for trial in running})
 
     def ask(self, number: int) -> dict[str, Any]:
-        proposal = self._policy.ask(number)
+        proposal = self.policy.ask(number)
         return {} if proposal is None else proposal.params
 
     def stop_reason(self, trial: FrozenTrial) -> str | None:
@@ -60,21 +61,14 @@ class ObservedStudy:
             return None
         curve, steps = self._curve(trial), sorted(trial.intermediate_values)
         reason = None
-        for k in range(self._policy.num_reports(_id(trial)), len(steps)):
-            reason = self._policy.report(
+        for k in range(self.policy.num_reports(_id(trial)), len(steps)):
+            reason = self.policy.report(
                 _id(trial),
                 train_s=float(curve.train_s[k]),
                 step=k + 1,
                 metric=float(curve.metric[k]),
             )
         return reason
-
-    def recommended(self) -> tuple[Recommended, ...]:
-        return self._policy.favourites
-
-    def _finish(self, trial: FrozenTrial) -> None:
-        if self._params(trial) is not None:
-            self._learner.ended(self._proposal(trial), self._outcome(trial))
 
     def _proposal(self, trial: FrozenTrial) -> Proposal:
         return Proposal(_id(trial), self._params(trial) or {}, "proposed in the Optuna study")
@@ -109,7 +103,9 @@ class ObservedStudy:
 
 def _clock_s(trial: FrozenTrial, num_reports: int) -> FloatArray:
     """Returns the training clock at each report [s]; at equal distances where no list says it."""
-    clock = trial.user_attrs.get(TRAIN_S, _wall_s(trial))
+    # While it runs, Optuna does not say what it took on the wall clock.
+    wall_s = 0.0 if trial.duration is None else trial.duration.total_seconds()
+    clock = trial.user_attrs.get(TRAIN_S, wall_s)
     if isinstance(clock, list) and len(clock) == num_reports:
         return np.array(clock, dtype=float)
     whole_s = (clock or [0.0])[-1] if isinstance(clock, list) else clock
@@ -127,7 +123,9 @@ def space_of(
     names = sorted(distributions, key=lambda name: -counts[name])
     chosen: dict[str, Mapping[str, Any]] = {}
     for position, name in enumerate(names):
-        earlier = [n for n in names[:position] if _is_choice(distributions[n])]
+        earlier = [
+            n for n in names[:position] if isinstance(distributions[n], CategoricalDistribution)
+        ]
         chosen[name] = _condition(name, earlier, ended) if counts[name] < len(ended) else {}
         for other in list(chosen[name]):
             chosen[name] = {**chosen[other], **chosen[name]}
@@ -146,10 +144,6 @@ def _condition(
         if all((name in t.params) == has for t, has in zip(trials, chosen, strict=True)):
             return {other: value}
     return {}
-
-
-def _is_choice(distribution: BaseDistribution) -> bool:
-    return isinstance(distribution, CategoricalDistribution)
 
 
 def parameter_of(
@@ -174,8 +168,3 @@ def parameter_of(
 
 def _id(trial: FrozenTrial) -> str:
     return f"t{trial.number:04d}"
-
-
-def _wall_s(trial: FrozenTrial) -> float:
-    """Returns what a trial took on the wall clock [s]; 0 while it runs."""
-    return 0.0 if trial.duration is None else trial.duration.total_seconds()

@@ -56,10 +56,6 @@ class Curve(NamedTuple):
         """Training clock of the last evaluation [s]; 0 without one."""
         return float(self.train_s[-1]) if len(self.train_s) else 0.0
 
-    def at(self, train_s: float | FloatArray) -> FloatArray:
-        """Returns the metric at clock readings, linear between evaluations and flat outside."""
-        return np.asarray(np.interp(train_s, self.train_s, self.metric))
-
 
 NO_CURVE = Curve(np.empty(0), np.empty(0))
 

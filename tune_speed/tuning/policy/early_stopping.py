@@ -17,8 +17,9 @@ import numpy as np
 
 from tune_speed.tuning.policy.base import alone
 from tune_speed.tuning.policy.curve import distance
-from tune_speed.tuning.policy.history import History, Trial
+from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.trials import Trial
 
 NUM_RUNGS = 4
 AGAIN = 2.0
@@ -111,7 +112,7 @@ class EarlyStopping:
     def _distances(self, trial: Trial, train_s: float) -> tuple[float, float]:
         """Returns a running trial's distance at a clock reading, and at half of it."""
         clock, start_y = np.append(0.0, trial.clock), self._history.start_y
-        y = np.nan_to_num(distance(trial.metric, self._history.level), nan=start_y)
+        y = np.nan_to_num(distance(trial.metric, self._history.ended.level), nan=start_y)
         y = np.append(start_y, y)
         here, before = np.interp([train_s, train_s / 2], clock, y)
         return float(here), float(before)

@@ -15,7 +15,7 @@ from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.simulation.comparison import Search, Terms, full_run_s
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark, write_table
 from tune_speed.tuning.simulation.scores import overall, score
-from tune_speed.tuning.simulation.simulate import Benchmark, Trace, new_policy, run_policy
+from tune_speed.tuning.simulation.simulate import Benchmark, Trace, new_policy
 from tune_speed.tuning.simulation.study_table import StudyTable, table_from_records
 from tune_speed.tuning.simulation.synthetic import NOISY, Synthetic, Zoo
 
@@ -38,15 +38,6 @@ class Demonstration(NamedTuple):
     full_run_s: float
     seed: int
     trace: Trace
-
-
-class SavedTable(NamedTuple):
-    """A table made from a study."""
-
-    path: Path
-    table: StudyTable
-    is_own_space: bool
-    """Whether the space is that of the study's file, and not what its trials span."""
 
 
 def find_benchmark(name: str) -> Benchmark:
@@ -96,13 +87,7 @@ def check_policies(names: Iterable[str]) -> list[str]:
 def demonstrate(policy: str, benchmark: Benchmark, *, terms: Terms, seed: int = 0) -> Demonstration:
     hush_optuna()
     longest_s = full_run_s(benchmark)
-    trace = run_policy(
-        new_policy(policy, benchmark, seed),
-        benchmark,
-        num_workers=terms.num_workers,
-        budget_s=terms.budget_s(terms.budget_runs, longest_s),
-        trial_overhead_s=terms.trial_overhead_s,
-    )
+    trace = terms.run(new_policy(policy, benchmark, seed), benchmark, longest_s)
     return Demonstration(policy, benchmark, terms, longest_s, seed, trace)
 
 
@@ -124,15 +109,14 @@ def demonstration_dict(shown: Demonstration) -> dict[str, Any]:
         "seed": shown.seed,
         "terms": asdict(shown.terms),
         "full_run_s": shown.full_run_s,
+        **vars(shown.trace),
         "incumbents": [incumbent._asdict() for incumbent in shown.trace.incumbents],
-        "recommended": shown.trace.recommended,
-        "why_ended": shown.trace.why_ended,
         "trials": [trial._asdict() for trial in shown.trace.trials],
     }
 
 
-def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) -> SavedTable:
-    """Writes a table of recorded runs from a study in MLflow.
+def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) -> StudyTable:
+    """Writes a table of recorded runs from a study in MLflow, and returns it.
 
     The space is that of the study's file in the studies folder; where there is none, or it has
     another space than the trials, it is what the trials span. `on_trial` gets, for each trial that
@@ -156,7 +140,7 @@ def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) 
     command = shlex.join(["tune-speed", "simulate", "--from-study", study, "--out", path.name])
     table = table_from_records(records, space=space, command=command)
     write_table(path, table.rows, table.metadata)
-    return SavedTable(path, table, is_own_space=space is not None)
+    return table
 
 
 def _space_of(study: str, *, hashes: set[str]) -> SearchSpace | None:

@@ -6,22 +6,22 @@ together can train that many of the benchmark's longest runs.
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from threadpoolctl import threadpool_limits
+
 from tune_speed.tuning.policy.base import Policy
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
-from tune_speed.tuning.simulation.simulate import Benchmark, new_policy, run_policy
+from tune_speed.tuning.simulation.simulate import Benchmark, Trace, new_policy, run_policy
 from tune_speed.tuning.simulation.synthetic import Noisy
 
 Factory = Callable[[Benchmark, int], Policy]
@@ -42,6 +42,15 @@ class Terms:
         """Returns a budget of full runs' worth as virtual time [s]."""
         return runs * full_run_s / self.num_workers
 
+    def run(self, policy: Policy, benchmark: Benchmark, full_run_s: float) -> Trace:
+        return run_policy(
+            policy,
+            benchmark,
+            num_workers=self.num_workers,
+            budget_s=self.budget_s(self.budget_runs, full_run_s),
+            trial_overhead_s=self.trial_overhead_s,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
@@ -61,10 +70,6 @@ class Search:
     """Number of trials by how they ended."""
     took_s: float
     """Seconds that the simulation took."""
-
-    @property
-    def key(self) -> tuple[str, str, int, Terms]:
-        return self.benchmark, self.policy, self.seed, self.terms
 
 
 Task = tuple[str, str, int]
@@ -112,20 +117,14 @@ class Plan:
         # What one search ran must not change another's runs.
         if isinstance(benchmark, Noisy | RecordedBenchmark):
             benchmark = benchmark.fresh(seed)
-        started, terms = time.perf_counter(), self.terms
+        started = time.perf_counter()
         make = self._factories.get(policy) or partial(new_policy, policy)
-        trace = run_policy(
-            make(benchmark, seed),
-            benchmark,
-            num_workers=terms.num_workers,
-            budget_s=terms.budget_s(terms.budget_runs, full_run_s),
-            trial_overhead_s=terms.trial_overhead_s,
-        )
+        trace = self.terms.run(make(benchmark, seed), benchmark, full_run_s)
         return Search(
             benchmark=name,
             policy=policy,
             seed=seed,
-            terms=terms,
+            terms=self.terms,
             full_run_s=full_run_s,
             best_known_s=getattr(benchmark, "best_known_s", None),
             incumbents=tuple((i.virtual_s, i.time_to_target_s) for i in trace.incumbents),
@@ -143,10 +142,7 @@ class Comparison(NamedTuple):
 
 
 def compare(plan: Plan, *, jobs: int, on_search: Callable[[Search, int, int], None]) -> Comparison:
-    """Runs a plan; Ctrl-C ends it with the searches that are done.
-
-    `on_search` gets each search as it ends, with its number and that of all.
-    """
+    """Runs a plan; Ctrl-C ends it early. `on_search` gets each search, its number and all's."""
     done, was_stopped = list[Search](), False
     try:
         for search in run_searches(plan, jobs=jobs):
@@ -173,6 +169,8 @@ def _start_process(plan: Plan) -> None:
     global _plan
     _plan = plan
     hush_optuna()
+    # By default BLAS takes all cores in every process.
+    threadpool_limits(1)
     # The terminal sends Ctrl-C to all processes; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -189,10 +187,9 @@ def _in_processes(plan: Plan, jobs: int) -> Iterator[Search]:
     pool = ProcessPoolExecutor(jobs, context, initializer=_start_process, initargs=(plan,))
     is_complete = False
     try:
-        with _one_thread_each():
-            futures = [pool.submit(_run, task) for task in plan.tasks]
-            for future in as_completed(futures):
-                yield future.result()
+        futures = [pool.submit(_run, task) for task in plan.tasks]
+        for future in as_completed(futures):
+            yield future.result()
         is_complete = True
     finally:
         pool.shutdown(wait=is_complete, cancel_futures=True)
@@ -200,17 +197,3 @@ def _in_processes(plan: Plan, jobs: int) -> Iterator[Search]:
         if not is_complete:
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    # BLAS takes its number of threads when it is loaded, by default all cores in every process:
-    # set before the processes start.
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    added = [name for name in names if name not in os.environ]
-    os.environ.update(dict.fromkeys(added, "1"))
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)

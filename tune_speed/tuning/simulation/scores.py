@@ -88,10 +88,7 @@ def best_at(search: Search, virtual_s: float) -> float:
 
 
 def best_known_s(searches: Iterable[Search]) -> float:
-    """Returns the best time to target [s] on one benchmark: what it says, or what any search found.
-
-    Infinite if none found any.
-    """
+    """Returns the best time to target on a benchmark [s], known or found; infinite if none was."""
     times = [search.incumbents[-1][1] for search in searches if search.incumbents]
     known = [search.best_known_s for search in searches if search.best_known_s is not None]
     return min([*times, *known], default=math.inf)

@@ -16,8 +16,15 @@ import numpy as np
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, trial_number
+from tune_speed.tuning.policy.base import (
+    Cost,
+    Outcome,
+    Policy,
+    Problem,
+    Proposal,
+    SearchTarget,
+    trial_number,
+)
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
 # Trials in a search at most: those out of memory cost no virtual time, so no budget ends them.
@@ -28,12 +35,10 @@ class Benchmark(Protocol):
     """Trainings that need not be run."""
 
     @property
-    def name(self) -> str:
-        """What tables call it."""
+    def name(self) -> str: ...
 
     @property
-    def space(self) -> SearchSpace:
-        """What is searched."""
+    def space(self) -> SearchSpace: ...
 
     @property
     def target(self) -> float:
@@ -66,9 +71,8 @@ class SimulatedTrial(NamedTuple):
     reason: str
     """Why it was proposed."""
     started_s: float
-    """Virtual time of its start."""
+    """Virtual time, as that of its end."""
     ended_s: float
-    """Virtual time of its end."""
     train_s: float
     """Training clock at its end."""
     status: Status
@@ -109,24 +113,16 @@ _REPORT, _ASK = 0, 1
 
 
 def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
-    """Returns the policy of that name for a benchmark's space, target and costs.
-
-    A benchmark that has `within_s` seeks the best end of a run within it.
+    """Returns the policy of that name; for the best end, if the benchmark has `within_s`.
 
     Raises: ConfigError if there is no policy of that name.
     """
     within_s = getattr(benchmark, "within_s", None)
+    limit_s = math.inf if within_s is None else within_s
+    target = SearchTarget(benchmark.target, benchmark.mode, limit_s, best=within_s is not None)
     return make_policy(
         name,
-        space=benchmark.space,
-        target=base.SearchTarget(
-            benchmark.target,
-            benchmark.mode,
-            math.inf if within_s is None else within_s,
-            best=within_s is not None,
-        ),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
+        Problem(benchmark.space, target, lambda p: Cost(benchmark.predicted_cost(p)), seed),
     )
 
 

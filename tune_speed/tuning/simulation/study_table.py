@@ -27,6 +27,8 @@ class StudyTable(NamedTuple):
     metadata: dict[str, Any]
     left_out: dict[str, int]
     """Number of trials by the reason for which they are no part of the table."""
+    is_own_space: bool
+    """Whether the space is that of the study's file, and not what its trials span."""
 
 
 def table_from_records(
@@ -50,6 +52,7 @@ def table_from_records(
             f" {len(usable)} usable ones (left out: {reasons}). Let the study run on with"
             " `tune-speed search … --resume`."
         )
+    is_own_space = space is not None
     space = space or SearchSpace.from_tree(derived_tree([record.params for record in usable]))
     first = usable[0]
     metadata = {
@@ -62,7 +65,7 @@ def table_from_records(
         "command": command,
         "environment": {k: v for k, v in first.environment.items() if k != "host"},
     }
-    return StudyTable([_row(record) for record in usable], metadata, dict(left_out))
+    return StudyTable([_row(record) for record in usable], metadata, dict(left_out), is_own_space)
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
