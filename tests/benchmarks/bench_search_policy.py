@@ -45,8 +45,8 @@ from tune_speed.tuning.policy.optuna_study import Sampling  # noqa: E402
 from tune_speed.tuning.policy.samplers import hush_optuna  # noqa: E402
 from tune_speed.tuning.policy.settings import Parts  # noqa: E402
 from tune_speed.tuning.policy.time_to_target import TimeToTarget  # noqa: E402
-from tune_speed.tuning.simulation import benchmarks, comparison  # noqa: E402
-from tune_speed.tuning.simulation.comparison import Factory, Plan, Search, Terms  # noqa: E402
+from tune_speed.tuning.simulation import benchmarks, scores  # noqa: E402
+from tune_speed.tuning.simulation.benchmarks import Factory, Plan, Search, Terms  # noqa: E402
 from tune_speed.tuning.simulation.report import (  # noqa: E402
     OVERALL_COLUMNS,
     caption,
@@ -140,10 +140,10 @@ def compare(arguments: argparse.Namespace) -> None:
             file.write(line_of(search))
         print(f"[{done}/{total}] {task_of(search)} {search.took_s:.1f} s", file=sys.stderr)
 
-    result = comparison.compare(plan, jobs=arguments.jobs, on_search=keep)
+    result = benchmarks.compare(plan, jobs=arguments.jobs, on_search=keep)
     if searches := sorted([*known, *result.searches], key=plan.place):
         budgets = sorted(arguments.budget)
-        results = benchmarks.comparison_dict(searches, budgets)
+        results = scores.comparison_dict(searches, budgets)
         (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=1))
         plot_comparison(searches, budgets, arguments.out / f"{name}.png")
         print(comparison_markdown(searches, budgets))

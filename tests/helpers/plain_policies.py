@@ -4,7 +4,7 @@ import math
 
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policy.base import Cost, Leader, Policy, Problem, SearchTarget
-from tune_speed.tuning.simulation.comparison import Factory
+from tune_speed.tuning.simulation.benchmarks import Factory
 from tune_speed.tuning.simulation.simulate import Benchmark
 
 

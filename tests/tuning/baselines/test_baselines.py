@@ -1,5 +1,3 @@
-"""Plain policies: what they tell Optuna, whom they take for the leader, and what they stop."""
-
 import math
 from functools import partial
 from typing import Any

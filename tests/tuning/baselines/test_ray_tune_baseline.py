@@ -1,5 +1,3 @@
-"""The vanilla policy against Ray's own searcher and trial scheduler, fed by hand."""
-
 import math
 import random
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""The policy in `study.optimize`: what it learns of a study, and of whom it learns."""
-
 import math
 import pickle
 import subprocess

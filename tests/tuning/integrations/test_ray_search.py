@@ -1,5 +1,3 @@
-"""The policy as a Ray Tune searcher and scheduler: driven as Tune drives them, and by Tune."""
-
 import math
 import os
 import re

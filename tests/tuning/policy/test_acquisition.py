@@ -1,5 +1,3 @@
-"""The acquisition function against its formulas written out, and its maximum against all it saw."""
-
 import math
 from typing import Any
 

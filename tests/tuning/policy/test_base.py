@@ -1,5 +1,3 @@
-"""Who leads, who can no longer lead, and what an outcome says."""
-
 import math
 
 import numpy as np

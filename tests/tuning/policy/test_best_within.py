@@ -1,5 +1,3 @@
-"""The best end within a time: what is proposed, what leads, what is recommended and stopped."""
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,3 @@
-"""When a curve met its target, by the workload's own rule; forecasts, by sums written out."""
-
 import math
 
 import numpy as np

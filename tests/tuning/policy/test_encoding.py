@@ -1,5 +1,3 @@
-"""Configurations as points: there and back, against Optuna's own draws and distances by hand."""
-
 import functools
 import math
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The Gaussian process against scikit-learn's and against scipy's densities."""
-
 import numpy as np
 import pytest
 import scipy.linalg

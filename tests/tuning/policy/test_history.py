@@ -1,5 +1,3 @@
-"""What a policy has seen, on which axis curves are compared, and what the model is given."""
-
 import math
 from typing import Any
 
@@ -37,10 +35,16 @@ def begin(history: History, number: int, epochs: int = 5) -> Trial:
 
 
 def end(history: History, number: int, *points: tuple[float, float], status: Status) -> Trial:
-    seconds, metric = (np.array(values) for values in zip(*points, strict=True))
-    return history.finish(
-        f"t{number:04d}", Outcome(status, float(seconds[-1]), Curve(seconds, metric))
-    )
+    seconds, metric = (np.array([point[i] for point in points]) for i in range(2))
+    end_s = points[-1][0] if points else 0.0
+    return history.finish(f"t{number:04d}", Outcome(status, end_s, Curve(seconds, metric)))
+
+
+def run(
+    history: History, number: int, status: Status, *points: tuple[float, float], epochs: int = 5
+) -> Trial:
+    begin(history, number, epochs)
+    return end(history, number, *points, status=status)
 
 
 def test_proposals_are_counted_and_never_made_again() -> None:
@@ -189,24 +193,16 @@ def test_trials_of_other_studies_inform_only_where_they_compare(
     assert (history.leader, history.ended.spent_s, history.num_proposed) == (None, 0.0, 0)
 
 
-def test_evidence_ranks_hits_by_time_then_misses_by_distance_then_what_did_not_fit() -> None:
+def test_misses_are_graded_and_memory_is_learned_where_it_is_wanted() -> None:
     history = history_of()
-    for number in range(5):
-        begin(history, number)
-    end(history, 0, (10.0, 0.80), status=Status.MISSED)
-    end(history, 1, (10.0, 0.95), status=Status.REACHED)
-    end(history, 2, (10.0, 0.88), status=Status.MISSED)
-    end(history, 3, (8.0, 0.91), status=Status.REACHED)
-    history.finish("t0004", Outcome(Status.OOM, 0.0))
-    found = history.evidence(graded=True, memory=True)
-    assert np.argsort(-found.ranks).tolist() == [3, 1, 2, 0, 4]
-    assert found.fits.tolist() == [True, True, True, True, False]
-    assert history.evidence(graded=True, memory=False).fits.all()
-    assert found.units.shape == (5, 1) and found.costs.tolist() == [10.0, 10.0, 10.0, 8.0, 10.0]
-    # A unit of two points: ln 2 at 0.88, as in `test_curve_table`.
-    assert found.distances[2, 0] == pytest.approx(-math.log(2))
+    run(history, 0, Status.MISSED, (10.0, 0.80))
+    run(history, 1, Status.REACHED, (10.0, 0.95))
+    run(history, 2, Status.OOM)
+    found = history.evidence(graded=True, memory=False)
+    assert found.fits.all() and found.units.shape == (3, 1)
     alike = history.evidence(graded=False, memory=True)
-    assert alike.distances[0, 0] == alike.distances[2, 0] == history.start_y
+    assert alike.fits.tolist() == [True, True, False]
+    assert alike.distances[0, 0] == history.start_y < found.distances[0, 0]
     assert alike.distances[1, 0] == found.distances[1, 0] > 0
 
 
@@ -222,15 +218,6 @@ def test_curves_are_compared_by_clock_once_a_run_of_free_length_met_the_target()
     begin(fixed, 0)
     end(fixed, 0, (4.0, 0.95), status=Status.REACHED)
     assert fixed.by_share and fixed.fractions == (1.0,)
-
-
-def run(
-    history: History, number: int, status: Status, *points: tuple[float, float], epochs: int = 5
-) -> Trial:
-    history.begin(Proposal(f"t{number:04d}", {"epochs": epochs}))
-    seconds, metric = (np.array([p[i] for p in points]) for i in range(2))
-    end_s = points[-1][0] if points else 0.0
-    return history.finish(f"t{number:04d}", Outcome(status, end_s, Curve(seconds, metric)))
 
 
 def y_of(metric: float) -> float:

@@ -1,5 +1,3 @@
-"""What Optuna is told of a trial, and what drivers that share a storage hear of each other."""
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""When a search has settled: nothing better is likely to be found with what is left."""
-
 from typing import Any
 
 import numpy as np

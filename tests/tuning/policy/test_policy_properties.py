@@ -1,5 +1,3 @@
-"""What must hold of the policy whatever is searched: random benchmarks, random logs."""
-
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,5 +1,3 @@
-"""What a policy recommends of runs that differ by luck, and what it runs again to tell."""
-
 import numpy as np
 import pytest
 from repeated_runs import (

@@ -1,5 +1,3 @@
-"""The policy alone: no Ray, no clock, outcomes made by hand or by a made-up training."""
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""How the policy comes to a choice, step by step; `test_time_to_target` has whole searches."""
-
 import math
 from typing import Any
 

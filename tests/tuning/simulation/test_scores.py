@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.tuning.simulation.comparison import Search, Terms
+from tune_speed.tuning.simulation.benchmarks import Search, Terms
 from tune_speed.tuning.simulation.report import check_format, comparison_figure, plot_comparison
 from tune_speed.tuning.simulation.scores import Score, best_at, best_known_s, overall, ratio, score
 

@@ -1,5 +1,3 @@
-"""Searches in virtual time, against event lists by hand and what must hold of any."""
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -153,13 +151,6 @@ def test_anytime_run_ends_where_the_second_pass_confirms_the_first() -> None:
     ]
     assert (trace.trials[0].ended_s, trace.trials[0].train_s) == (4.0, 4.0)
     assert len(policy.outcomes["t0000"].curve.metric) == 4
-
-
-def test_run_diverges_before_a_target_that_it_would_meet() -> None:
-    policy = Script(num=1)
-    run(policy, Recorded([curve(0.1, NAN, 0.9)]), budget_s=99.0)
-    assert policy.outcomes["t0000"].status == Status.DIVERGED
-    np.testing.assert_array_equal(policy.outcomes["t0000"].curve.metric, [0.1, NAN])
 
 
 def test_idle_worker_asks_again_when_a_trial_ends() -> None:

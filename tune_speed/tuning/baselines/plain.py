@@ -1,7 +1,7 @@
 """Baseline policies: an Optuna sampler that knows only times and a penalty, or only ends."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import optuna
@@ -21,6 +21,8 @@ class Baseline(ABC):
     """What baseline policies share: the numbers of trials, and those to propose again."""
 
     _study: optuna.Study
+    _reason = "the sampler's proposal"
+    _failures: tuple[Status, ...] = (Status.FAILED,)
 
     def __init__(self, problem: Problem, sampler: Callable[[int], BaseSampler]) -> None:
         self._sampler, self._seed = sampler, problem.seed
@@ -62,27 +64,32 @@ class Baseline(ABC):
         self._again.append(proposal)
 
     def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
-        """Proposes a configuration next; the sampler fills in what it leaves out."""
         self._wanted.append((point, reason))
 
-    def _enqueue(self, otherwise: str) -> str:
-        """Makes the sampler propose what people want, if anything; returns why it proposes."""
-        if not self._wanted:
-            return otherwise
-        point, reason = self._wanted.pop(0)
-        self._study.enqueue_trial(dict(point))
-        return reason
+    def ask(self) -> Proposal:
+        if self._again:
+            proposal = self._again.pop(0)
+            self._study.enqueue_trial(self._space.read(proposal.params))
+            self._propose(proposal.trial_id)
+            return proposal
+        reason, trial_id = self._reason, f"t{self._num_proposed:04d}"
+        if self._wanted:  # What people want; the sampler fills in what it leaves out.
+            point, reason = self._wanted.pop(0)
+            self._study.enqueue_trial(dict(point))
+        proposal = Proposal(trial_id, self._propose(trial_id), reason)
+        self._count(proposal)
+        return proposal
 
     @abstractmethod
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial."""
 
     @abstractmethod
-    def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
-        """Adds a finished trial to the sampler."""
+    def _propose(self, trial_id: str) -> dict[str, Any]:
+        """Returns what the sampler proposes for a trial that runs from now on."""
 
-    def _add(self, proposal: Proposal, outcome: Outcome, *, failures: Container[Status]) -> None:
-        value = None if outcome.status in failures else minimised(outcome, self._target)
+    def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
+        value = None if outcome.status in self._failures else minimised(outcome, self._target)
         self._study.add_trial(ended_trial(self._space, proposal.params, value))
 
     def _count(self, proposal: Proposal) -> None:
@@ -99,23 +106,9 @@ class Plain(Baseline):
         self._study = quiet_study(self._sampler(problem.seed))
         self._running: dict[str, optuna.Trial] = {}
 
-    def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
-        self._add(proposal, outcome, failures=(Status.FAILED,))
-
-    def ask(self) -> Proposal:
-        if self._again:
-            proposal = self._again.pop(0)
-            self._study.enqueue_trial(self._space.read(proposal.params))
-            trial = self._study.ask()
-            suggest(self._space, trial)
-        else:
-            reason = self._enqueue("the sampler's proposal")
-            trial = self._study.ask()
-            params = suggest(self._space, trial)
-            proposal = Proposal(f"t{self._num_proposed:04d}", params, reason)
-            self._count(proposal)
-        self._running[proposal.trial_id] = trial
-        return proposal
+    def _propose(self, trial_id: str) -> dict[str, Any]:
+        self._running[trial_id] = self._study.ask()
+        return suggest(self._space, self._running[trial_id])
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns None: every trial runs to its end."""

@@ -167,20 +167,16 @@ class LearningPolicy:
         self.policy.spent = self._num_ended / num_trials if num_trials else 0.0
 
     def outcome(self, curve: Curve, *, is_stopped: bool) -> Outcome:
-        """Returns how a run ended whose metric went like this, as the policy takes it."""
         if is_stopped:
             return Outcome(Status.CAPPED, curve.end_s, curve)
         if not len(curve.metric) or math.isnan(curve.metric[-1]):
             return Outcome(Status.DIVERGED, curve.end_s, curve)
-        met_s = self._met_s(curve)
-        status = Status.MISSED if met_s is None else Status.REACHED
-        return Outcome(status, curve.end_s if met_s is None else met_s, curve)
-
-    def _met_s(self, curve: Curve) -> float | None:
-        """Returns when the target held [s]; the last value confirms itself."""
+        # The last value confirms itself.
         whole = Curve(*(np.append(each, each[-1]) for each in curve))
         at = crossing(whole, target=self.goal.target.goal, mode=self.goal.mode)
-        return None if at is None else float(whole.train_s[at])
+        if at is None:
+            return Outcome(Status.MISSED, curve.end_s, curve)
+        return Outcome(Status.REACHED, float(whole.train_s[at]), curve)
 
     def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         given_s = self.goal.cost_s(params) if self.goal.cost_s else None

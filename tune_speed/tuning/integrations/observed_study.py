@@ -1,9 +1,7 @@
 """The search's policy over the trials of somebody else's Optuna study.
 
-A study says neither its search space nor what a trial will cost beforehand: both are learned from
-its trials. The space is the union of what they asked for, each parameter with its latest range. One
-that only some trials asked for depends on a choice if these are the trials with one value of it;
-otherwise it is taken to be part of all.
+The space is the union of what they asked for, each parameter with its latest range. One that only
+some trials asked for depends on a choice if these are the trials with one value of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,16 +27,14 @@ TRAIN_S = "train_s"
 each report."""
 
 
-class ObservedStudy:
+class ObservedStudy(LearningPolicy):
     """A policy that has seen the trials of a study, for as long as its space stays the same."""
 
     def __init__(self, goal: Goal, parameters: tuple[Parameter, ...]) -> None:
-        self.parameters, self._target, self._seen = parameters, goal.target, set[int]()
-        self._learner = LearningPolicy(goal, parameters)
-        self.policy = self._learner.policy
+        super().__init__(goal, parameters)
+        self._seen = set[int]()
 
     def update(self, trials: Iterable[FrozenTrial]) -> None:
-        """Takes over what trials say: those that ended, and the parameters of those that run."""
         finished, running = [], []
         for trial in trials:
             if trial.state == TrialState.RUNNING:
@@ -48,7 +44,7 @@ class ObservedStudy:
                 finished.append(trial)
         for trial in finished:
             if self._params(trial) is not None:
-                self._learner.ended(self._proposal(trial), self._outcome(trial))
+                self.ended(self._proposal(trial), self._outcome(trial))
         with_params = [self._proposal(t) for t in running if self._params(t) is not None]
         self.policy.observe(with_params, running={_id(trial) for trial in running})
 
@@ -90,15 +86,14 @@ class ObservedStudy:
         if any(violation > 0 for violation in trial.constraints.values()):
             return Outcome(Status.OOM, 0.0)
         is_stopped = trial.state == TrialState.PRUNED
-        return self._learner.outcome(self._curve(trial), is_stopped=is_stopped)
+        return self.outcome(self._curve(trial), is_stopped=is_stopped)
 
     def _curve(self, trial: FrozenTrial) -> Curve:
-        """Returns the metric, as a policy takes it, over the training clock."""
         values = [value for _, value in sorted(trial.intermediate_values.items())]
         if not values and trial.state.is_finished() and trial.values:
             values = trial.values[:1]
         train_s = _clock_s(trial, len(values))
-        return Curve(train_s, np.array([self._target.score(value) for value in values]))
+        return Curve(train_s, np.array([self.goal.target.score(value) for value in values]))
 
 
 def _clock_s(trial: FrozenTrial, num_reports: int) -> FloatArray:

@@ -266,10 +266,7 @@ class _Search:
         del self.best[6:]
 
     def again(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
-        """Returns the gain of another run of what was tried, where it is worth most, and of what.
-
-        None where that is next to nothing, or no run has met the target.
-        """
+        """Returns the gain of another run where it is worth most, and of what; None: nowhere."""
         if not tried or not self._objective.has_leader:
             return None
         units = np.array([each.units for each in tried])
@@ -312,16 +309,13 @@ class _Search:
         spread = np.maximum(np.hypot(sd, noise_sd), 1e-9)
         chances = ndtr((mean - self._threshold) / spread[:, None])
         if self._objective.has_leader:
-            to_beat = np.full(len(sd), self._to_beat)
+            best_y = self._objective.best_y
+            best = math.log(self._objective.best_s) if best_y is None else -best_y
+            to_beat = np.full(len(sd), best)
             gain = self._gain_of_run(mean, sd, costs, to_beat=to_beat) / self._price(costs)
         else:
             gain = self._gain(chances, costs)
         return gain * self._of.fits(points), chances[:, 0]
-
-    @property
-    def _to_beat(self) -> float:
-        best_y = self._objective.best_y
-        return math.log(self._objective.best_s) if best_y is None else -best_y
 
     def _gain_of_run(
         self, mean: FloatArray, sd: FloatArray, costs: FloatArray, *, to_beat: FloatArray

@@ -16,7 +16,7 @@ import numpy as np
 from tune_speed.core.records import Recommended
 from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective
 from tune_speed.tuning.policy.curve import metric_at
-from tune_speed.tuning.policy.learned import NUM_FAVOURITES, NUM_TRIED, Learned
+from tune_speed.tuning.policy.learned import NUM_FAVOURITES, Learned
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.policy.trials import Known
 
@@ -28,9 +28,11 @@ class _Learned(Learned):
     best_y: float | None = None
     """Distance that the best configuration's runs end at, by the model."""
 
+    def _without_a_model(self, known: Sequence[Known]) -> tuple[Recommended, ...]:
+        return ()
+
     @property
     def longest_s(self) -> float:
-        """What a run may be likely to take."""
         return ROOM * self._history.target.max_train_s
 
     def _by_the_model(self, model: Model, known: Sequence[Known]) -> tuple[Recommended, ...]:
@@ -39,8 +41,7 @@ class _Learned(Learned):
         # ten runs of a recipe at 1.04 of the limit three were in time.
         is_close = np.array([_mean_s(each) >= self.longest_s for each in known])
         order = np.lexsort((-mean, is_close))
-        tried = [(known[i].runs[0], float(costs[i])) for i in order[:NUM_TRIED]]
-        self.tried = [Candidate(run.units, run.proposal.params, cost_s) for run, cost_s in tried]
+        self._keep([known[i].runs[0] for i in order], costs[order])
         self.best_y = float(mean[order[0]])
         level, found = self._history.ended.level, []
         for i in order[:NUM_FAVOURITES]:

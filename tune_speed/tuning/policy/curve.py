@@ -73,7 +73,6 @@ def crossing(curve: Curve, *, target: float, mode: Mode) -> int | None:
 
 
 def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
-    """Returns y of a metric, see the module's docstring."""
     units = (np.asarray(metric, dtype=float) - target) / GAP_UNIT
     y: FloatArray = np.sign(units) * np.log1p(np.abs(units))
     return y
@@ -92,10 +91,7 @@ def gap(y: float) -> float:
 
 
 class CurveTable:
-    """Distances (N, G) of N runs at G places of the axis; NaN where a run was not seen.
-
-    The axis is relative: 1 is the end of interest, whatever that is.
-    """
+    """Distances (N, G) of N runs at G places of an axis that ends at 1; NaN: not seen there."""
 
     def __init__(self, places: FloatArray, rows: Sequence[FloatArray]) -> None:
         """Takes the axis' places (G,), rising to 1, and a row (G,) for each run."""
@@ -147,7 +143,6 @@ class CurveTable:
         return _Fit(coefficients, precision, variance)
 
     def column(self, at: float) -> int:
-        """Returns the first place at or after `at`."""
         return min(int(np.searchsorted(self.places, at - 1e-9)), len(self.places) - 1)
 
     def standing(
@@ -155,9 +150,8 @@ class CurveTable:
     ) -> tuple[int, int]:
         """Returns how many runs were seen at a place, and how many of them promise a nearer end.
 
-        The promise is the forecast from that place, so that a run that is behind but gains fast
-        ranks before one that is ahead and has stopped gaining. Runs that are not in the table, and
-        `mine`, are given by their distances there and at half of it.
+        The promise is the forecast from that place. Runs that are not in the table, and `mine`, are
+        given by their distances there and at half of it.
         """
         column = self.column(at)
         fit = self._fit(column, len(self.places) - 1)

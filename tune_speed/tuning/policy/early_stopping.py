@@ -34,8 +34,7 @@ class EarlyStopping:
 
     def reason(self, trial: Trial) -> str | None:
         """Returns why to stop a trial at its last report, or None."""
-        train_s = trial.clock[-1]
-        end_s = self._end_s(trial)
+        train_s, end_s = trial.clock[-1], self._end_s(trial)
         too_late = self._past_leader(trial, train_s, end_s)
         if too_late is not None or not math.isfinite(trial.metric[-1]):
             return too_late
@@ -50,7 +49,6 @@ class EarlyStopping:
         return bool(draw < self._parts.audit_share)
 
     def _end_s(self, trial: Trial) -> float:
-        """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
         return trial.projected_s() if self._history.by_share else self._history.to_beat_s()
 
     def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> str | None:
@@ -100,7 +98,6 @@ class EarlyStopping:
         )
 
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
-        """Returns the distances of the other running trials that have come to a place."""
         others = [t for t in self._history.running.values() if t is not trial and t.clock]
         marks_s = [place * self._end_s(other) for other in others]
         return [

@@ -42,12 +42,10 @@ class History:
 
     @property
     def knows_length(self) -> bool:
-        """Whether a run's length is fixed before it starts."""
         return self.target.mode == "fixed_length"
 
     @property
     def start_y(self) -> float:
-        """Distance before any training."""
         return float(distance(0.0, self.ended.level))
 
     @property
@@ -157,7 +155,6 @@ class History:
         )
 
     def forecast_end(self, trial: Trial) -> float:
-        """Returns the distance at which a stopped trial's curve is forecast to end."""
         position = self.ended.trials.index(trial)
         ends, _ = self.table().extended([len(self.table().places) - 1])
         end = float(ends[position, 0])
@@ -171,7 +168,6 @@ class History:
         return math.nan if cost is None else cost.likely_s
 
     def evidence(self, *, graded: bool, memory: bool) -> Evidence:
-        """Returns the finished trials as the model is conditioned on them."""
         trials, num_places = self.ended.trials, len(self.table().places)
         octaves = (0,) if self.by_share else OCTAVES_BEFORE
         distances, scales = self.table().extended([num_places - 1 - k for k in octaves])

@@ -97,7 +97,6 @@ class OptunaStudy:
         return None
 
     def enter(self, trial_id: str, params: Mapping[str, Any]) -> None:
-        """Enters a configuration that came from elsewhere and is run as `trial_id`."""
         if self._is_idle:
             return
         self._study.enqueue_trial(self._space.read(params))

@@ -42,7 +42,6 @@ def hush_optuna() -> None:
 
 
 def quiet_study(sampler: BaseSampler) -> optuna.Study:
-    """Returns a new study in memory that minimises, and logs warnings only."""
     hush_optuna()
     return optuna.create_study(direction="minimize", sampler=sampler)
 

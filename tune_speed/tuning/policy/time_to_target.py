@@ -1,16 +1,9 @@
 """The search policy for time to target: a sampler and a pruner in one pure object.
 
-It differs from a sampler and a pruner for accuracy in:
-
-- **Known costs.** A fixed-length run that could not beat the leader even if it met the target is
-  replaced before it costs anything.
-- **Censored misses.** A miss says how far off it was (`acquisition`, `optuna_study`).
-- **Noise.** Runs of one configuration differ: what is minimised is the expected time with restarts
-  (`expected_time`), what was tried competes with what was not, and the end of the budget tells the
-  favourites apart.
-- **Early stopping** by caps and rungs, with an audit (`early_stopping`).
-- **Memory.** What did not fit teaches what does not fit.
-- **Exploration.** Every tenth proposal is drawn without the model, which may be wrong.
+Unlike those for accuracy, it knows costs beforehand and replaces what could not win, learns from
+censored misses and from what did not fit into memory (`acquisition`), counts with runs that differ
+(`expected_time`), stops early with an audit (`early_stopping`), and draws every tenth proposal
+without the model, which may be wrong.
 """
 
 import math
@@ -28,9 +21,8 @@ from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import EvenSpread
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
-from tune_speed.tuning.policy.learned import Learned
+from tune_speed.tuning.policy.learned import Learned, Settling
 from tune_speed.tuning.policy.optuna_study import GAIN, OptunaStudy, Sampling
-from tune_speed.tuning.policy.outlook import Settling
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import WHOLE, Trial
 
@@ -168,7 +160,6 @@ class TimeToTarget:
         self._optuna.withdraw(trial_id)
 
     def _end_of(self, trial: Trial) -> float:
-        """Returns the distance at which a trial's curve ended, or is forecast to end."""
         best, status = trial.ended.best_metric, trial.ended.status
         if best is None or status in (Status.DIVERGED, Status.OOM, Status.FAILED):
             return self._history.start_y
@@ -236,7 +227,6 @@ class TimeToTarget:
         return cost.likely_s
 
     def _start(self, rng: np.random.Generator) -> Choice | None:
-        """Returns the cheapest of the next evenly spread configurations whose costs are known."""
         pool = self._spread.pool(self._history.num_proposed)
         costs = [self._allowed(params) for params in pool]
         known = [(cost, i) for i, cost in enumerate(costs) if cost is not None and cost == cost]
@@ -298,8 +288,7 @@ class TimeToTarget:
         )
 
     def _repeat(self, rng: np.random.Generator) -> Choice | None:
-        """Returns what must be run again before anything new is."""
-        is_end = self._settling.has_begun or self.spent >= 1 - self._parts.hold_back
+        is_end = self._settling.at is not None or self.spent >= 1 - self._parts.hold_back
         if not self._parts.repeats or self.leader is None:
             return None
         if not self._history.knows_length:

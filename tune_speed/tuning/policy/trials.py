@@ -43,7 +43,6 @@ class Trial:
 
     @property
     def ended(self) -> Outcome:
-        """Its outcome, now that it has one."""
         assert self.outcome is not None
         return self.outcome
 

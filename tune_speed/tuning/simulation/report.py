@@ -19,8 +19,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.plot_style import COLOURS, log_scales, write_figure
-from tune_speed.tuning.simulation.benchmarks import Demonstration
-from tune_speed.tuning.simulation.comparison import Search
+from tune_speed.tuning.simulation.benchmarks import Demonstration, Search
 from tune_speed.tuning.simulation.scores import (
     BASELINE,
     NEAR,
@@ -133,7 +132,7 @@ def demonstration_tables(shown: Demonstration) -> RenderableType:
     counts = Counter(trial.status.value for trial in trials)
     ends = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "none"
     what = f"target {shown.benchmark.target:.4g}, {shown.benchmark.mode}"
-    what += f", longest run {shown.full_run_s:.4g} s"
+    what += f", longest run {shown.benchmark.full_run_s:.4g} s"
     title = f"{shown.policy} on {shown.benchmark.name} ({what})"
     left = len(trials) - FIRST_TRIALS
     more = [Text(f"… and {left} more; --json has them all", style="dim")] if left > 0 else []

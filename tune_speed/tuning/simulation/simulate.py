@@ -1,8 +1,7 @@
 """Searches in virtual time: any policy, any number of workers, recorded or modelled trainings.
 
-The policy is the object that `tune-speed search` runs; nothing here decides anything. Each worker
-asks for a trial, spends `trial_overhead_s` on its start, and then reports every evaluation of the
-benchmark's curve when its clock says so.
+Each worker asks for a trial, spends `trial_overhead_s` on its start, and then reports every
+evaluation of the benchmark's curve when its clock says so.
 """
 
 import heapq
@@ -47,6 +46,10 @@ class Benchmark(Protocol):
     @property
     def mode(self) -> Mode:
         """`fixed_length`: the target must hold at a curve's end; `anytime`: see `crossing`."""
+
+    @property
+    def full_run_s(self) -> float:
+        """Seconds of the longest run."""
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
         """Returns a whole run of a configuration: the same each time, or another, as with seeds."""
@@ -183,32 +186,31 @@ class _Simulation:
 
     def _evaluate(self, now_s: float, number: int, worker: int) -> None:
         trial = self._running[number]
+        if (how := self._ending(trial)) is None:
+            self._push(trial, worker)
+        else:
+            self._end(now_s, worker, trial, *how)
+
+    def _ending(self, trial: _Running) -> tuple[Status, str] | None:
+        """Reports the next evaluation; returns how the trial ends there, or None if it runs on."""
         curve, index = trial.curve, trial.next_evaluation
         if not len(curve.train_s):
-            self._end(now_s, worker, trial, Status.OOM, "out of memory")
-            return
+            return Status.OOM, "out of memory"
         trial.next_evaluation += 1
-        if not math.isfinite(curve.metric[index]):
-            self._end(now_s, worker, trial, Status.DIVERGED, "the metric is not a number")
-            return
-        if curve.train_s[index] > self._limit_s:
-            self._end(now_s, worker, trial, Status.CAPPED, "the time limit has passed")
-            return
+        train_s, metric = float(curve.train_s[index]), float(curve.metric[index])
+        if not math.isfinite(metric):
+            return Status.DIVERGED, "the metric is not a number"
+        if train_s > self._limit_s:
+            return Status.CAPPED, "the time limit has passed"
         # In `anytime` mode the second of two passes confirms the first, and the run ends there.
         last = len(curve.train_s) - 1
-        confirmed = trial.hit is not None and index == min(last, trial.hit + 1)
-        if index == last or confirmed:
-            reached = trial.hit is not None
-            status = Status.REACHED if reached else Status.MISSED
-            self._end(now_s, worker, trial, status, "target met" if reached else "missed")
-            return
-        trial_id, metric = trial.proposal.trial_id, float(curve.metric[index])
-        train_s = float(curve.train_s[index])
+        if trial.hit is not None and index == min(last, trial.hit + 1):
+            return Status.REACHED, "target met"
+        if index == last:
+            return Status.MISSED, "missed"
+        trial_id = trial.proposal.trial_id
         reason = self._policy.report(trial_id, train_s=train_s, step=index + 1, metric=metric)
-        if reason is not None:
-            self._end(now_s, worker, trial, Status.CAPPED, reason)
-            return
-        self._push(trial, worker)
+        return None if reason is None else (Status.CAPPED, reason)
 
     def _end(self, now_s: float, worker: int, trial: _Running, status: Status, reason: str) -> None:
         seen = slice(0, trial.next_evaluation)

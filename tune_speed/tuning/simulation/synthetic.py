@@ -113,7 +113,6 @@ class Synthetic:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """What is searched; the length too where it is fixed beforehand."""
         length = {"low": MIN_EPOCHS, "high": MAX_EPOCHS, "log": True}
         return {**TREE, "epochs": length} if self.mode == "fixed_length" else TREE
 
@@ -149,17 +148,14 @@ class Synthetic:
     def best_known_s(self) -> float:
         """Shortest time to target [s] but for the noise; infinite if the target is out of reach.
 
-        At the optimum nothing is lacking but epochs: n of them leave the error 0.62 · (n + 1)^−0.8,
-        so that the target a takes n = (0.62 / (0.96 − a))^1.25 − 1 epochs of the largest batch that
-        fits. In `anytime` mode n is rounded up to the next evaluation. Optimizer and accumulation
-        move the optimum, and make it no better.
+        At the optimum nothing is lacking but epochs: the target a takes n = (0.62 / (0.96 −
+        a))^1.25 − 1 of the largest batch that fits, in `anytime` mode up to an evaluation.
         """
         best = _Setting(0.0, 0.0, self._best_pct_start, 0.0, 0.0, MAX_EPOCHS, 0.0, fits=True)
         sizes = filter(self._fits, TREE["batch_size"]["choices"])
         return min(self._shortest_s(best._replace(epoch_s=self._epoch_s(size))) for size in sizes)
 
     def _shortest_s(self, best: _Setting) -> float:
-        """Returns the time to target of a setting at its best length, without noise."""
         if self.mode == "anytime":
             metric = self._metric(best, PROGRESS)
             curve = Curve(PROGRESS * best.epochs * best.epoch_s, metric)
@@ -329,7 +325,6 @@ class Noisy:
         return self.base.full_run_s
 
     def fresh(self, seed: int) -> "Noisy":
-        """Returns the same benchmark for another search, whose runs come in an order of its own."""
         return Noisy(self.base, self.spread, self.kind, seed)
 
     def curve(self, params: Mapping[str, Any]) -> Curve:

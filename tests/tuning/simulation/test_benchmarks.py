@@ -8,9 +8,8 @@ from plain_policies import FACTORIES, random_cap
 from pydantic import TypeAdapter
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES
-from tune_speed.tuning.simulation.comparison import Plan, Search, Terms, full_run_s, run_searches
+from tune_speed.tuning.simulation.benchmarks import Plan, Search, Terms, run_searches
 from tune_speed.tuning.simulation.scores import best_at
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 from tune_speed.tuning.simulation.synthetic import Synthetic
@@ -22,15 +21,6 @@ TERMS = Terms(budget_runs=3)
 def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
     plan = Plan([EASY], policies, seeds=range(seeds), terms=TERMS, factories=FACTORIES)
     return list(run_searches(plan, jobs=jobs))
-
-
-class Stretching:
-    name = "stretching"
-    space = SearchSpace.from_tree({"epochs": {"low": 1.0, "high": 7.0}})
-    target, mode = 0.9, "fixed_length"
-
-    def predicted_cost(self, params: dict[str, float]) -> float:
-        return 3.0 * params["epochs"]
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
@@ -68,11 +58,6 @@ def test_each_seed_is_complete_before_the_next_begins() -> None:
 def test_search_comes_back_from_json() -> None:
     (search,) = run(["random"])
     assert TypeAdapter(Search).validate_json(json.dumps(asdict(search))) == search
-
-
-def test_longest_run_is_found_at_a_corner_where_none_is_told() -> None:
-    assert full_run_s(Stretching()) == 21.0  # type: ignore[arg-type]
-    assert full_run_s(EASY) == EASY.full_run_s
 
 
 def test_unknown_policy_is_refused() -> None:
