@@ -14,6 +14,7 @@ where `objective(trial)` trains within `with timed(trial):` and says `trial.repo
 after each epoch. See the classes for what is read of a trial.
 """
 
+from tune_speed.tuning.integrations.learning_policy import Options
 from tune_speed.tuning.integrations.optuna_sampler import (
     Recommendation,
     TimeToTargetPruner,
@@ -21,4 +22,4 @@ from tune_speed.tuning.integrations.optuna_sampler import (
     timed,
 )
 
-__all__ = ["Recommendation", "TimeToTargetPruner", "TimeToTargetSampler", "timed"]
+__all__ = ["Options", "Recommendation", "TimeToTargetPruner", "TimeToTargetSampler", "timed"]

@@ -21,6 +21,7 @@ print(search.recommended())
 ```
 """
 
+from tune_speed.tuning.integrations.learning_policy import Options
 from tune_speed.tuning.integrations.ray_search import TimeToTargetScheduler, TimeToTargetSearch
 
-__all__ = ["TimeToTargetScheduler", "TimeToTargetSearch"]
+__all__ = ["Options", "TimeToTargetScheduler", "TimeToTargetSearch"]

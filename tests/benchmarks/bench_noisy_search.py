@@ -33,18 +33,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
 from noisy_sides import Smac, WithReruns
+from truths import truth
 
 from tune_speed.core.records import Status
 from tune_speed.study.settings import UntilConfig
-from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Policy, Problem, SearchTarget
 from tune_speed.tuning.policy.expected_time import doubt
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.simulation.benchmarks import find_benchmark
-from tune_speed.tuning.simulation.noisy import NOISY, Noisy
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
+from tune_speed.tuning.simulation.synthetic import NOISY, Noisy
 
 BUDGET_RUNS, WORKERS = 20.0, 4
 Row = dict[str, Any]
@@ -53,13 +54,9 @@ MOST_CANDIDATES = 12
 
 
 def ours(benchmark: Noisy | RecordedBenchmark, seed: int, *, parts: Parts) -> Policy:
-    return TimeToTarget(
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
-        parts=parts,
-    )
+    target = SearchTarget(benchmark.target, benchmark.mode, math.inf)
+    cost_of = lambda params: Cost(benchmark.predicted_cost(params))  # noqa: E731
+    return TimeToTarget(Problem(benchmark.space, target, cost_of, seed), parts=parts)
 
 
 def budget_of(benchmark: Noisy | RecordedBenchmark) -> float:
@@ -102,7 +99,7 @@ def search(task: tuple[str, str, int]) -> list[Row]:
     tried = {_key(each.params): each.params for each in hits[:MOST_CANDIDATES]}
     if trace.recommended is not None:
         tried[_key(trace.recommended)] = trace.recommended
-    truths = {key: benchmark.truth(params) for key, params in tried.items()}
+    truths = {key: truth(benchmark, params) for key, params in tried.items()}
     rows = []
     fastest = hits[0].params if hits else None
     for what, params in ((side, trace.recommended), (f"{side}, fastest run", fastest)):
@@ -128,7 +125,7 @@ def _key(params: Any) -> str:
 def told(benchmark: RecordedBenchmark, num_best: int, *, draws: int = 4000) -> str:
     """Returns a line of what is recommended by who has only to tell the truly best apart."""
     every = {_key(run.params): run.params for run in benchmark.runs}.values()
-    truths = np.array([(*benchmark.truth(p), benchmark.predicted_cost(p)) for p in every])
+    truths = np.array([(*truth(benchmark, p), benchmark.predicted_cost(p)) for p in every])
     chance, expected_s, cost_s = truths[truths[:, 1].argsort()][:num_best].T
     budget_s = BUDGET_RUNS * benchmark.full_run_s
     runs = budget_s / cost_s.sum()

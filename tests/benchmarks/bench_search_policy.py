@@ -17,7 +17,6 @@ and is asked once.
 
 import argparse
 import json
-import math
 import multiprocessing
 import statistics
 import sys
@@ -35,20 +34,25 @@ from pydantic import TypeAdapter
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from helpers.tuning.policies import FACTORIES  # noqa: E402
+from helpers.tuning.policies import FACTORIES, problem_of  # noqa: E402
 
 from tune_speed.core.records import Status  # noqa: E402
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy  # noqa: E402
-from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget  # noqa: E402
+from tune_speed.tuning.policy.base import Outcome, Policy, Proposal  # noqa: E402
 from tune_speed.tuning.policy.curve import crossing  # noqa: E402
 from tune_speed.tuning.policy.encoding import Encoder  # noqa: E402
+from tune_speed.tuning.policy.optuna_study import Sampling  # noqa: E402
 from tune_speed.tuning.policy.samplers import hush_optuna  # noqa: E402
 from tune_speed.tuning.policy.settings import Parts  # noqa: E402
 from tune_speed.tuning.policy.time_to_target import TimeToTarget  # noqa: E402
-from tune_speed.tuning.simulation import benchmarks  # noqa: E402
-from tune_speed.tuning.simulation.comparison import Factory, Search, Terms  # noqa: E402
-from tune_speed.tuning.simulation.plots import plot_comparison  # noqa: E402
-from tune_speed.tuning.simulation.report import OVERALL_COLUMNS, caption, ratio_text  # noqa: E402
+from tune_speed.tuning.simulation import benchmarks, scores  # noqa: E402
+from tune_speed.tuning.simulation.benchmarks import Factory, Plan, Search, Terms  # noqa: E402
+from tune_speed.tuning.simulation.report import (  # noqa: E402
+    OVERALL_COLUMNS,
+    caption,
+    plot_comparison,
+    ratio_text,
+)
 from tune_speed.tuning.simulation.scores import NEAR, Ratio, Score, overall, score  # noqa: E402
 from tune_speed.tuning.simulation.simulate import Benchmark  # noqa: E402
 
@@ -58,14 +62,8 @@ OURS = "time_to_target"
 
 def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts: Any) -> Policy:
     """Returns our policy with another sampler, or with parts left out."""
-    return TimeToTarget(
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
-        sampler=sampler,
-        parts=Parts(**parts),
-    )
+    problem = problem_of(benchmark, seed)
+    return TimeToTarget(problem, sampling=Sampling(sampler), parts=Parts(**parts))
 
 
 ABLATIONS: dict[str, Factory] = {
@@ -121,38 +119,40 @@ def compare(arguments: argparse.Namespace) -> None:
     policies = [*ABLATION_BASES, *ABLATIONS] if arguments.ablation else arguments.policy
     arguments.out.mkdir(parents=True, exist_ok=True)
     kept = arguments.out / f"{name}.jsonl"
-    known = [search for search in read_searches(kept) if search.policy not in arguments.again]
-    write_searches(kept, known)
-    known_keys = {search.key for search in known}
-
-    def keep(search: Search, done: int, total: int) -> None:
-        if search.key not in known_keys:
-            with kept.open("a") as file:
-                file.write(line_of(search))
-        print(f"[{done}/{total}] {search.key[:3]} {search.took_s:.1f} s", file=sys.stderr)
-
-    result = benchmarks.compare(
+    plan = Plan(
         benchmarks.find_benchmarks(arguments.benchmark),
         policies,
-        num_seeds=arguments.seeds,
+        seeds=range(arguments.seeds),
         terms=Terms(
             budget_runs=max(arguments.budget),
             num_workers=arguments.workers,
             trial_overhead_s=arguments.overhead_s,
         ),
-        jobs=arguments.jobs,
-        on_search=keep,
         factories={**ABLATIONS, **FACTORIES},
-        known=known,
     )
-    if result.searches:
+    kept_ones = [search for search in read_searches(kept) if search.policy not in arguments.again]
+    write_searches(kept, kept_ones)
+    known = [s for s in kept_ones if task_of(s) in plan.tasks and s.terms == plan.terms]
+    plan.tasks = [task for task in plan.tasks if task not in set(map(task_of, known))]
+
+    def keep(search: Search, done: int, total: int) -> None:
+        with kept.open("a") as file:
+            file.write(line_of(search))
+        print(f"[{done}/{total}] {task_of(search)} {search.took_s:.1f} s", file=sys.stderr)
+
+    result = benchmarks.compare(plan, jobs=arguments.jobs, on_search=keep)
+    if searches := sorted([*known, *result.searches], key=plan.place):
         budgets = sorted(arguments.budget)
-        results = benchmarks.comparison_dict(result.searches, budgets)
+        results = scores.comparison_dict(searches, budgets)
         (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=1))
-        plot_comparison(result.searches, budgets, arguments.out / f"{name}.png")
-        print(comparison_markdown(result.searches, budgets))
+        plot_comparison(searches, budgets, arguments.out / f"{name}.png")
+        print(comparison_markdown(searches, budgets))
     if result.was_stopped:
-        raise SystemExit(f"stopped after {len(result.searches)} searches")
+        raise SystemExit(f"stopped after {len(searches)} searches")
+
+
+def task_of(search: Search) -> tuple[str, str, int]:
+    return search.benchmark, search.policy, search.seed
 
 
 def read_searches(path: Path) -> list[Search]:
@@ -265,13 +265,7 @@ def held() -> tuple[float, float]:
 
 
 def our_policy(benchmark: Benchmark) -> Policy:
-    return make_policy(
-        OURS,
-        space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=0,
-    )
+    return make_policy(OURS, problem_of(benchmark, 0))
 
 
 def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposal, Outcome]]:

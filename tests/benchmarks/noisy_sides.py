@@ -10,7 +10,7 @@ from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Leader, Outcome, Policy, Proposal, trial_number
-from tune_speed.tuning.simulation.noisy import Noisy
+from tune_speed.tuning.simulation.synthetic import Noisy
 
 TOP, TIMES = 5, 3
 PENALTY = 10.0

@@ -10,8 +10,8 @@ from noisy_sides import TIMES, TOP, WithReruns
 
 from tune_speed.core.records import Status
 from tune_speed.tuning.policy.base import params_key
-from tune_speed.tuning.simulation.noisy import NOISY
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
+from tune_speed.tuning.simulation.synthetic import NOISY
 
 FOUND_BEFORE: Row = {"seed": 0, "square": 0}
 

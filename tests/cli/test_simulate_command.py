@@ -17,7 +17,7 @@ from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tuning.simulation import benchmarks
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
-from tune_speed.tuning.simulation.simulate import simulate
+from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 
 EASY = "synthetic-15-fixed_length"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -76,7 +76,9 @@ def test_json_of_one_search_is_the_whole_trace(command: Command) -> None:
     _, out, _ = command("--benchmark", EASY, "--policy", "random", "--budget", "2", "--json")
     benchmark = benchmarks.SYNTHETIC[EASY]
     budget_s = 2 * benchmark.full_run_s / 4
-    trace = simulate("random", benchmark, num_workers=4, budget_s=budget_s, seed=0)
+    trace = run_policy(
+        new_policy("random", benchmark, 0), benchmark, num_workers=4, budget_s=budget_s
+    )
     printed = json.loads(out)
     assert [trial["trial_id"] for trial in printed["trials"]] == [t.trial_id for t in trace.trials]
     assert [i["time_to_target_s"] for i in printed["incumbents"]] == [

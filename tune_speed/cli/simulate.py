@@ -12,7 +12,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted
 
 if TYPE_CHECKING:
-    from tune_speed.tuning.simulation.comparison import Search, Terms
+    from tune_speed.tuning.simulation.benchmarks import Search, Terms
 
 
 def simulate(
@@ -54,7 +54,7 @@ def simulate(
     if from_study is not None or out is not None:
         _save_study(from_study, out, as_json=as_json)
         return
-    from tune_speed.tuning.simulation.comparison import Terms
+    from tune_speed.tuning.simulation.benchmarks import Terms
 
     budgets = _budgets(budget or ("20,100" if compare else "20"))
     # One search of the largest budget answers for all: its trace is read at the smaller ones too.
@@ -82,7 +82,7 @@ def _budgets(text: str) -> list[float]:
 
 
 def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
-    from tune_speed.tuning.simulation import benchmarks as simulation
+    from tune_speed.tuning.simulation.study_table import save_study
 
     if study is None or out is None:
         raise ConfigError("--from-study NAME and --out FILE.parquet must be given together.")
@@ -93,12 +93,12 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
             end = "\n" if done == total else ""
             print(f"\rreading: {done}/{total} trials", end=end, file=sys.stderr, flush=True)
 
-    saved = simulation.save_study(study, out, on_trial=reading)
-    rows, left_out = len(saved.table.rows), saved.table.left_out
+    table = save_study(study, out, on_trial=reading)
+    rows, left_out = len(table.rows), table.left_out
     if as_json:
         common.say_json({"path": str(out), "runs": rows, "left_out": left_out})
         return
-    space = "the study's file" if saved.is_own_space else "what its trials span"
+    space = "the study's file" if table.is_own_space else "what its trials span"
     common.say(f"wrote {out}: {counted(rows, 'run')}; search space: {space}")
     for reason, number in left_out.items():
         common.say(f"left out: {counted(number, 'trial')}, {reason}")
@@ -138,12 +138,12 @@ def _compare(
 ) -> None:
     from tune_speed.tuning.policies import POLICY_NAMES
     from tune_speed.tuning.simulation import benchmarks as simulation
-    from tune_speed.tuning.simulation import plots, report
+    from tune_speed.tuning.simulation import report, scores
 
     checked = simulation.check_policies(policies or POLICY_NAMES)
     benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
     # Before anything is simulated: a wrong suffix must not cost a comparison.
-    plots.check_format(plot)
+    report.check_format(plot)
 
     def simulated(search: "Search", done: int, total: int) -> None:
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
@@ -153,19 +153,13 @@ def _compare(
             f"[{done}/{total}] {what}: {best}, {counted(trials, 'trial')} ({search.took_s:.1f} s)"
         )
 
-    done = simulation.compare(
-        benchmarks,
-        checked,
-        num_seeds=num_seeds,
-        terms=terms,
-        jobs=jobs or os.cpu_count() or 1,
-        on_search=simulated,
-    )
+    plan = simulation.Plan(benchmarks, checked, seeds=range(num_seeds), terms=terms)
+    done = simulation.compare(plan, jobs=jobs or os.cpu_count() or 1, on_search=simulated)
     if done.searches:
-        plots.plot_comparison(done.searches, budgets, plot)
+        report.plot_comparison(done.searches, budgets, plot)
         common.note(f"wrote {plot}")
         if as_json:
-            common.say_json(simulation.comparison_dict(done.searches, budgets))
+            common.say_json(scores.comparison_dict(done.searches, budgets))
         else:
             common.show_parts([report.comparison_tables(done.searches, budgets)])
     if done.was_stopped:

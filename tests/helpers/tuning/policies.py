@@ -1,5 +1,6 @@
 """Policies to compare with, a flat penalty and a cap, and how much a function does."""
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,8 @@ from types import FrameType
 
 import tune_speed
 from tune_speed.tuning.baselines.plain import Plain
-from tune_speed.tuning.policy.base import Leader, Policy, SearchTarget
-from tune_speed.tuning.simulation.comparison import Factory
+from tune_speed.tuning.policy.base import Cost, Leader, Policy, Problem, SearchTarget
+from tune_speed.tuning.simulation.benchmarks import Factory
 from tune_speed.tuning.simulation.simulate import Benchmark
 
 
@@ -29,13 +30,20 @@ def past_leader(leader: Leader, train_s: float) -> str | None:
 
 
 def random_cap(benchmark: Benchmark, seed: int) -> Policy:
-    target = SearchTarget(benchmark.target, benchmark.mode, 1e9)
-    return Capped(space=benchmark.space, target=target, seed=seed)
+    """Draws at random, and stops a trial at the leader's time."""
+    return Capped(problem_of(benchmark, seed))
 
 
 def tpe_penalty(benchmark: Benchmark, seed: int) -> Policy:
-    target = SearchTarget(benchmark.target, benchmark.mode, 1e9)
-    return Plain(space=benchmark.space, target=target, sampler="tpe", seed=seed)
+    """TPE with a flat penalty for a miss."""
+    return Plain(problem_of(benchmark, seed), sampler="tpe")
+
+
+def problem_of(benchmark: Benchmark, seed: int) -> Problem:
+    target = SearchTarget(benchmark.target, benchmark.mode, math.inf)
+    return Problem(
+        benchmark.space, target, lambda params: Cost(benchmark.predicted_cost(params)), seed
+    )
 
 
 FACTORIES: dict[str, Factory] = {"random_cap": random_cap, "tpe_penalty": tpe_penalty}

@@ -7,7 +7,7 @@ import numpy as np
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -21,13 +21,8 @@ def cost_of(params: Mapping[str, Any]) -> Cost:
 
 
 def make_policy(mode: Any = "fixed_length", **parts: Any) -> TimeToTarget:
-    return TimeToTarget(
-        space=SPACE,
-        target=SearchTarget(0.9, mode, 100.0),
-        cost_of=cost_of,
-        seed=0,
-        parts=Parts(**{"audit_share": 0.0, **parts}),
-    )
+    problem = Problem(SPACE, SearchTarget(0.9, mode, 100.0), cost_of, seed=0)
+    return TimeToTarget(problem, parts=Parts(**{"audit_share": 0.0, **parts}))
 
 
 def ended(number: int, x: float, epochs: int, end: float) -> tuple[Proposal, Outcome]:

@@ -1,12 +1,10 @@
-"""Plain policies: what they tell Optuna, whom they take for the leader, and what they stop."""
-
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
-from helpers.tuning.policies import Capped, past_leader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
@@ -14,9 +12,11 @@ from optuna.trial import TrialState
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, Plain
+from tune_speed.tuning.baselines.ray_tune import Vanilla
 from tune_speed.tuning.policy.base import (
     Leader,
     Outcome,
+    Problem,
     Proposal,
     SearchTarget,
     better,
@@ -35,8 +35,11 @@ SPOILT = [Status.MISSED, Status.CAPPED, Status.DIVERGED, Status.OOM]
 every_kind = pytest.mark.parametrize("sampler", ["tpe", "random"])
 
 
+PROBLEM = Problem(SPACE, SEARCH_TARGET, lambda params: None, seed=0)
+
+
 def make_plain(sampler: str = "random", *, seed: int = 0) -> Plain:
-    return Plain(space=SPACE, target=SEARCH_TARGET, sampler=sampler, seed=seed)
+    return Plain(PROBLEM._replace(seed=seed), sampler=sampler)
 
 
 def made_up_outcome(params: dict[str, Any], number: int) -> Outcome:
@@ -50,7 +53,7 @@ def values(policy: Plain) -> list[float | None]:
     return [trial.value for trial in policy._study.trials]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@every_kind
 def test_proposals_are_those_of_the_bare_sampler_told_the_same(sampler: str) -> None:
     policy = make_plain(sampler, seed=4)
     study = quiet_study(make_sampler(sampler, space=SPACE, seed=4))
@@ -96,9 +99,9 @@ def test_restored_policy_knows_what_the_first_one_knew(sampler: str) -> None:
     assert again.ask().trial_id == "t0012"
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_resumed_search_draws_other_configurations_than_before(sampler: str) -> None:
-    first, again = make_plain(sampler), make_plain(sampler)
+@pytest.mark.parametrize("make", [Vanilla, Plain, partial(Plain, sampler="tpe")])
+def test_resumed_search_draws_other_configurations_than_before(make: Any) -> None:
+    first, again = make(PROBLEM), make(PROBLEM)
     before = [first.ask() for _ in range(6)]
     done = [(proposal, made_up_outcome(proposal.params, 1)) for proposal in before[:3]]
     again.restore(finished=done, unfinished=before[3:])
@@ -133,19 +136,6 @@ def test_withdrawn_trial_is_not_proposed_again() -> None:
     assert policy.ask().trial_id == "t0001"
 
 
-@pytest.mark.parametrize(("kind", "stops"), [(Capped, True), (Plain, False)])
-def test_only_a_capped_policy_stops_and_only_past_the_leader(
-    kind: type[Plain], stops: bool
-) -> None:
-    policy = kind(space=SPACE, target=SEARCH_TARGET, seed=0)
-    first, second = policy.ask().trial_id, policy.ask().trial_id
-    assert policy.report(second, train_s=50.0, step=1, metric=0.1) is None
-    policy.finish(first, Outcome(Status.REACHED, 20.0))
-    assert policy.report(second, train_s=20.0, step=2, metric=0.1) is None
-    reason = policy.report(second, train_s=20.1, step=3, metric=0.89)
-    assert (reason is not None) == stops
-
-
 outcomes = st.builds(
     Outcome, st.sampled_from(list(Status)), st.sampled_from([1.0, 2.0, 3.0]) | st.floats(0.1, 9)
 )
@@ -163,14 +153,7 @@ def test_leader_is_the_shortest_time_and_of_equals_the_first_number(
     for trial_id, outcome in named:
         leader = better(leader, trial_id, outcome)
     expected = min(times, default=None)
-    assert leader == (None if expected is None else (f"t{9996 + expected[1]:04d}", expected[0]))
-
-
-@given(time_s=st.floats(0.1, 1e4), train_s=st.floats(0, 1e4))
-def test_trial_is_past_the_leader_only_once_its_clock_is(time_s: float, train_s: float) -> None:
-    reason = past_leader(Leader("t0007", time_s), train_s)
-    assert (reason is not None) == (train_s > time_s)
-    assert reason is None or ("t0007" in reason and f"{time_s:.1f} s" in reason)
+    assert leader == expected and Leader(f"t{9996 + expected[1]:04d}", expected[0])
 
 
 def test_trial_number_is_read_from_its_id() -> None:
@@ -183,8 +166,9 @@ def test_random_policy_draws_evenly_over_the_logarithm() -> None:
     assert abs(np.mean(draws < 0.1) - 0.5) < 4 * math.sqrt(0.25 / 600)
 
 
-def test_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("make", [Vanilla, partial(Plain, sampler="tpe")])
+def test_nothing_is_logged(capfd: pytest.CaptureFixture[str], make: Any) -> None:
     optuna.logging.set_verbosity(optuna.logging.INFO)
-    policy = make_plain("tpe")
+    policy = make(PROBLEM)
     policy.finish(policy.ask().trial_id, Outcome(Status.REACHED, 1.0))
     assert capfd.readouterr() == ("", "")

@@ -221,7 +221,7 @@ def test_stopped_trial_that_was_never_evaluated_teaches_nothing(begin: Begin) ->
     record = session.ledger.records["t0000"]
     assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
     history = session.controller.policy._history  # type: ignore[attr-defined]
-    assert history.finished == []
+    assert history.ended.trials == []
 
 
 def test_run_again_that_is_stopped_does_not_count_as_too_slow(begin: Begin) -> None:

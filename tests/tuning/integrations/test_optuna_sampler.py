@@ -1,5 +1,3 @@
-"""The policy in `study.optimize`: what it learns of a study, and of whom it learns."""
-
 import math
 import pickle
 import subprocess
@@ -18,8 +16,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.optuna import TimeToTargetPruner, TimeToTargetSampler, timed
-from tune_speed.tuning.integrations.learned_cost import LearnedCost
+from tune_speed.optuna import Recommendation, TimeToTargetPruner, TimeToTargetSampler, timed
+from tune_speed.tuning.integrations.learning_policy import LearnedCost
 from tune_speed.tuning.integrations.observed_study import space_of
 
 TARGET = 0.9
@@ -44,6 +42,13 @@ def study_with(sampler: optuna.samplers.BaseSampler, **options: Any) -> optuna.S
     return optuna.create_study(direction="maximize", sampler=sampler, **options)
 
 
+def recommended(study: optuna.Study) -> Recommendation:
+    assert isinstance(study.sampler, TimeToTargetSampler)
+    found = study.sampler.recommended(study)
+    assert found is not None
+    return found
+
+
 def true_expected_s(params: dict[str, Any]) -> float:
     hits = [
         accuracy_of(params["lr"], params["epochs"], seed=seed) >= TARGET
@@ -58,11 +63,9 @@ def test_what_it_recommends_is_within_a_third_of_the_best_and_far_before_what_tp
         for epochs in range(5, 16)
         for lr in (0.05, 0.1, 0.2)
     ]
-    sampler = TimeToTargetSampler(TARGET, num_trials=50, seed=1)
-    study = study_with(sampler)
+    study = study_with(TimeToTargetSampler(TARGET, num_trials=50, seed=1))
     study.optimize(objective, n_trials=50)
-    found = sampler.recommended(study)
-    assert found is not None
+    found = recommended(study)
     assert found.params == study.trials[found.number].params
     assert true_expected_s(found.params) < 1.33 * min(grid)
     tpe = study_with(optuna.samplers.TPESampler(seed=1))
@@ -71,16 +74,13 @@ def test_what_it_recommends_is_within_a_third_of_the_best_and_far_before_what_tp
 
 
 def test_a_promising_configuration_is_run_again_and_counted() -> None:
-    sampler = TimeToTargetSampler(TARGET, num_trials=40, seed=0)
-    study = study_with(sampler)
+    study = study_with(TimeToTargetSampler(TARGET, num_trials=40, seed=0))
     study.optimize(objective, n_trials=40)
-    found = sampler.recommended(study)
-    assert found is not None
+    found = recommended(study)
     same = [trial for trial in study.trials if trial.params == found.params]
     assert found.runs == len(same) > 1
     assert found.hits == sum(trial.value >= TARGET for trial in same if trial.value is not None)
-    once = TimeToTargetSampler(TARGET, num_trials=40, seed=0, repeats=False)
-    study = study_with(once)
+    study = study_with(TimeToTargetSampler(TARGET, num_trials=40, seed=0, repeats=False))
     study.optimize(objective, n_trials=40)
     assert len({tuple(trial.params.items()) for trial in study.trials}) == 40
 
@@ -125,20 +125,22 @@ def test_choices_are_known_by_position_also_as_a_journal_returns_them(
 
     chosen: list[str] = []
     journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal"))) if is_stored else None
-    sampler = TimeToTargetSampler(TARGET, num_trials=12, seed=0)
-    study = study_with(sampler, pruner=TimeToTargetPruner(), storage=journal)
+    study = study_with(
+        TimeToTargetSampler(TARGET, num_trials=12, seed=0),
+        pruner=TimeToTargetPruner(),
+        storage=journal,
+    )
     study.optimize(run, n_trials=12)
     assert set(chosen) == set(map(repr, choices))
-    found = sampler.recommended(study)
-    assert found is not None and found.runs > 1
+    found = recommended(study)
+    assert found.runs > 1
 
 
 def test_a_study_that_searches_nothing_recommends_what_it_ran() -> None:
-    sampler = TimeToTargetSampler(TARGET, seed=0)
-    study = study_with(sampler)
+    study = study_with(TimeToTargetSampler(TARGET, seed=0))
     study.optimize(lambda trial: 0.95 + 0.0 * trial.suggest_categorical("k", [1]), n_trials=4)
-    found = sampler.recommended(study)
-    assert found is not None and (found.runs, found.hits, found.params) == (4, 4, {"k": 1})
+    found = recommended(study)
+    assert (found.runs, found.hits, found.params) == (4, 4, {"k": 1})
 
 
 def test_processes_over_one_storage_propose_different_trials_and_learn_of_each_other(
@@ -184,10 +186,7 @@ def test_a_branch_of_a_conditional_space_gets_its_own_parameters() -> None:
     assert space["sgd_lr"].condition == {"optimizer": "sgd"}
     assert space["adam_lr"].condition == {"optimizer": "adam"}
     assert space["epochs"].condition == {}
-    sampler = study.sampler
-    assert isinstance(sampler, TimeToTargetSampler)
-    found = sampler.recommended(study)
-    assert found is not None
+    found = recommended(study)
     assert ("sgd_lr" in found.params) == (found.params["optimizer"] == "sgd")
 
 
@@ -219,10 +218,8 @@ def test_enqueued_trials_run_as_they_are_and_are_learned_from() -> None:
     study.enqueue_trial({"lr": 0.1, "epochs": 12})
     study.optimize(objective, n_trials=2)
     assert study.trials[0].params == {"lr": 0.1, "epochs": 12}
-    sampler = study.sampler
-    assert isinstance(sampler, TimeToTargetSampler)
-    found = sampler.recommended(study)
-    assert found is not None and found.params == {"lr": 0.1, "epochs": 12}
+    found = recommended(study)
+    assert found.params == {"lr": 0.1, "epochs": 12}
 
 
 def test_what_breaks_a_constraint_is_proposed_less_and_less() -> None:
@@ -236,10 +233,8 @@ def test_what_breaks_a_constraint_is_proposed_less_and_less() -> None:
     study.optimize(constrained, n_trials=40)
     late = np.array([trial.params["width"] for trial in study.trials[20:]])
     assert np.mean(late > 0.5) < 0.2
-    sampler = study.sampler
-    assert isinstance(sampler, TimeToTargetSampler)
-    found = sampler.recommended(study)
-    assert found is not None and found.params["width"] <= 0.5
+    found = recommended(study)
+    assert found.params["width"] <= 0.5
 
 
 def test_ask_and_tell_needs_no_optimize() -> None:

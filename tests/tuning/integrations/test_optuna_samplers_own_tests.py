@@ -1,5 +1,3 @@
-"""The sampler holds what Optuna asks of its own: its published test cases, run as they are."""
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-"""The policy as a Ray Tune searcher and scheduler: driven as Tune drives them, and by Tune."""
-
 import math
 import os
 import re
@@ -42,7 +40,6 @@ def searcher(**options: Any) -> TimeToTargetSearch:
 
 
 def run(search: TimeToTargetSearch, trial_id: str) -> dict[str, Any]:
-    """Runs a trial as Tune does: the scheduler sees each result first."""
     scheduler, config = TimeToTargetScheduler(search), search.suggest(trial_id)
     result: dict[str, Any] = {}
     for epoch in range(config["epochs"]):

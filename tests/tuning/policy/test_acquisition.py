@@ -1,5 +1,3 @@
-"""The acquisition function against its formulas written out, and its maximum against all it saw."""
-
 import math
 from typing import Any
 
@@ -9,7 +7,6 @@ from scipy.stats import norm
 
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.acquisition import (
-    AcquisitionSettings,
     Candidate,
     Evidence,
     Model,
@@ -23,6 +20,7 @@ from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import gain_of_run
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
+from tune_speed.tuning.policy.settings import AcquisitionSettings
 
 NAN = math.nan
 # Units, values and points of this space are the same numbers.
@@ -73,14 +71,7 @@ def search_of(
     allowed: Any = cost_of,
     **settings: Any,
 ) -> _Search:
-    return _Search(
-        ENCODER,
-        model_of(evidence, objective, **settings),
-        running,
-        objective,
-        allowed,
-        AcquisitionSettings(**settings),
-    )
+    return _Search(model_of(evidence, objective, **settings), objective, running, allowed)
 
 
 def test_gain_before_a_hit_is_chance_times_log_of_the_saving_by_cost() -> None:
@@ -111,14 +102,12 @@ def test_gain_of_a_free_length_before_a_hit_sums_chances_to_be_there_by_each_fra
 
 
 def near_evidence(**changes: Any) -> Evidence:
-    """Returns that of runs of which the best met the target."""
     found = evidence_of(**changes)
     found.distances[:] += 0.8 - found.distances.max()
     return found
 
 
 def drawn(mean: float, sd: float, noise_sd: float, *, cost_s: float) -> FloatArray:
-    """Returns ln E of a known length after each of many runs drawn."""
     rng = np.random.default_rng(1)
     seen = rng.normal(mean, sd, 200_000) + rng.normal(0.0, noise_sd, 200_000)
     weight = sd**2 / (sd**2 + noise_sd**2)
@@ -146,7 +135,6 @@ def test_gain_after_a_hit_is_what_a_run_saves_of_the_expected_time_by_the_root_o
 
 
 def test_gain_of_a_free_length_after_a_hit_is_measured_on_the_axis() -> None:
-    """Which ends at the time to beat; costs do not count."""
     search = search_of(near_evidence(), FREE)
     new = np.array([[0.3, 0.6], [0.2, 0.5]])
     gains, _ = search._score(new, np.array([1.0, NAN]))
@@ -206,7 +194,6 @@ def test_a_slow_networks_cost_is_no_longer_run_of_it() -> None:
 
 
 def shares_of(values: FloatArray) -> FloatArray:
-    """Returns the shares of the noise: less the further from the target, a twentieth at least."""
     return np.maximum(np.exp(-2 * np.abs(values)), 0.05)
 
 
@@ -364,18 +351,7 @@ def test_choice_is_the_best_of_all_that_was_seen(objective: Objective) -> None:
         return 6.0 if x < 0.9 else 4.0
 
     evidence = near_evidence() if objective.has_leader else evidence_of()
-    rng = np.random.default_rng(3)
-    chosen = best_candidate(
-        ENCODER,
-        model_of(evidence, objective),
-        evidence,
-        running=NONE_RUNNING,
-        objective=objective,
-        allowed=allowed,
-        tried=(),
-        rng=rng,
-        settings=AcquisitionSettings(),
-    )
+    chosen = choose([], objective, allowed, evidence)
     assert chosen is not None
     units, search = np.array(seen), search_of(evidence, objective)
     # Evenly and around the best trials, then twice around the four best so far.
@@ -394,19 +370,19 @@ def tried_at(*x: float, cost_s: float = 6.0) -> list[Candidate]:
 
 
 def choose(
-    tried: list[Candidate], objective: Objective = LED, allowed: Any = cost_of, **settings: Any
+    tried: list[Candidate],
+    objective: Objective = LED,
+    allowed: Any = cost_of,
+    evidence: Evidence | None = None,
+    **settings: Any,
 ) -> Candidate | None:
-    evidence = near_evidence()
     return best_candidate(
-        ENCODER,
-        model_of(evidence, objective),
-        evidence,
+        model_of(evidence or near_evidence(), objective, **settings),
+        objective,
         running=NONE_RUNNING,
-        objective=objective,
         allowed=allowed,
         tried=tried,
         rng=np.random.default_rng(3),
-        settings=AcquisitionSettings(**settings),
     )
 
 
@@ -456,7 +432,6 @@ def test_before_a_hit_nothing_is_tried_again() -> None:
 
 @pytest.mark.parametrize("objective", [LED, FREE])
 def test_what_was_tried_and_what_was_not_compete_by_their_gains(objective: Objective) -> None:
-    """The best of either is found by asking for it alone."""
     tried = tried_at(0.3, 0.31)
     new = choose([], objective)
     again = search_of(near_evidence(), objective, least_gain=0.0).again(tried)
@@ -468,21 +443,7 @@ def test_what_was_tried_and_what_was_not_compete_by_their_gains(objective: Objec
 
 
 def test_where_nothing_is_allowed_there_is_no_choice() -> None:
-    rng, settings = np.random.default_rng(0), AcquisitionSettings()
-    assert (
-        best_candidate(
-            ENCODER,
-            model_of(),
-            evidence_of(),
-            running=NONE_RUNNING,
-            objective=LED,
-            allowed=lambda params: None,
-            tried=(),
-            rng=rng,
-            settings=settings,
-        )
-        is None
-    )
+    assert choose([], allowed=lambda params: None) is None
 
 
 def test_half_of_the_candidates_lie_around_the_five_best_trials() -> None:
@@ -497,17 +458,7 @@ def test_half_of_the_candidates_lie_around_the_five_best_trials() -> None:
     evidence.units[:] = 0.01
     evidence.ranks[:] = np.arange(10.0)
     evidence.units[5:] = np.array([0.3, 0.4, 0.5, 0.6, 0.7])[:, None]
-    best_candidate(
-        ENCODER,
-        model_of(evidence, FREE),
-        evidence,
-        running=NONE_RUNNING,
-        objective=FREE,
-        allowed=allowed,
-        tried=(),
-        rng=np.random.default_rng(0),
-        settings=AcquisitionSettings(num_candidates=8000),
-    )
+    choose([], FREE, allowed, evidence, num_candidates=8000)
     even, around = np.array(seen[:4000]), np.array(seen[4000:8000])
     assert np.quantile(even, [0.25, 0.5, 0.75], axis=0) == pytest.approx(
         np.array([[0.25] * 2, [0.5] * 2, [0.75] * 2]), abs=0.03
@@ -587,20 +538,22 @@ def noisy_runs(mean_units: float, num: int, seed: int = 0) -> FloatArray:
     return distances
 
 
+def with_runs(evidence: Evidence, own: FloatArray) -> Evidence:
+    """Returns it with runs of one more configuration, at (0.9, 0.9)."""
+    num = len(own)
+    return Evidence(
+        units=np.concatenate([evidence.units, np.full((num, 2), 0.9)]),
+        costs=np.concatenate([evidence.costs, np.full(num, 11.0)]),
+        distances=np.concatenate([evidence.distances, own[:, None] - [[0.0, 0.1, 0.4]]]),
+        variances=np.zeros(len(evidence.units) + num),
+        ranks=np.concatenate([evidence.ranks, own]),
+        fits=np.ones(len(evidence.units) + num, dtype=bool),
+    )
+
+
 def test_runs_far_from_the_target_tell_the_noise_that_the_near_ones_show() -> None:
     """Taken each by its own distance they told nearly twice the noise, and all seemed to hit."""
-    evidence = evidence_of(24)
-    there = np.full((200, 2), 0.9)
-    far = noisy_runs(-2.5, 200)
-    with_far = Evidence(
-        units=np.concatenate([evidence.units, there]),
-        costs=np.concatenate([evidence.costs, np.full(200, 11.0)]),
-        distances=np.concatenate([evidence.distances, far[:, None] - [[0.0, 0.1, 0.4]]]),
-        variances=np.zeros(224),
-        ranks=np.concatenate([evidence.ranks, far]),
-        fits=np.ones(224, dtype=bool),
-    )
-    model = model_of(with_far)
+    model = model_of(with_runs(evidence_of(24), noisy_runs(-2.5, 200)))
     # To first order a run at the target differs by the same unit of the metric.
     assert model.process.noise_sd == pytest.approx(1.0, rel=0.15)
 
@@ -609,17 +562,8 @@ def test_of_very_many_runs_those_of_a_configuration_stay_alike_good_or_bad() -> 
     """Else its good runs stay and its bad ones go, and it looks worth another run for ever."""
     means = []
     for seed in range(20):
-        evidence = evidence_of(60)
         own = noisy_runs(-1.0, 60, seed)
-        many = Evidence(
-            units=np.concatenate([evidence.units, np.full((60, 2), 0.9)]),
-            costs=np.concatenate([evidence.costs, np.full(60, 11.0)]),
-            distances=np.concatenate([evidence.distances, own[:, None] - [[0.0, 0.1, 0.4]]]),
-            variances=np.zeros(120),
-            ranks=np.concatenate([evidence.ranks, own]),
-            fits=np.ones(120, dtype=bool),
-        )
-        model = model_of(many, max_points=60)
+        model = model_of(with_runs(evidence_of(60), own), max_points=60)
         points, values, *_ = model._seen
         here = (points[:, :2] == 0.9).all(axis=1)
         means.append(float(values[here, 0].mean() - own.mean()))

@@ -1,5 +1,3 @@
-"""The best end within a time: what is proposed, what leads, what is recommended and stopped."""
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +12,9 @@ from scipy.stats import norm
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import distance, metric_at
+from tune_speed.tuning.policy.curve import Curve, distance, metric_at
 from tune_speed.tuning.policy.expected_time import gain_of_metric
 from tune_speed.tuning.policy.settings import Parts
 
@@ -30,14 +27,9 @@ def cost_of(params: Mapping[str, Any]) -> Cost:
 
 
 def policy_of(name: str = "time_to_target", **parts: Any) -> Any:
-    return make_policy(
-        name,
-        space=SPACE,
-        target=SearchTarget(0.01, "fixed_length", LIMIT_S, best=True),
-        cost_of=cost_of,
-        seed=0,
-        **({"parts": Parts(audit_share=0.0, **parts)} if name == "time_to_target" else {}),
-    )
+    target = SearchTarget(0.01, "fixed_length", LIMIT_S, best=True)
+    ours = {"parts": Parts(audit_share=0.0, **parts)} if name == "time_to_target" else {}
+    return make_policy(name, Problem(SPACE, target, cost_of, seed=0), **ours)
 
 
 def ended(number: int, epochs: int, x: float = 0.4, luck: float = 0.0) -> tuple[Proposal, Outcome]:

@@ -1,5 +1,3 @@
-"""The pruner's rules at their limits; `test_policy_history` has them at work."""
-
 import math
 from typing import Any
 
@@ -8,12 +6,12 @@ import pytest
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
-from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.history import LUCK, History, Trial
+from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.trials import LUCK, Trial
 
 SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 500}})
 # Of a target of 0.9: two points are one unit.
@@ -25,7 +23,7 @@ def history_of(mode: Any, *, cost_s: float | None = None, limit_s: float = 100.0
         return Cost(cost_s or 2.0 * params["epochs"], num_steps=100)
 
     target = SearchTarget(0.9, mode, limit_s)
-    return History(Encoder(SPACE), target, cost_of, Parts())
+    return History(Problem(SPACE, target, cost_of, seed=0), Parts())
 
 
 def begin(history: History, number: int, *, epochs: int | None = None) -> Trial:
@@ -156,12 +154,8 @@ def test_length_must_be_past_the_time_to_beat_and_the_margin_is_a_tenth() -> Non
 
 
 def test_where_no_end_is_known_only_the_clock_counts() -> None:
-    history = History(
-        Encoder(SPACE),
-        SearchTarget(0.9, "fixed_length", math.inf),
-        lambda params: None,
-        Parts(),
-    )
+    target = SearchTarget(0.9, "fixed_length", math.inf)
+    history = History(Problem(SPACE, target, lambda params: None, seed=0), Parts())
     end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
     trial = report(begin(history, 1), (17.9, 0.0))
     assert rules_of(history).reason(trial) is None
@@ -176,7 +170,6 @@ def recommend(history: History, trial_id: str, expected_s: float) -> None:
 
 
 def test_trial_is_stopped_past_what_the_recommended_one_takes_not_past_the_leader() -> None:
-    """A lucky run in 10 s stops nothing that takes less than the 14 s that are expected."""
     history = history_of("fixed_length", cost_s=14.0)
     end(history, begin(history, 0), Status.REACHED, (13.0, 0.95))
     end(history, begin(history, 1), Status.REACHED, (10.0, 0.91))
@@ -232,3 +225,45 @@ def test_run_of_fixed_length_that_is_made_again_ends_where_any_does() -> None:
     end(history, begin(history, 0), Status.REACHED, (10.0, 0.95))
     again = report(begin(history, 1, epochs=1), (10.1, 0.5))
     assert again.again and rules_of(history).reason(again) is not None
+
+
+def test_slow_clock_is_forgiven_where_the_isolated_time_is_short_enough() -> None:
+    history = history_of("fixed_length")
+    end(history, begin(history, 0, epochs=6), Status.REACHED, (10.0, 0.95))
+    trial = report(begin(history, 1, epochs=5), (8.0, 0.5))
+    trial.step = 20  # Of 100: on the way to 40 s.
+    assert trial.projected_s() == 40.0 and rules_of(history).reason(trial) is None
+    assert rules_of(history).reason(report(trial, (10.5, 0.5))) is not None
+
+
+def behind(**parts: Any) -> tuple[EarlyStopping, Trial]:
+    """Returns a trial that four others are ahead of, at the second rung of 81 s."""
+    history = led()
+    for number in range(1, 5):
+        end(history, begin(history, number), Status.MISSED, (0.1, 0.8), (81.0, 0.89))
+    return rules_of(history, **parts), report(begin(history, 9), (0.5, 0.1), (3.1, 0.1))
+
+
+def test_trial_is_judged_once_at_each_rung_unless_it_is_audited() -> None:
+    rules, trial = behind()
+    assert rules.reason(trial) == "stopped at 3.1 s: 5 of 5 trials promised more by 3.0 s"
+    assert rules.reason(report(trial, (3.2, 0.1))) is None
+    for parts in ({"audit_share": 1.0}, {"rungs": False}):
+        rules, trial = behind(**parts)
+        assert rules.reason(trial) is None
+
+
+@pytest.mark.parametrize(("num_ahead", "is_stopped"), [(0, False), (1, True)])
+def test_of_four_runs_only_the_first_passes_a_rung(num_ahead: int, is_stopped: bool) -> None:
+    history = led()
+    for number in range(1, 3):
+        metric = 0.8 if number <= num_ahead else 0.3
+        end(history, begin(history, number), Status.MISSED, (0.8, metric), (81.0, metric))
+    reason = rules_of(history).reason(report(begin(history, 9), (0.4, 0.6), (1.05, 0.6)))
+    assert (reason is not None) == is_stopped
+
+
+def test_metric_that_is_no_number_stops_nothing_before_the_clock_does() -> None:
+    rules, trial = behind()
+    assert rules.reason(report(trial, (9.1, math.nan))) is None
+    assert rules.reason(report(trial, (81.1, math.nan))) is not None

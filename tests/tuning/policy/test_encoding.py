@@ -1,5 +1,3 @@
-"""Configurations as points: there and back, against Optuna's own draws and distances by hand."""
-
 import functools
 import math
 from collections import Counter
@@ -60,10 +58,6 @@ def test_numbers_that_have_no_line_have_finite_coordinates(choices: Any) -> None
     parameter = Parameter(name="x", kind="categorical", choices=choices)
     points = Encoder(SearchSpace(tree={}, parameters=(parameter,))).points(midpoints(3))
     assert np.isfinite(points).all()
-
-
-def column(values: list[Any], name: str = "x") -> list[dict[str, Any]]:
-    return [{name: value} for value in values]
 
 
 def midpoints(num: int) -> np.ndarray:
@@ -174,13 +168,6 @@ def test_steps_and_nothing_between_are_proposed(leaf: dict[str, Any], values: li
     assert {type(value) for value in found} == {type(values[0])}
 
 
-def test_parameters_appear_with_the_choice_they_hang_on() -> None:
-    encoder = Encoder(space_of("every kind"))
-    for params in encoder.params(np.random.default_rng(0).random((500, len(encoder.parameters)))):
-        assert ("optimizer.sgd.lr" in params) == (params["optimizer"] == "sgd")
-        assert ("optimizer.adamw.lr" in params) == (params["optimizer"] == "adamw")
-
-
 def test_what_plays_no_part_does_not_move_a_point() -> None:
     encoder = Encoder(SearchSpace.from_tree({"optimizer": TREE["optimizer"]}))
     units = np.full((50, 3), 0.1)  # The first choice, sgd.
@@ -197,38 +184,30 @@ def test_number_of_coordinates_is_that_of_the_points() -> None:
     assert encoder_of(x=1).points(np.zeros((2, 0))).shape == (2, 0)
 
 
-def test_log_range_is_measured_by_its_logarithm() -> None:
-    encoder = encoder_of(x={"low": 0.01, "high": 1.0, "log": True})
-    (low,), (middle,), (high,) = points_of(encoder, column([0.01, 0.1, 1.0]))
-    assert (low, middle, high) == pytest.approx((0.0, 0.5, 1.0))
+@pytest.mark.parametrize(
+    ("leaf", "low", "middle", "high"),
+    [
+        ({"low": 0.01, "high": 1.0, "log": True}, 0.01, 0.1, 1.0),
+        ({"low": 10, "high": 20}, 10, 15, 20),
+        ({"choices": [1, 2, 3]}, 1, 2, 3),
+        ({"choices": [256, 64, 128]}, 64, 128, 256),  # Numbers that span a factor of four.
+    ],
+)
+def test_numbers_lie_as_far_apart_as_they_or_their_logarithms_are(
+    leaf: dict[str, Any], low: float, middle: float, high: float
+) -> None:
+    points = points_of(encoder_of(x=leaf), [{"x": low}, {"x": middle}, {"x": high}])
+    np.testing.assert_allclose(points[:, 0], [0, 0.5, 1], atol=1e-9)
 
 
-def test_int_range_is_measured_from_end_to_end() -> None:
-    encoder = encoder_of(x={"low": 10, "high": 20})
-    np.testing.assert_allclose(points_of(encoder, column([10, 15, 20]))[:, 0], [0, 0.5, 1])
-
-
-def test_names_lie_one_apart() -> None:
-    encoder = encoder_of(x={"choices": ["a", "b", None, True]})
-    for value in ("b", None, True):
-        assert apart(encoder, {"x": "a"}, {"x": value}) == pytest.approx(1.0)
-
-
-def test_numbers_lie_as_far_apart_as_they_are() -> None:
-    encoder = encoder_of(x={"choices": [1, 2, 3]})
-    assert apart(encoder, {"x": 1}, {"x": 2}) == pytest.approx(0.5)
-
-
-def test_numbers_that_span_a_factor_of_four_lie_apart_by_their_logarithm() -> None:
-    encoder = encoder_of(x={"choices": [256, 64, 128]})
-    np.testing.assert_allclose(points_of(encoder, column([64, 128, 256]))[:, 0], [0, 0.5, 1])
-
-
-@pytest.mark.parametrize("choices", [[32, 64], [1, 2, "auto"], [False, 1, 2], [0.5, None, 2.0]])
-def test_two_numbers_or_mixed_choices_are_names(choices: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "choices", [["a", "b", None, True], [32, 64], [1, 2, "auto"], [False, 1, 2], [0.5, None, 2.0]]
+)
+def test_names_two_numbers_or_mixed_choices_lie_one_apart(choices: list[Any]) -> None:
     encoder = encoder_of(x={"choices": choices})
     assert encoder.num_dims == len(choices)
-    assert apart(encoder, {"x": choices[0]}, {"x": choices[1]}) == pytest.approx(1.0)
+    for value in choices[1:]:
+        assert apart(encoder, {"x": choices[0]}, {"x": value}) == pytest.approx(1.0)
 
 
 def test_slopes_of_choices_are_what_they_add_next_to_what_else_does() -> None:

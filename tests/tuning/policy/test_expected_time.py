@@ -1,5 +1,3 @@
-"""Expected times with restarts, and the worth of another run: closed forms, and many draws."""
-
 import math
 
 import numpy as np

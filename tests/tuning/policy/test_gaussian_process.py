@@ -1,12 +1,12 @@
-"""The Gaussian process against scikit-learn's and against scipy's densities."""
-
 import numpy as np
 import pytest
+import scipy.linalg
 from scipy.optimize import approx_fprime
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from threadpoolctl import threadpool_info
 
 from tune_speed.tuning.policy.gaussian_process import (
     JITTER,
@@ -18,6 +18,7 @@ from tune_speed.tuning.policy.gaussian_process import (
     Scales,
     _loss,
     fit_scales,
+    one_thread,
     with_repeats,
 )
 
@@ -38,7 +39,6 @@ def observations(
 
 
 def shares_of(seed: int, num: int = 25) -> FloatArray:
-    """Returns shares of the noise that observations have."""
     return np.random.default_rng([seed, 1]).uniform(0.05, 1.0, size=num)
 
 
@@ -80,17 +80,6 @@ def test_prediction_is_that_of_scikit_learn(seed: int, own: float) -> None:
     our_mean, our_sd = GaussianProcess(points, values, own * variances, scales).predict(new)
     np.testing.assert_allclose(our_mean, mean, atol=1e-6)
     np.testing.assert_allclose(our_sd, of_function, atol=1e-6)
-
-
-def test_noisy_observation_counts_less() -> None:
-    points, values = np.array([[0.2], [0.8]]), np.array([0.0, 1.0])
-    scales = Scales(0.0, -3.0, np.zeros(1))
-    sure, unsure = (
-        GaussianProcess(points, values, np.array([0.0, v]), scales).predict(points[1:])
-        for v in (0.0, 5.0)
-    )
-    assert abs(sure[0] - 1.0) < abs(unsure[0] - 1.0)
-    assert sure[1] < unsure[1]
 
 
 @every_seed
@@ -158,7 +147,6 @@ def test_without_repeats_the_noise_stays_as_it_was_fitted() -> None:
 
 
 def test_few_repeats_count_little_against_the_prior() -> None:
-    """One equal pair is a tenth of what the prior is worth."""
     points, values, _ = observations(0)
     points[1], values[1] = points[0], values[0]
     scales = some_scales(0)
@@ -167,24 +155,23 @@ def test_few_repeats_count_little_against_the_prior() -> None:
     assert after / before == pytest.approx(10 / 11)
 
 
+def loss_of(seed: int, scales: Scales, pattern: FloatArray) -> float:
+    points, values, variances = observations(seed)
+    squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
+    standard, own = (values - values.mean()) / values.std(), variances / values.std() ** 2
+    return _loss(np.array([*scales[:2], *scales.log_lengths]), squares, standard, own, pattern)[0]
+
+
 @every_seed
 def test_scales_are_fitted_to_observations_with_their_shares(seed: int) -> None:
     points, values, variances = observations(seed)
     shares, begin = shares_of(seed), some_scales(seed)
-    squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
-    own = variances / values.std() ** 2
-
-    def loss(scales: Scales) -> float:
-        at = np.concatenate([scales[:2], scales.log_lengths])
-        return _loss(
-            at, squares, (values - values.mean()) / values.std(), own, pattern_of(points, shares)
-        )[0]
-
     with_shares, without = (
         fit_scales(points, values, variances, start=begin, max_iterations=100, shares=each)
         for each in (shares, 1.0)
     )
-    assert loss(with_shares) < loss(without)
+    pattern = pattern_of(points, shares)
+    assert loss_of(seed, with_shares, pattern) < loss_of(seed, without, pattern)
 
 
 @every_seed
@@ -249,18 +236,12 @@ def test_fitted_scales_have_a_larger_density_than_where_they_began(seed: int) ->
     points, values, variances = observations(seed)
     begin = some_scales(seed)
     scales = fit_scales(points, values, variances, start=begin, max_iterations=100)
-    x, there = (np.concatenate([s[:2], s.log_lengths]) for s in (scales, begin))
-    own = variances / values.std() ** 2
-
-    def loss(at: FloatArray) -> float:
-        squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
-        return _loss(
-            at, squares, (values - values.mean()) / values.std(), own, np.eye(len(points))
-        )[0]
-
-    assert loss(x) <= loss(there)
-    assert all(loss(x) <= loss(x + step) + 1e-3 for step in 0.05 * np.eye(len(x)))
-    assert all(loss(x) <= loss(x - step) + 1e-3 for step in 0.05 * np.eye(len(x)))
+    found = loss_of(seed, scales, np.eye(len(points)))
+    assert found <= loss_of(seed, begin, np.eye(len(points)))
+    for step in 0.05 * np.concatenate([np.eye(2 + DIMS), -np.eye(2 + DIMS)]):
+        lengths = scales.log_lengths + step[2:]
+        beside = Scales(scales.log_signal + step[0], scales.log_noise + step[1], lengths)
+        assert found <= loss_of(seed, beside, np.eye(len(points))) + 1e-3
 
 
 def test_equal_values_are_predicted_as_they_are() -> None:
@@ -322,3 +303,20 @@ def test_many_neighbours_that_agree_do_not_outvote_what_a_configuration_did_itse
     process = GaussianProcess(points, values, np.zeros(len(points)), scales)
     mean, _ = process.predict(np.array([*here, [0.52, 0.52, 0.52]]))
     assert mean[1] - mean[0] > 0.05
+
+
+def blas_threads() -> set[int]:
+    scipy.linalg.solve(np.eye(2), np.ones(2))
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_linear_algebra_runs_on_one_thread_within_and_on_as_many_as_before_after() -> None:
+    before = blas_threads()
+    with one_thread():
+        assert blas_threads() == {1}
+    assert blas_threads() == before
+
+
+def test_a_decorated_function_runs_on_one_thread_each_time() -> None:
+    threads = one_thread()(blas_threads)
+    assert (threads(), threads()) == ({1}, {1})

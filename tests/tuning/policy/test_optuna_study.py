@@ -1,5 +1,3 @@
-"""What Optuna is told of a trial, and what drivers that share a storage hear of each other."""
-
 import math
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,9 @@ import pytest
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Outcome, SearchTarget
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import distance
-from tune_speed.tuning.policy.optuna_study import OptunaStudy
+from tune_speed.tuning.policy.base import Outcome, Problem, SearchTarget
+from tune_speed.tuning.policy.curve import Curve, distance
+from tune_speed.tuning.policy.optuna_study import OptunaStudy, Sampling
 
 SPACE = SearchSpace.from_tree(
     {"lr": {"low": 0.01, "high": 1.0, "log": True}, "epochs": {"low": 1, "high": 8}}
@@ -24,7 +21,8 @@ PARAMS = {"lr": 0.1, "epochs": 4}
 
 def make_told(sampler: str = "tpe", **changes: Any) -> OptunaStudy:
     target = SearchTarget(TARGET, "fixed_length", 100.0)
-    return OptunaStudy(space=SPACE, target=target, sampler=sampler, seed=0, **changes)
+    problem = Problem(SPACE, target, lambda params: None, seed=0)
+    return OptunaStudy(problem, Sampling(sampler, **changes))
 
 
 def outcome(status: Status, *, train_s: float = 2.0, end: float = 0.8) -> Outcome:

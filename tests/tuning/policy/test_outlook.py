@@ -1,5 +1,3 @@
-"""When a search has settled: nothing better is likely to be found with what is left."""
-
 from typing import Any
 
 import numpy as np
@@ -65,7 +63,7 @@ def chance(*, spent: float, better_by: float = 0.05) -> float:
     until = UntilConfig(probability_of_better=1e-9, better_by=better_by)
     policy = settling(until, spent=spent)
     ask(policy)
-    return policy._outlook[1]
+    return policy._settling.chance[1]
 
 
 def test_chance_falls_with_the_budget_left_and_with_how_much_better_it_must_be() -> None:
@@ -91,4 +89,4 @@ def test_more_known_misses_around_the_favourite_lower_the_chance() -> None:
     policy = restored([*RIVALS, *misses], until=NEVER, hold_back=0.2)
     policy.spent = 0.5
     ask(policy)
-    assert policy._outlook[1] < few
+    assert policy._settling.chance[1] < few

@@ -1,5 +1,3 @@
-"""What must hold of the policy whatever is searched: random benchmarks, random logs."""
-
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -56,18 +54,13 @@ class Bumpy(NamedTuple):
         return Curve(self._epoch_s(params) * np.arange(1, num + 1), metric)
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
-        """Returns the seconds to the curve's end, of which policies ask far more often."""
         return self._epoch_s(params) * int(params["epochs"])
 
 
 def make_policy(benchmark: Bumpy, **parts: Any) -> TimeToTarget:
-    return TimeToTarget(
-        space=SPACE,
-        target=SearchTarget(TARGET, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=benchmark.seed,
-        parts=Parts(num_start=6, **parts),
-    )
+    target = SearchTarget(TARGET, benchmark.mode, math.inf)
+    problem = Problem(SPACE, target, lambda p: Cost(benchmark.predicted_cost(p)), benchmark.seed)
+    return TimeToTarget(problem, parts=Parts(num_start=6, **parts))
 
 
 def search(policy: TimeToTarget, benchmark: Bumpy) -> Trace:
@@ -103,18 +96,7 @@ def test_no_configuration_is_run_twice_but_those_that_are_said_to_be(seed: int, 
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.slow
-@QUICK
-@given(seed=seeds, mode=modes)
-def test_same_seed_gives_the_same_search(seed: int, mode: Mode) -> None:
-    benchmark = Bumpy(seed, mode)
-    first, second = (search(make_policy(benchmark), benchmark) for _ in range(2))
-    assert first.trials == second.trials
-
-
 class Step(NamedTuple):
-    """What happened to a policy: a proposal, or an end."""
-
     proposal: Proposal
     outcome: Outcome | None
     spent: float
@@ -122,8 +104,6 @@ class Step(NamedTuple):
 
 
 class Recorded:
-    """A policy that writes down what it is asked and told."""
-
     def __init__(self, policy: TimeToTarget) -> None:
         self.policy, self.log = policy, list[Step]()
         self._proposals: dict[str, Proposal] = {}

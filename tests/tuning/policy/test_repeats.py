@@ -1,5 +1,3 @@
-"""What a policy recommends of runs that differ by luck, and what it runs again to tell."""
-
 import numpy as np
 import pytest
 from helpers.tuning.repeats import (
@@ -21,9 +19,9 @@ from helpers.tuning.repeats import (
 )
 
 from tune_speed.core.records import Recommended, Status
-from tune_speed.tuning.policy.acquisition import AcquisitionSettings
-from tune_speed.tuning.policy.base import Outcome, Proposal
+from tune_speed.tuning.policy.base import Leader, Outcome, Proposal
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve
+from tune_speed.tuning.policy.settings import AcquisitionSettings
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 MODES = ["fixed_length", "anytime"]
@@ -49,7 +47,7 @@ def test_first_hit_is_recommended_before_there_is_a_model(mode: str) -> None:
 def test_four_hits_of_four_are_recommended_before_a_faster_single_one() -> None:
     policy = restored()
     best, lucky = policy.favourites
-    assert policy.leader == (LUCKY_ID, 10.0)
+    assert policy.leader == Leader(LUCKY_ID, 10.0)
     assert (lucky.trial_id, lucky.runs, lucky.hits) == (LUCKY_ID, 1, 1)
     assert lucky.chance is not None and lucky.chance < 0.6
     assert (best.trial_id, best.runs, best.hits) == (SURE_ID, 4, 4)
@@ -143,7 +141,6 @@ def test_before_the_end_or_where_there_is_none_nothing_is_forced(
 
 
 def test_at_the_end_the_favourite_is_run_until_four_runs_say_how_good_it_is() -> None:
-    """Whatever the model thinks of it; runs that are under way count."""
     policy = restored(RIVALS, acquisition=NONE)
     policy.spent = 0.9
     best = policy.favourites[0]
@@ -165,7 +162,6 @@ def test_without_repeats_nothing_is_run_again_and_nothing_before_a_hit() -> None
 
 
 def test_favourite_of_a_free_length_is_run_four_times_before_anything_new() -> None:
-    """One run at a time; what is asked for meanwhile is new."""
     policy = make_policy("anytime")
     policy.restore(finished=log_of([*SHORT, *ALMOST, (0.4, 6, 0.92)]), unfinished=[])
     favourite = {"x": 0.4, "epochs": 6}
@@ -184,7 +180,6 @@ def test_favourite_of_a_free_length_is_run_four_times_before_anything_new() -> N
 
 
 def noisy(proposal: Proposal, mode: str) -> Outcome:
-    """Returns a run that is nearer the target the nearer x is to 0.4, and the longer it is."""
     luck = np.random.default_rng(int(proposal.trial_id[1:])).normal()
     x, epochs = proposal.params["x"], proposal.params["epochs"]
     clock = 2.0 * np.arange(1, epochs + 1)
@@ -199,7 +194,6 @@ def noisy(proposal: Proposal, mode: str) -> Outcome:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_restored_policy_proposes_and_recommends_as_one_without_a_break(mode: str) -> None:
-    """At the end of the search, too, and with trials that run."""
     num, whole = 24, make_policy(mode)
     log: Log = []
     for number in range(num):

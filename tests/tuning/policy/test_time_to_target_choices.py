@@ -1,5 +1,3 @@
-"""How the policy comes to a choice, step by step; `test_time_to_target` has whole searches."""
-
 import math
 from typing import Any
 
@@ -15,14 +13,15 @@ from tune_speed.tuning.policy.base import (
     Leader,
     Outcome,
     PriorTrial,
+    Problem,
     Proposal,
     SearchTarget,
 )
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import GAP_UNIT
-from tune_speed.tuning.policy.history import LUCK
+from tune_speed.tuning.policy.curve import GAP_UNIT, Curve
+from tune_speed.tuning.policy.optuna_study import Sampling
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of
+from tune_speed.tuning.policy.trials import LUCK
 
 SPACE = SearchSpace.from_tree(
     {"x": {"low": 0.0, "high": 1.0}, "epochs": {"low": 1, "high": 40}, "fixed": 3}
@@ -36,7 +35,8 @@ def make_policy(mode: Any = "fixed_length", *, limit_s: float = 100.0, **changes
         "cost_of": lambda params: Cost(2.0 * params["epochs"]),
         "seed": 3,
     }
-    return TimeToTarget(**{**settings, **changes})
+    problem = Problem(**{name: changes.pop(name, settings[name]) for name in settings})
+    return TimeToTarget(problem, sampling=Sampling(changes.pop("sampler", "gain")), **changes)
 
 
 def sobol(num: int, seed: int = 3) -> np.ndarray:
@@ -106,14 +106,12 @@ def test_what_a_point_leaves_out_is_from_the_even_sequence() -> None:
 def test_even_draws_follow_the_sequence_then_come_in_growing_numbers() -> None:
     policy, rng = make_policy(), np.random.default_rng(0)
     # 12 starts took three each: the place of the next is 12 x 2 further.
-    policy._history.num_proposed = 12
-    drawn = list(policy._even_units(rng))
+    drawn = list(policy._spread.units(12, rng))
     np.testing.assert_array_equal(drawn[0], sobol(64)[36:37])
     assert [len(units) for units in drawn] == [1, 8, 64, 1024]
     assert all(units.shape[1] == 2 for units in drawn)
     for number, lengths in ((4096 - 25, [1, 8, 64, 1024]), (4096 - 24, [8, 64, 1024])):
-        policy._history.num_proposed = number
-        assert [len(units) for units in policy._even_units(rng)] == lengths
+        assert [len(units) for units in policy._spread.units(number, rng)] == lengths
 
 
 def test_start_is_the_cheapest_of_its_own_three_points() -> None:
@@ -143,7 +141,6 @@ def finish(policy: Any, proposal: Proposal, status: Status, *points: tuple[float
 
 
 def miss(policy: Any, num: int) -> list[str]:
-    """Lets trials miss; returns why they were proposed."""
     reasons = []
     for _ in range(num):
         proposal = policy.ask()
@@ -298,6 +295,6 @@ def test_noise_is_known_from_the_runs_of_earlier_studies(spread: float) -> None:
         for end in runs
     ]
     policy = make_policy(prior_trials=earlier)
-    policy._learn()
+    policy._learned.update()
     within = np.sqrt(drawn.var(axis=1, ddof=1).mean()) / GAP_UNIT
-    assert policy._known[1].process.noise_sd == pytest.approx(within, rel=0.35)
+    assert policy._learned.model.process.noise_sd == pytest.approx(within, rel=0.35)

@@ -14,7 +14,7 @@ from helpers.tuning.policies import count_calls
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tuning.simulation.recorded import SCHEMA, RecordedBenchmark, write_table
-from tune_speed.tuning.simulation.simulate import simulate
+from tune_speed.tuning.simulation.simulate import new_policy, run_policy
 
 TREE: dict[str, Any] = {
     "optimizer": {
@@ -79,16 +79,6 @@ def test_runs_of_one_configuration_come_by_turns_in_the_order_of_a_search(tmp_pa
     assert sorted(finals(0)[:5]) == [i / 10 for i in range(5)]
     assert finals(0)[5:] == finals(0)[:5] and finals(0) == finals(0)
     assert len({tuple(finals(seed)) for seed in range(8)}) > 4
-
-
-def test_truth_of_a_configuration_is_that_of_all_its_runs(tmp_path: Path) -> None:
-    ends = ([0.1, 0.95], [0.1, 0.5], [0.1, 0.9], [0.1, 0.2], [0.1, 0.89])
-    rows = [row(sgd(0.1), metric=each) for each in ends]
-    out_of_memory = row(sgd(0.5), status="oom", step=[], train_s=[], metric=[])
-    benchmark = load(tmp_path, *rows, row(sgd(0.2)), out_of_memory)
-    # Two of five met 0.9, and each took 4 s.
-    assert benchmark.truth(sgd(0.1)) == (0.4, 10.0)
-    assert benchmark.truth(sgd(0.2)) == benchmark.truth(sgd(0.5)) == (0.0, math.inf)
 
 
 def test_nearest_run_is_the_one_that_a_plain_search_finds(tmp_path: Path) -> None:
@@ -170,7 +160,8 @@ def test_copy_in_another_process_is_searched_alike(tmp_path: Path) -> None:
     benchmark = load(tmp_path, *random_rows(100, seed=6))
     copy = pickle.loads(pickle.dumps(benchmark))
     first, second = (
-        simulate("random", b, num_workers=2, budget_s=100.0, seed=1) for b in (benchmark, copy)
+        run_policy(new_policy("random", b, 1), b, num_workers=2, budget_s=100.0)
+        for b in (benchmark, copy)
     )
     assert len(first.trials) > 20
     assert first == second
@@ -226,6 +217,11 @@ def test_luck_far_from_the_target_keeps_no_search_in_one_corner() -> None:
     for seed in (4, 9):
         benchmark = RecordedBenchmark.load(table).fresh(seed)
         budget_s = 5 * benchmark.full_run_s
-        trace = simulate("time_to_target", benchmark, num_workers=4, budget_s=budget_s, seed=seed)
+        trace = run_policy(
+            new_policy("time_to_target", benchmark, seed),
+            benchmark,
+            num_workers=4,
+            budget_s=budget_s,
+        )
         lengths = Counter(trial.params["epochs"] for trial in trace.trials)
         assert trace.incumbents and max(lengths.values()) < 2 / 3 * lengths.total()

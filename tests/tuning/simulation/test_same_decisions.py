@@ -25,15 +25,10 @@ from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy.base import Outcome, Policy, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Outcome, Policy, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.ray.reports import Sender
-from tune_speed.tuning.ray.tuner import (
-    Adapter,
-    _Callback,
-    _Scheduler,
-    _Searcher,
-)
+from tune_speed.tuning.ray.tuner import Adapter, _Callback, _Scheduler, _Searcher
 from tune_speed.tuning.simulation.simulate import run_policy
 
 NUM_TRAIN = 1150
@@ -97,8 +92,6 @@ class Digits:
 
 
 class Event(NamedTuple):
-    """One call of a policy, with its answer."""
-
     kind: str
     trial_id: str
     num_evaluations: int
@@ -106,8 +99,6 @@ class Event(NamedTuple):
 
 
 class Logged:
-    """A policy that writes down what passes, and learns costs as the controller does."""
-
     def __init__(self, policy: Policy, costs: CostModel, benchmark: Digits) -> None:
         self._policy, self._costs, self._benchmark = policy, costs, benchmark
         self.events: list[Event] = []
@@ -149,18 +140,13 @@ def study_with(policy: str, mode: str, *, trials: int = 2000) -> StudyFile:
 
 @functools.cache
 def simulated(policy_name: str, mode: str) -> list[Event]:
-    """Returns the log of a simulated search with three workers."""
     study = study_with(policy_name, mode)
     benchmark = Digits(study)
     costs = CostModel(study.space, num_train=NUM_TRAIN)
     workload = study.workload
-    policy = make_policy(
-        study.search.policy,
-        space=study.space,
-        target=SearchTarget(workload.target.value, workload.mode, workload.max_train_s),
-        cost_of=costs,
-        seed=study.search.seed,
-    )
+    target = SearchTarget(workload.target.value, workload.mode, workload.max_train_s)
+    problem = Problem(study.space, target, costs, study.search.seed)
+    policy = make_policy(study.search.policy, problem)
     logged = Logged(policy, costs, benchmark)
     # The first trial that is stopped ends late.
     budget_s = 60.0 if (policy_name, mode) == ("time_to_target", "fixed_length") else 25.0
@@ -169,8 +155,6 @@ def simulated(policy_name: str, mode: str) -> list[Event]:
 
 
 class Controller:
-    """Calls the adapters as Ray Tune's controller does."""
-
     def __init__(self, controller: SearchController, benchmark: Digits) -> None:
         adapter = Adapter(controller, ANYWHERE)
         self._controller, self._benchmark = controller, benchmark
@@ -183,7 +167,6 @@ class Controller:
         self._ray_ids: dict[str, str] = {}
 
     def answer(self, event: Event) -> Any:
-        """Brings an event, and returns what came of it in the form of `Event.answer`."""
         if event.kind == "ask":
             return self._ask(f"ray_{len(self._specs)}")
         if event.kind == "report":
@@ -191,7 +174,6 @@ class Controller:
         return self._end(event)
 
     def runs_one(self) -> bool:
-        """Runs the next trial as the benchmark has it; returns whether there was one."""
         proposal = self._ask(f"ray_{len(self._specs)}")
         if proposal is None:
             return False
@@ -257,7 +239,6 @@ class Controller:
     def _record(
         self, trial_id: str, num: int, status: Status, time_s: float | None = None
     ) -> TrialRecord:
-        """Returns what a trial process reports after its first `num` evaluations."""
         spec = self._specs[trial_id]
         seen = tuple(self._benchmark.evaluations(spec.params)[: num + 1])
         run = RunResult(
@@ -294,7 +275,6 @@ def test_ray_and_simulator_get_the_same_decisions(ledger: Ledger, policy: str, m
 
 
 def test_log_has_stops_of_every_kind() -> None:
-    """Otherwise the same decisions would say little."""
     stops = set()
     searches = [("time_to_target", mode) for mode in ("fixed_length", "anytime")]
     for policy, mode in searches:
@@ -324,7 +304,6 @@ NUM_TRIALS = 24
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
 def test_resumed_search_goes_on_as_one_that_never_stopped(tmp_path: Path, mode: str) -> None:
-    """At its end, too, for which a part of the trials is held back."""
     study = study_with("time_to_target", mode, trials=NUM_TRIALS)
     whole = searched(study, tmp_path / "whole")
     assert len(whole) == NUM_TRIALS

@@ -39,7 +39,8 @@ def table(records: list[TrialRecord]) -> Any:
 
 
 def test_written_table_replays_the_study(tmp_path: Path) -> None:
-    rows, metadata, _ = table(FIVE)
+    rows, metadata, *_ = table(FIVE)
+    assert [row["step"] for row in rows] == [[10, 20]] * 5  # Without the untrained model.
     write_table(tmp_path / "study.parquet", rows, metadata)
     benchmark = RecordedBenchmark.load(tmp_path / "study.parquet")
     for record in FIVE:
@@ -49,15 +50,13 @@ def test_written_table_replays_the_study(tmp_path: Path) -> None:
     assert (benchmark.target, benchmark.mode) == (0.9, "fixed_length")
 
 
-def test_untrained_model_is_left_out() -> None:
-    assert [row["step"] for row in table(FIVE).rows] == [[10, 20]] * 5
-
-
-def test_stopped_trials_are_left_out_of_fixed_lengths_and_counted() -> None:
+def test_trials_that_were_stopped_or_ran_elsewhere_are_left_out_and_counted() -> None:
     more = [trial(5, Status.CAPPED), trial(6, Status.FAILED), trial(7, Status.CAPPED)]
-    made = table([*FIVE, *more])
+    other = trial(8).model_copy(update={"device": "NVIDIA H200"})
+    made = table([*FIVE, *more, other])
     assert len(made.rows) == 5
-    assert made.left_out == {"stopped before their end": 2, "failed": 1}
+    left_out = {"stopped before their end": 2, "failed": 1, "on another device or workload": 1}
+    assert made.left_out == left_out
 
 
 def test_stopped_trials_of_anytime_keep_their_planned_end() -> None:
@@ -78,11 +77,6 @@ def test_diverged_and_oom_trials_are_kept_as_such() -> None:
     oom = oom.model_copy(update={"workload": FIVE[0].workload})
     made = table([*FIVE, trial(5, Status.DIVERGED), oom])
     assert [row["status"] for row in made.rows[5:]] == ["diverged", "oom"]
-
-
-def test_trials_of_another_device_are_left_out() -> None:
-    other = trial(5).model_copy(update={"device": "NVIDIA H200"})
-    assert table([*FIVE, other]).left_out == {"on another device or workload": 1}
 
 
 def test_too_few_trials_say_what_was_left_out() -> None:

@@ -1,9 +1,7 @@
 """Ray Tune as its documentation shows it: `OptunaSearch` and `AsyncHyperBandScheduler`, unchanged.
 
 The searcher minimises the time to target, or a large penalty where it is missed. The scheduler
-(ASHA) compares the metric after equal numbers of evaluations, with Ray's defaults: from the first
-one on, factor 4, one bracket. Both are Ray's own objects, called as Tune's controller does. Only
-`max_t` is set, so high that the scheduler never ends a trial for its length alone.
+(ASHA) compares the metric after equal numbers of evaluations, with Ray's defaults.
 """
 
 import math
@@ -17,9 +15,8 @@ from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
 from tune_speed.core.text import counted
-from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised, optuna_trial
-from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
+from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised
+from tune_speed.tuning.policy.base import Outcome, Problem, Proposal
 from tune_speed.tuning.policy.samplers import hush_optuna, suggest
 
 TIME = "time_to_target_s"
@@ -32,12 +29,14 @@ MAX_EVALUATIONS = 100_000
 class Vanilla(Baseline):
     """Ray's searcher and scheduler behind the seam of a policy."""
 
-    def __init__(self, *, space: SearchSpace, target: SearchTarget, seed: int) -> None:
-        super().__init__(lambda seed: TPESampler(seed=seed), target=target, seed=seed)
-        self._space = space
+    _reason = "OptunaSearch's proposal"
+    _failures = (Status.FAILED, Status.OOM)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem, lambda seed: TPESampler(seed=seed))
         hush_optuna()
         self._searcher = OptunaSearch(
-            space=partial(suggest, space), metric=TIME, mode="min", seed=seed
+            space=partial(suggest, problem.space), metric=TIME, mode="min", seed=problem.seed
         )
         self._study = self._searcher._ot_study
         self._scheduler = AsyncHyperBandScheduler(
@@ -47,30 +46,18 @@ class Vanilla(Baseline):
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         # Ray's own restore brings neither the scheduler's rungs nor the last results back.
-        found = optuna_trial(self._space, proposal, outcome, target=self._target, failures=_ERRORS)
-        self._study.add_trial(found)
+        super()._restore(proposal, outcome)
         self._begin(proposal.trial_id)
         # Whatever the rungs say now, in the order of ends: these values were reported then.
         for index, value in enumerate(outcome.curve.metric):
             self._is_stopped(proposal.trial_id, index, float(value))
         self._end_in_scheduler(proposal.trial_id, outcome)
 
-    def ask(self) -> Proposal:
-        """Returns the searcher's next configuration."""
-        if self._again:
-            proposal = self._again.pop(0)
-            self._study.enqueue_trial(self._space.read(proposal.params))
-            self._searcher.suggest(proposal.trial_id)
-        else:
-            reason = self._enqueue("OptunaSearch's proposal")
-            trial_id = f"t{self._num_proposed:04d}"
-            self._searcher.suggest(trial_id)
-            # What it returns is unflattened at every `/` of a name.
-            params = self._searcher._ot_trials[trial_id].params
-            proposal = Proposal(trial_id, self._space.read(params), reason)
-            self._count(proposal)
-        self._begin(proposal.trial_id)
-        return proposal
+    def _propose(self, trial_id: str) -> dict[str, Any]:
+        self._searcher.suggest(trial_id)
+        self._begin(trial_id)
+        # What it returns is unflattened at every `/` of a name.
+        return self._space.read(self._searcher._ot_trials[trial_id].params)
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Passes a result to scheduler and searcher as Tune's controller does."""
@@ -87,13 +74,12 @@ class Vanilla(Baseline):
         """Passes a trial's end on. One that failed or had no memory has no result, as in Tune."""
         self._lead(trial_id, outcome)
         self._end_in_scheduler(trial_id, outcome)
-        if outcome.status in _ERRORS:
+        if outcome.status in self._failures:
             self._searcher.on_trial_complete(trial_id, error=True)
             return
         self._searcher.on_trial_complete(trial_id, {TIME: minimised(outcome, self._target)})
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial."""
         self._searcher.on_trial_complete(trial_id, error=True)
         # Otherwise OptunaSearch takes a trial that runs again under this id for a finished one.
         del self._searcher._ot_trials[trial_id]
@@ -114,7 +100,7 @@ class Vanilla(Baseline):
 
     def _end_in_scheduler(self, trial_id: str, outcome: Outcome) -> None:
         trial, values = self._running.pop(trial_id), outcome.curve.metric
-        is_void = outcome.status in _ERRORS or not len(values) or math.isnan(values[-1])
+        is_void = outcome.status in self._failures or not len(values) or math.isnan(values[-1])
         if is_void or trial.is_stopped:
             self._scheduler.on_trial_remove(None, trial)
             return
@@ -124,6 +110,3 @@ class Vanilla(Baseline):
     @staticmethod
     def _result(index: int, metric: float) -> dict[str, Any]:
         return {ITERATION: index + 1, METRIC: metric, TIME: PENALTY_S}
-
-
-_ERRORS = (Status.FAILED, Status.OOM)

@@ -115,26 +115,21 @@ class SearchController:
     def _make_policy(self) -> Policy:
         # SciPy and Optuna take 0.8 s to import.
         from tune_speed.tuning.policies import make_policy
+        from tune_speed.tuning.policy.optuna_study import Sampling
         from tune_speed.tuning.policy.settings import Parts
 
         workload, search, space = self.study.workload, self.study.search, self.study.space
         aim = workload.target
+        target = base.SearchTarget(
+            aim.goal, workload.mode, workload.max_train_s, best=aim.seeks_best
+        )
+        study_name = f"{self.workload_hash[:12]}-{space.hash[:12]}"
         return make_policy(
             search.policy,
-            space=space,
-            target=base.SearchTarget(
-                aim.goal,
-                workload.mode,
-                workload.max_train_s,
-                best=aim.seeks_best,
-            ),
-            cost_of=self.cost_of,
-            seed=search.seed,
-            sampler=search.sampler,
+            base.Problem(space, target, self.cost_of, search.seed),
+            sampling=Sampling(search.sampler, search.storage, study_name),
             points=[read_point(space, point) for point in search.points_to_evaluate],
             prior_trials=list(chain.from_iterable(self.ledger.prior_trials.values())),
-            storage=search.storage,
-            study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back, until=search.until),
         )
 

@@ -1,4 +1,1 @@
-"""The search's policy in other people's tools: an Optuna sampler and pruner, a Ray Tune searcher.
-
-Faces: `tune_speed.optuna` and `tune_speed.ray`.
-"""
+"""The policy in other people's tools: behind `tune_speed.optuna` and `tune_speed.ray`."""

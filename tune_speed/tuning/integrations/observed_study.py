@@ -1,9 +1,7 @@
 """The search's policy over the trials of somebody else's Optuna study.
 
-A study says neither its search space nor what a trial will cost beforehand: both are learned from
-its trials. The space is the union of what they asked for, each parameter with its latest range. One
-that only some trials asked for depends on a choice if these are the trials with one value of it;
-otherwise it is taken to be part of all.
+The space is the union of what they asked for, each parameter with its latest range. One that only
+some trials asked for depends on a choice if these are the trials with one value of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +16,7 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from tune_speed.core.records import Recommended, Status
+from tune_speed.core.records import Status
 from tune_speed.study.parameter import Parameter, same
 from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy
 from tune_speed.tuning.policy.base import Outcome, Proposal
@@ -29,17 +27,14 @@ TRAIN_S = "train_s"
 each report."""
 
 
-class ObservedStudy:
+class ObservedStudy(LearningPolicy):
     """A policy that has seen the trials of a study, for as long as its space stays the same."""
 
     def __init__(self, goal: Goal, parameters: tuple[Parameter, ...]) -> None:
-        """Begins without trials."""
-        self.parameters, self._target, self._seen = parameters, goal.target, set[int]()
-        self._learner = LearningPolicy(goal, parameters)
-        self._policy = self._learner.policy
+        super().__init__(goal, parameters)
+        self._seen = set[int]()
 
     def update(self, trials: Iterable[FrozenTrial]) -> None:
-        """Takes over what trials say: those that ended, and the parameters of those that run."""
         finished, running = [], []
         for trial in trials:
             if trial.state == TrialState.RUNNING:
@@ -48,37 +43,28 @@ class ObservedStudy:
                 self._seen.add(trial.number)
                 finished.append(trial)
         for trial in finished:
-            self._finish(trial)
+            if self._params(trial) is not None:
+                self.ended(self._proposal(trial), self._outcome(trial))
         with_params = [self._proposal(t) for t in running if self._params(t) is not None]
-        self._policy.observe(with_params, running={_id(trial) for trial in running})
+        self.policy.observe(with_params, running={_id(trial) for trial in running})
 
     def ask(self, number: int) -> dict[str, Any]:
-        """Returns the parameters of the trial with that number; empty where the policy has none."""
-        proposal = self._policy.ask(number)
+        proposal = self.policy.ask(number)
         return {} if proposal is None else proposal.params
 
     def stop_reason(self, trial: FrozenTrial) -> str | None:
-        """Returns why a running trial is to be pruned at its last report, or None."""
         if self._params(trial) is None or not trial.intermediate_values:
             return None
         curve, steps = self._curve(trial), sorted(trial.intermediate_values)
         reason = None
-        for k in range(self._policy.num_reports(_id(trial)), len(steps)):
-            reason = self._policy.report(
+        for k in range(self.policy.num_reports(_id(trial)), len(steps)):
+            reason = self.policy.report(
                 _id(trial),
                 train_s=float(curve.train_s[k]),
                 step=k + 1,
                 metric=float(curve.metric[k]),
             )
         return reason
-
-    def recommended(self) -> tuple[Recommended, ...]:
-        """Returns the favourites, best first."""
-        return self._policy.favourites
-
-    def _finish(self, trial: FrozenTrial) -> None:
-        if self._params(trial) is not None:
-            self._learner.ended(self._proposal(trial), self._outcome(trial))
 
     def _proposal(self, trial: FrozenTrial) -> Proposal:
         return Proposal(_id(trial), self._params(trial) or {}, "proposed in the Optuna study")
@@ -100,20 +86,21 @@ class ObservedStudy:
         if any(violation > 0 for violation in trial.constraints.values()):
             return Outcome(Status.OOM, 0.0)
         is_stopped = trial.state == TrialState.PRUNED
-        return self._learner.outcome(self._curve(trial), is_stopped=is_stopped)
+        return self.outcome(self._curve(trial), is_stopped=is_stopped)
 
     def _curve(self, trial: FrozenTrial) -> Curve:
-        """Returns the metric, as a policy takes it, over the training clock."""
         values = [value for _, value in sorted(trial.intermediate_values.items())]
         if not values and trial.state.is_finished() and trial.values:
             values = trial.values[:1]
         train_s = _clock_s(trial, len(values))
-        return Curve(train_s, np.array([self._target.score(value) for value in values]))
+        return Curve(train_s, np.array([self.goal.target.score(value) for value in values]))
 
 
 def _clock_s(trial: FrozenTrial, num_reports: int) -> FloatArray:
     """Returns the training clock at each report [s]; at equal distances where no list says it."""
-    clock = trial.user_attrs.get(TRAIN_S, _wall_s(trial))
+    # While it runs, Optuna does not say what it took on the wall clock.
+    wall_s = 0.0 if trial.duration is None else trial.duration.total_seconds()
+    clock = trial.user_attrs.get(TRAIN_S, wall_s)
     if isinstance(clock, list) and len(clock) == num_reports:
         return np.array(clock, dtype=float)
     whole_s = (clock or [0.0])[-1] if isinstance(clock, list) else clock
@@ -131,7 +118,9 @@ def space_of(
     names = sorted(distributions, key=lambda name: -counts[name])
     chosen: dict[str, Mapping[str, Any]] = {}
     for position, name in enumerate(names):
-        earlier = [n for n in names[:position] if _is_choice(distributions[n])]
+        earlier = [
+            n for n in names[:position] if isinstance(distributions[n], CategoricalDistribution)
+        ]
         chosen[name] = _condition(name, earlier, ended) if counts[name] < len(ended) else {}
         for other in list(chosen[name]):
             chosen[name] = {**chosen[other], **chosen[name]}
@@ -152,14 +141,9 @@ def _condition(
     return {}
 
 
-def _is_choice(distribution: BaseDistribution) -> bool:
-    return isinstance(distribution, CategoricalDistribution)
-
-
 def parameter_of(
     name: str, distribution: BaseDistribution, condition: Mapping[str, Any]
 ) -> Parameter:
-    """Returns the parameter of a distribution."""
     if isinstance(distribution, CategoricalDistribution):
         choices = tuple(distribution.choices)
         return Parameter(name=name, kind="categorical", choices=choices, condition=condition)
@@ -179,8 +163,3 @@ def parameter_of(
 
 def _id(trial: FrozenTrial) -> str:
     return f"t{trial.number:04d}"
-
-
-def _wall_s(trial: FrozenTrial) -> float:
-    """Returns what a trial took on the wall clock [s]; 0 while it runs."""
-    return 0.0 if trial.duration is None else trial.duration.total_seconds()

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 from zlib import crc32
 
 from optuna.distributions import BaseDistribution
@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.tuning.integrations.learning_policy import Goal, PredictedCost
+from tune_speed.tuning.integrations.learning_policy import Goal, Options
 from tune_speed.tuning.integrations.observed_study import (
     TRAIN_S,
     ObservedStudy,
@@ -23,7 +23,6 @@ from tune_speed.tuning.integrations.observed_study import (
     space_of,
 )
 from tune_speed.tuning.policy.base import trial_number
-from tune_speed.tuning.policy.curve import Mode
 
 STOP_REASON = "stop_reason"
 """User attribute of a pruned trial: why, in words."""
@@ -68,12 +67,7 @@ class TimeToTargetSampler(BaseSampler):
         *,
         metric: str = "accuracy",
         direction: str = "maximize",
-        mode: Mode = "fixed_length",
-        max_train_s: float = float("inf"),
-        num_trials: int | None = None,
-        cost_s: PredictedCost | None = None,
-        repeats: bool = True,
-        seed: int | None = None,
+        **options: Unpack[Options],
     ) -> None:
         """Makes a sampler for one target.
 
@@ -81,28 +75,12 @@ class TimeToTargetSampler(BaseSampler):
             target: worst value of the metric that is good enough.
             metric: its name; `accuracy` and other shares lie in [0, 1].
             direction: of the metric, `maximize` or `minimize`.
-            mode: `fixed_length` if the metric must hold at a run's end, whose length is part of the
-                configuration; `anytime` if a run ends as soon as it holds.
-            max_train_s: longest run on the training clock [s].
-            num_trials: trials in all, of which the last 15 % run the favourites again; None: any.
-            cost_s: seconds that a run of a configuration takes, where that is known beforehand;
-                otherwise it is learned from the runs.
-            repeats: whether configurations are run again.
-            seed: of the proposals; None: another one each time.
+            options: `mode`, `max_train_s`, `num_trials`, `cost_s`, `repeats` and `seed`, see
+                `Options`.
 
         Raises: ConfigError if target, metric and direction do not go together.
         """
-        self._goal = Goal.of(
-            target,
-            metric=metric,
-            direction=direction,
-            mode=mode,
-            max_train_s=max_train_s,
-            num_trials=num_trials,
-            cost_s=cost_s,
-            repeats=repeats,
-            seed=seed,
-        )
+        self._goal = Goal.of(target, metric, direction, options)
         self._begin()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,7 +144,6 @@ class TimeToTargetSampler(BaseSampler):
         )
 
     def after_trial(self, study: Study, trial: FrozenTrial, *_: Any) -> None:
-        """Forgets what was proposed for the trial."""
         self._planned.pop((study.study_name, trial.number), None)
 
     def stop_reason(self, study: Study, trial: FrozenTrial) -> str | None:
@@ -179,7 +156,7 @@ class TimeToTargetSampler(BaseSampler):
         """Returns the configuration of the least expected time to target; None: none met it."""
         trials = study.get_trials(deepcopy=False)
         with self._lock:
-            found = self._observed_of(study, _asked_for(trials), trials).recommended()
+            found = self._observed_of(study, _asked_for(trials), trials).policy.favourites
         if not found:
             return None
         best = found[0]

@@ -1,10 +1,9 @@
 """The search's policy as a searcher and a scheduler of Ray Tune, for anybody's trainable."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from ray import cloudpickle
@@ -17,10 +16,10 @@ from ray.tune.utils.util import unflatten_dict
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended
 from tune_speed.runtime.atomic_file import write_atomically
-from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy, PredictedCost
+from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy, Options
 from tune_speed.tuning.integrations.observed_study import space_of
 from tune_speed.tuning.policy.base import Outcome, Proposal
-from tune_speed.tuning.policy.curve import Curve, Mode
+from tune_speed.tuning.policy.curve import Curve
 
 TRAIN_S = "train_s"
 """Key of a result: seconds of training so far, evaluations left out."""
@@ -46,42 +45,18 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        target: float,
-        *,
-        mode: Mode = "fixed_length",
-        max_train_s: float = math.inf,
-        num_trials: int | None = None,
-        cost_s: PredictedCost | None = None,
-        repeats: bool = True,
-        seed_as: str | None = None,
-        seed: int | None = None,
+        self, target: float, *, seed_as: str | None = None, **options: Unpack[Options]
     ) -> None:
         """Makes a searcher for one target.
 
         Args:
             target: worst value of the metric that is good enough.
-            mode: `fixed_length` if the metric must hold at a run's end, whose length is part of the
-                configuration; `anytime` if a run ends as soon as it holds.
-            max_train_s: longest run on the training clock [s].
-            num_trials: trials in all (`num_samples`), of which the last 15 % run the favourites
-                again; None: any.
-            cost_s: seconds that a run of a configuration takes, where that is known beforehand;
-                otherwise it is learned from the runs.
-            repeats: whether configurations are run again.
             seed_as: key of a configuration that gets the trial's number; None: none does.
-            seed: of the proposals; None: another one each time.
+            options: `mode`, `max_train_s`, `num_trials` (`num_samples`), `cost_s`, `repeats` and
+                `seed`, see `Options`.
         """
         super().__init__()
-        self._arguments: dict[str, Any] = {
-            "mode": mode,
-            "max_train_s": max_train_s,
-            "num_trials": num_trials,
-            "cost_s": cost_s,
-            "repeats": repeats,
-            "seed": seed,
-        }
-        self._value, self._seed_as = target, seed_as
+        self._options, self._value, self._seed_as = options, target, seed_as
         self._policy: LearningPolicy | None = None
         self._runs: dict[str, _Run] = {}
         self._live: set[str] = set()
@@ -102,7 +77,7 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
             )
         self._metric, self._mode = metric, mode
         if self._policy is None:  # Otherwise it was restored, with all that it knows.
-            goal = Goal.of(self._value, metric=metric, direction=mode, **self._arguments)
+            goal = Goal.of(self._value, metric, mode, self._options)
             parameters = space_of(OptunaSearch.convert_search_space(config), ())
             self._policy = LearningPolicy(goal, parameters)
         return True
@@ -205,14 +180,12 @@ class TimeToTargetScheduler(FIFOScheduler):  # type: ignore[misc]
     """Stops trials that can no longer win: `tune.TuneConfig(scheduler=…)`."""
 
     def __init__(self, search: TimeToTargetSearch) -> None:
-        """Takes the tuner's searcher."""
         super().__init__()
         self._search = search
 
     def on_trial_result(
         self, tune_controller: Any, trial: RayTrial, result: Mapping[str, Any]
     ) -> str:
-        """Returns STOP or CONTINUE."""
         # Tune asks the scheduler first.
         self._search.on_trial_result(trial.trial_id, result)
         stops = self._search.stop_reason(trial.trial_id) is not None

@@ -28,7 +28,6 @@ their posterior means (constant liar), which keeps concurrent proposals apart.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +43,7 @@ from tune_speed.tuning.policy.gaussian_process import (
     fit_scales,
     with_repeats,
 )
+from tune_speed.tuning.policy.settings import AcquisitionSettings
 
 
 class Evidence(NamedTuple):
@@ -93,31 +93,6 @@ class Candidate(NamedTuple):
     """Probability that a run meets the target; before any did, that it comes nearer."""
 
 
-@dataclass(frozen=True)
-class AcquisitionSettings:
-    """Settings whose values a benchmark decided."""
-
-    num_candidates: int = 256
-    """Half of them drawn evenly, half around the best trials."""
-    fit_points: int = 64
-    """Trials to which the hyperparameters are fitted, at most."""
-    max_points: int = 300
-    """Trials that the model is conditioned on, at most."""
-    cost_power: float = 0.5
-    """κ, once there is a leader."""
-    early_cost_power: float = 0.3
-    """κ before."""
-    margin: float = 0.5
-    """How far beyond the best so far θ lies."""
-    cost_feature: bool = True
-    """Whether the cost is an input of the model, next to the configuration, less what is due to
-    choices: a longer run of a network comes nearer the target, that of a slower one does not."""
-    least_gain: float = 0.003
-    """Gain, of ln E*, that another run of what was tried must promise."""
-    least_share: float = 0.05
-    """Share of the noise's variance that runs far from the target have at least."""
-
-
 Allowed = Callable[[dict[str, Any]], float | None]
 """From a configuration to its cost [s] (NaN: not known), or None if it is not to be tried."""
 
@@ -135,7 +110,8 @@ class Model:
         rng: np.random.Generator,
     ) -> None:
         """Takes evidence of which at least three trials fit; `has_cost`: costs tell runs apart."""
-        self._encoder, self._has_cost = encoder, has_cost and settings.cost_feature
+        self.encoder, self.evidence, self.settings = encoder, evidence, settings
+        self._has_cost = has_cost and settings.cost_feature
         known = evidence.costs[~np.isnan(evidence.costs)]
         self.usual_cost = float(np.median(known)) if len(known) else 1.0
         self._longest_cost = float(known.max()) if len(known) else 1.0
@@ -180,7 +156,7 @@ class Model:
 
     def points(self, units: FloatArray, costs: FloatArray) -> FloatArray:
         """Returns the process' inputs (M, D) of configurations and what they cost [s]."""
-        points = self._encoder.points(units)
+        points = self.encoder.points(units)
         if not self._has_cost:
             return points
         costs = np.array(
@@ -218,46 +194,39 @@ class Model:
 
 
 def best_candidate(
-    encoder: Encoder,
     model: Model,
-    evidence: Evidence,
+    objective: Objective,
     *,
     running: tuple[FloatArray, FloatArray],
-    objective: Objective,
     allowed: Allowed,
     tried: Sequence[Candidate],
     rng: np.random.Generator,
-    settings: AcquisitionSettings,
 ) -> Candidate | None:
     """Returns the maximum of the acquisition function; None if none is allowed.
 
-    The evidence are finished trials; of running ones there are units (R, P) and likely costs (R,)
-    [s]. Gains are measured against the objective. `tried` may be run again.
+    Of running trials there are units (R, P) and likely costs (R,) [s]. `tried` may be run again.
     """
-    search = _Search(encoder, model, running, objective, allowed, settings)
+    search = _Search(model, objective, running, allowed)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
     again = search.again(tried)
     if objective.only_again:
         return again[1] if again else None
-    centers = best_units(evidence, 5)
-    drawn = candidates(encoder, centers, num=settings.num_candidates, rng=rng)
-    for part in np.split(drawn, 2):
+    for part in np.split(candidates(model, model.settings.num_candidates, rng), 2):
         search.add(part)
     for narrow in (0.08, 0.02):
         if search.best:
             centers = np.array([candidate.units for _, candidate in search.best[:4]])
-            search.add(_mutated(encoder, np.repeat(centers, 12, axis=0), narrow, rng))
+            search.add(_mutated(model.encoder, np.repeat(centers, 12, axis=0), narrow, rng))
     if again and (not search.best or again[0] > search.best[0][0]):
         return again[1]
     return search.best[0][1] if search.best else None
 
 
-def candidates(
-    encoder: Encoder, centers: FloatArray, *, num: int, rng: np.random.Generator
-) -> FloatArray:
-    """Returns units (num, P): a half drawn evenly, then a half around the centers (C, P)."""
-    half = num // 2
+def candidates(model: Model, num: int, rng: np.random.Generator) -> FloatArray:
+    """Returns units (num, P): a half drawn evenly, then a half around the five best trials."""
+    half, encoder = num // 2, model.encoder
+    centers = model.evidence.units[np.argsort(-model.evidence.ranks, kind="stable")[:5]]
     around = centers[rng.integers(len(centers), size=half)]
     scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
     evenly = rng.random((half, len(encoder.parameters)))
@@ -269,22 +238,20 @@ class _Search:
 
     def __init__(
         self,
-        encoder: Encoder,
         model: Model,
-        running: tuple[FloatArray, FloatArray],
         objective: Objective,
+        running: tuple[FloatArray, FloatArray],
         allowed: Allowed,
-        settings: AcquisitionSettings,
     ) -> None:
-        self._encoder, self._objective, self._settings = encoder, objective, settings
-        self._allowed, self._of, self._threshold = allowed, model, model.threshold
+        self._objective, self._allowed = objective, allowed
+        self._of, self._settings, self._threshold = model, model.settings, model.threshold
         self.best: list[tuple[float, Candidate]] = []
         """The best candidates so far, with their gains."""
         self._model = model.with_running(*running)
         self._fractions = np.array(objective.fractions)
 
     def add(self, units: FloatArray) -> None:
-        params = self._encoder.params(units)
+        params = self._of.encoder.params(units)
         costs = [self._allowed(each) for each in params]
         rows = [row for row, cost in enumerate(costs) if cost is not None]
         if not rows:
@@ -299,10 +266,7 @@ class _Search:
         del self.best[6:]
 
     def again(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
-        """Returns the gain of another run of what was tried, where it is worth most, and of what.
-
-        None where that is next to nothing, or no run has met the target.
-        """
+        """Returns the gain of another run where it is worth most, and of what; None: nowhere."""
         if not tried or not self._objective.has_leader:
             return None
         units = np.array([each.units for each in tried])
@@ -325,8 +289,7 @@ class _Search:
     def hopeful(self, tried: Sequence[Candidate]) -> Candidate:
         """Returns what has the least expected time if it is better than known, by one deviation.
 
-        So rivals are run again until they are known to be worse. A worth of one more run alone, as
-        in `again`, is next to nothing where only several together can turn the order.
+        The worth of one more run, as in `again`, is next to nothing where several turn the order.
         """
         units = np.array([each.units for each in tried])
         costs = np.array([each.cost_s for each in tried])
@@ -346,23 +309,20 @@ class _Search:
         spread = np.maximum(np.hypot(sd, noise_sd), 1e-9)
         chances = ndtr((mean - self._threshold) / spread[:, None])
         if self._objective.has_leader:
-            to_beat = np.full(len(sd), self._to_beat)
+            best_y = self._objective.best_y
+            best = math.log(self._objective.best_s) if best_y is None else -best_y
+            to_beat = np.full(len(sd), best)
             gain = self._gain_of_run(mean, sd, costs, to_beat=to_beat) / self._price(costs)
         else:
             gain = self._gain(chances, costs)
         return gain * self._of.fits(points), chances[:, 0]
-
-    @property
-    def _to_beat(self) -> float:
-        best_y = self._objective.best_y
-        return math.log(self._objective.best_s) if best_y is None else -best_y
 
     def _gain_of_run(
         self, mean: FloatArray, sd: FloatArray, costs: FloatArray, *, to_beat: FloatArray
     ) -> FloatArray:
         if self._objective.best_y is not None:
             return gain_of_metric(mean[:, 0], sd, self._model.noise_sd, to_beat=to_beat)
-        log_cost = np.log(self._cost(costs)) if self._objective.at_end else None
+        log_cost = np.log(self._of.likely_s(costs)) if self._objective.at_end else None
         if log_cost is None:  # E is a share of the time to beat.
             to_beat = to_beat - math.log(self._objective.best_s)
         return gain_of_run(
@@ -378,21 +338,20 @@ class _Search:
         if self._objective.best_y is not None:
             return -mean[:, 0]
         at_end = self._objective.at_end
-        log_cost = np.log(self._cost(costs)) if at_end else None
+        log_cost = np.log(self._of.likely_s(costs)) if at_end else None
         share = log_expected_s(mean, sd, log_cost=log_cost, fractions=self._fractions)
         return share if at_end else share + math.log(self._objective.best_s)
 
-    def _cost(self, costs: FloatArray) -> FloatArray:
-        return self._of.likely_s(costs)
-
     def _price(self, costs: FloatArray) -> FloatArray | float:
-        return self._cost(costs) ** self._settings.cost_power if self._objective.at_end else 1.0
+        return (
+            self._of.likely_s(costs) ** self._settings.cost_power if self._objective.at_end else 1.0
+        )
 
     def _gain(self, chances: FloatArray, costs: FloatArray) -> FloatArray:
         """Returns the gain (M,) before any run has met the target."""
         objective, settings = self._objective, self._settings
         if objective.at_end:
-            cost = self._cost(costs)
+            cost = self._of.likely_s(costs)
             log_ratio = np.log(np.maximum(objective.best_s / cost, 1.001))
             gain: FloatArray = chances[:, 0] * log_ratio / cost**settings.early_cost_power
             return gain
@@ -401,11 +360,6 @@ class _Search:
         # The time to be beaten is twice the longest run's, so that a hit at its end gains log 2.
         weights[0] = math.log(2.0)
         return np.asarray(falling @ weights)
-
-
-def best_units(evidence: Evidence, num: int) -> FloatArray:
-    """Returns the units (num, P) of the trials that are best to search around."""
-    return evidence.units[np.argsort(-evidence.ranks, kind="stable")[:num]]
 
 
 def _some(

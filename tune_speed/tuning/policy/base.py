@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
 
 
@@ -32,12 +33,20 @@ class Cost(NamedTuple):
 
     @property
     def likely_s(self) -> float:
-        """Seconds to its end that are most likely."""
         return self.train_s if self.guess_s is None else self.guess_s
 
 
 CostOf = Callable[[Mapping[str, Any]], Cost | None]
 """From a configuration to its cost; None where nothing similar ran yet."""
+
+
+class Problem(NamedTuple):
+    """What a policy is made for."""
+
+    space: SearchSpace
+    target: SearchTarget
+    cost_of: CostOf
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -86,13 +95,12 @@ class Leader(NamedTuple):
 
     trial_id: str
     time_to_target_s: float
+    end: float | None = None
+    """Metric at its end, where the best end leads."""
 
 
 class Policy(Protocol):
-    """Which configuration to try next, and when to stop one.
-
-    No Ray, no clock of its own, no randomness but its seed; rebuilt from a ledger by `restore`.
-    """
+    """Which configuration to try next, and when to stop one; a ledger restores it."""
 
     spent: float
     """Share of the search's budget that is used up; whoever drives the policy sets it."""
@@ -116,10 +124,7 @@ class Policy(Protocol):
         unfinished: Iterable[Proposal],
         num_taken: int = 0,
     ) -> None:
-        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids.
-
-        The first `num_taken` numbers belong to trials.
-        """
+        """Takes over a ledger's trials, unfinished ones to propose again; so many numbers are used."""
 
     def ask(self) -> Proposal | None:
         """Returns the next configuration, or None where there is none for now."""
@@ -141,40 +146,36 @@ class Policy(Protocol):
 
 
 def better(
-    leader: Leader | None, trial_id: str, outcome: Outcome, *, ends: dict[str, float] | None = None
+    leader: Leader | None, trial_id: str, outcome: Outcome, *, by_end: bool = False
 ) -> Leader | None:
-    """Returns the leader after an outcome; of equals, that of the smaller number leads.
-
-    With `ends`, in which it notes the metric at the end of each trial, the best end leads.
-    """
+    """Returns who leads after an outcome, by time or `by_end`; of equals the smaller number."""
     if outcome.status != Status.REACHED:
         return leader
-    if ends is not None:
-        ends[trial_id] = float(outcome.curve.metric[-1])
 
     def key(each: Leader) -> tuple[float, int]:
-        value = each.time_to_target_s if ends is None else -ends[each.trial_id]
+        value = each.time_to_target_s if each.end is None else -each.end
         return value, trial_number(each.trial_id)
 
-    other = Leader(trial_id, outcome.train_s)
+    end = float(outcome.curve.metric[-1]) if by_end else None
+    other = Leader(trial_id, outcome.train_s, end)
     return other if leader is None else min(leader, other, key=key)
 
 
-def alone(
-    leader: Leader | None, ends: Mapping[str, float] | None = None
-) -> tuple[Recommended, ...]:
-    """Returns the leader as what is recommended where nothing else is known; empty: none leads.
-
-    `ends` has the metric at its end, where the best end leads.
-    """
+def alone(leader: Leader | None) -> tuple[Recommended, ...]:
+    """Returns the leader as what is recommended where nothing else is known; empty: none leads."""
     if leader is None:
         return ()
-    found = Recommended(
-        trial_id=leader.trial_id, runs=1, hits=1, expected_s=leader.time_to_target_s
+    return (
+        Recommended(
+            trial_id=leader.trial_id,
+            runs=1,
+            hits=1,
+            expected_s=leader.time_to_target_s,
+            metric=leader.end,
+            metric_low=leader.end,
+            metric_high=leader.end,
+        ),
     )
-    end = None if ends is None else ends.get(leader.trial_id)
-    own = {"metric": end, "metric_low": end, "metric_high": end}
-    return (found.model_copy(update=own),)
 
 
 def trial_number(trial_id: str) -> int:
@@ -187,5 +188,4 @@ ParamsKey = tuple[tuple[str, Any], ...]
 
 
 def params_key(params: Mapping[str, Any]) -> ParamsKey:
-    """Returns a hashable key of a configuration."""
     return tuple(sorted(params.items()))

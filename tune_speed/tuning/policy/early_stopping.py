@@ -16,9 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tune_speed.tuning.policy.base import alone
-from tune_speed.tuning.policy.curve_table import distance
-from tune_speed.tuning.policy.history import History, Trial
+from tune_speed.tuning.policy.curve import distance
+from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.trials import Trial
 
 NUM_RUNGS = 4
 AGAIN = 2.0
@@ -33,8 +34,7 @@ class EarlyStopping:
 
     def reason(self, trial: Trial) -> str | None:
         """Returns why to stop a trial at its last report, or None."""
-        train_s = trial.clock[-1]
-        end_s = self._end_s(trial)
+        train_s, end_s = trial.clock[-1], self._end_s(trial)
         too_late = self._past_leader(trial, train_s, end_s)
         if too_late is not None or not math.isfinite(trial.metric[-1]):
             return too_late
@@ -49,7 +49,6 @@ class EarlyStopping:
         return bool(draw < self._parts.audit_share)
 
     def _end_s(self, trial: Trial) -> float:
-        """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
         return trial.projected_s() if self._history.by_share else self._history.to_beat_s()
 
     def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> str | None:
@@ -99,7 +98,6 @@ class EarlyStopping:
         )
 
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
-        """Returns the distances of the other running trials that have come to a place."""
         others = [t for t in self._history.running.values() if t is not trial and t.clock]
         marks_s = [place * self._end_s(other) for other in others]
         return [
@@ -111,7 +109,7 @@ class EarlyStopping:
     def _distances(self, trial: Trial, train_s: float) -> tuple[float, float]:
         """Returns a running trial's distance at a clock reading, and at half of it."""
         clock, start_y = np.append(0.0, trial.clock), self._history.start_y
-        y = np.nan_to_num(distance(trial.metric, self._history.level), nan=start_y)
+        y = np.nan_to_num(distance(trial.metric, self._history.ended.level), nan=start_y)
         y = np.append(start_y, y)
         here, before = np.interp([train_s, train_s / 2], clock, y)
         return float(here), float(before)

@@ -14,22 +14,26 @@ An inactive parameter lies in the middle of its range.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import qmc
 
 from tune_speed.study.parameter import Parameter, Scalar, is_number
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.base import ParamsKey
 from tune_speed.tuning.policy.curve import FloatArray
+from tune_speed.tuning.policy.settings import Parts
 
 BoolArray = npt.NDArray[np.bool_]
 
 # Numbers that span this factor are spaced by their logarithm: 64, 128, 256.
 LOG_FACTOR = 4.0
 UNUSED = 0.5
+# Points of the Sobol sequence; proposals past them are drawn at random.
+NUM_QUASI = 4096
 # Less than a single run counts, so that a dozen runs tell networks of other speeds apart.
 RIDGE = 0.1
 
@@ -182,6 +186,43 @@ class _Choices:
     def coordinates(self, values: FloatArray) -> FloatArray:
         coordinates: FloatArray = self._coordinates[values.astype(int)]
         return coordinates
+
+
+class EvenSpread:
+    """A Sobol sequence over the units of a space, by the numbers of the proposals."""
+
+    def __init__(self, encoder: Encoder, parts: Parts, *, seed: int) -> None:
+        self._encoder, self._parts = encoder, parts
+        # SciPy's Sobol refuses no dimensions at all.
+        num_dims = len(encoder.parameters)
+        sobol = qmc.Sobol(max(num_dims, 1), scramble=True, rng=np.random.default_rng([seed, 7]))
+        self.sequence: FloatArray = sobol.random(NUM_QUASI)[:, :num_dims]
+        """(N, P)"""
+
+    def pool(self, number: int) -> list[dict[str, Any]]:
+        """Returns the configurations of which a start takes the cheapest."""
+        size = self._parts.start_pool
+        return self._encoder.params(self.sequence[number * size : (number + 1) * size])
+
+    def units(self, number: int, rng: np.random.Generator) -> Iterator[FloatArray]:
+        """Yields units (N, P), the next of the sequence first, then more and more at random."""
+        parts = self._parts
+        # The start has used `start_pool` of the sequence for each of its proposals.
+        number += parts.num_start * (parts.start_pool - 1)
+        if number < NUM_QUASI:
+            yield self.sequence[number : number + 1]
+        for size in (8, 64, 1024):
+            yield rng.random((size, self.sequence.shape[1]))
+
+    def filled(self, point: Mapping[str, Any], number: int) -> dict[str, Any]:
+        units = self.sequence[number % NUM_QUASI].copy()
+        given = self._encoder.units(point)
+        for i, parameter in enumerate(self._encoder.parameters):
+            if parameter.name in point:
+                units[i] = given[i]
+        filled = self._encoder.params(units[None, :])[0]
+        # Decoding a unit rounds; a point to evaluate is run exactly as it was given.
+        return {**filled, **{name: point[name] for name in filled if name in point}}
 
 
 def _spaced(choices: Sequence[Scalar]) -> FloatArray | None:

@@ -83,10 +83,7 @@ class GaussianProcess:
         *,
         shares: FloatArray | float = 1.0,
     ) -> None:
-        """Takes points (N, D), values (N,) or (N, K) and their own variances (N,).
-
-        `shares` (N,) are those of the noise's variance that they have.
-        """
+        """Takes points (N, D), values (N,) or (N, K), their variances and shares of noise (N,)."""
         self._points, self._scales = points, scales
         self._mean = values.mean(axis=0)
         self._unit = _unit(values[:, 0] if values.ndim == 2 else values)
@@ -141,10 +138,7 @@ def fit_scales(
     start: Scales | None = None,
     max_iterations: int = 15,
 ) -> Scales:
-    """Returns the maximum a posteriori scales for values (N,) at points (N, D).
-
-    `variances` (N,) are the observations' own; the search begins at the prior's means, or `start`.
-    """
+    """Returns the maximum a posteriori scales for values (N,) at points (N, D), from `start` on."""
     unit = _unit(values)
     standard = (values - values.mean()) / unit
     squares = (points[:, None, :] - points[None, :, :]).transpose(2, 0, 1) ** 2
@@ -170,9 +164,8 @@ def with_repeats(
 ) -> Scales:
     """Returns the scales with the noise that runs of the same configuration show, as far as any do.
 
-    With ν degrees of freedom in all and their variance s², the variance of a run is
-    (ν₀ (1 − o) n² + ν s²) / (ν₀ + ν), with o the prior's share; what is left of n² is the own one,
-    at least a tenth of it.
+    With ν degrees of freedom and variance s², that of a run is (ν₀ (1 − o) n² + ν s²) / (ν₀ + ν),
+    with o the prior's share; what is left of n² is the own one, at least a tenth of it.
     """
     unit = _unit(values)
     _, group = np.unique(points, axis=0, return_inverse=True)

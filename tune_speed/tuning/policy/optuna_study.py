@@ -16,25 +16,23 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from tune_speed.core.errors import ConfigError, first_line
 from tune_speed.core.records import Status
 from tune_speed.core.redact import redact
 from tune_speed.study.settings import JOURNALS
-from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import samplers
-from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget, trial_number
-from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import gap
-from tune_speed.tuning.policy.samplers import SEEDED_EACH_TIME, distributions, make_sampler, suggest
+from tune_speed.tuning.policy.base import Outcome, PriorTrial, Problem, trial_number
+from tune_speed.tuning.policy.curve import Curve, gap
+from tune_speed.tuning.policy.samplers import SEEDED_EACH_TIME, make_sampler, suggest
 
 # `memory` of a trial that ran out of memory, whose true need is unknown: log2(2).
 OOM_MEMORY = 1.0
@@ -48,45 +46,44 @@ OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 
 
+class Sampling(NamedTuple):
+    """Who proposes, and in which Optuna study."""
+
+    name: str = "gain"
+    """Our own, or one of Optuna's by its name in study files."""
+    storage: str | None = None
+    """See `search.storage`; None: in memory."""
+    study_name: str = ""
+
+
+GAIN = Sampling()
+
+
 class OptunaStudy:
     """An Optuna study that proposes trials, or takes in those proposed elsewhere."""
 
-    def __init__(
-        self,
-        *,
-        space: SearchSpace,
-        target: SearchTarget,
-        sampler: str,
-        seed: int,
-        storage: str | None = None,
-        study_name: str = "",
-        graded: bool = True,
-    ) -> None:
-        """Opens the study in `storage` (see `search.storage`), or one in memory."""
-        self._space, self._target, self._graded = space, target, graded
-        self._sampler, self._seed = sampler, seed
-        self._uses_constraints = sampler not in samplers.WITHOUT_CONSTRAINTS
+    def __init__(self, problem: Problem, sampling: Sampling, *, graded: bool = True) -> None:
+        self._space, self._target, self._seed = problem.space, problem.target, problem.seed
+        self._graded, self._sampler = graded, sampling.name
+        self._uses_constraints = sampling.name not in samplers.WITHOUT_CONSTRAINTS
         samplers.hush_optuna()
         self._study = optuna.create_study(
             direction="minimize",
-            sampler=make_sampler(sampler, space=space, seed=seed),
-            storage=open_storage(storage),
-            study_name=study_name or None,
+            sampler=make_sampler(sampling.name, space=problem.space, seed=problem.seed),
+            storage=open_storage(sampling.storage),
+            study_name=sampling.study_name or None,
             load_if_exists=True,
         )
-        self._is_shared = storage is not None
+        self._is_shared = sampling.storage is not None
         # `gain` asks Optuna nothing: a study in memory serves nobody, at 2 ms and 8 kB a trial.
-        self._is_idle = sampler == "gain" and not self._is_shared
+        self._is_idle = sampling.name == "gain" and not self._is_shared
         self._running: dict[str, optuna.Trial] = {}
         self._seen: set[int] = set()
 
     def propose(
         self, trial_id: str, is_allowed: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any] | None:
-        """Returns the sampler's proposal that runs as `trial_id`; None if it has none in 20.
-
-        One that is not allowed is marked as failed.
-        """
+        """Returns the sampler's proposal that runs as `trial_id`; None if it has none in 20."""
         for _ in range(MAX_REJECTED):
             if self._sampler in SEEDED_EACH_TIME:
                 # So that a resumed study proposes what it would have proposed without the break.
@@ -100,7 +97,6 @@ class OptunaStudy:
         return None
 
     def enter(self, trial_id: str, params: Mapping[str, Any]) -> None:
-        """Enters a configuration that came from elsewhere and is run as `trial_id`."""
         if self._is_idle:
             return
         self._study.enqueue_trial(self._space.read(params))
@@ -123,7 +119,6 @@ class OptunaStudy:
         self._study.tell(trial, self._value(outcome, y))
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial without an outcome."""
         if not self._is_idle:
             self._study.tell(self._running.pop(trial_id), state=TrialState.FAIL)
 
@@ -138,16 +133,12 @@ class OptunaStudy:
             self._seen.update([] if failed else same)
             if failed or same:
                 return
-        self._study.add_trial(
-            create_trial(
-                state=TrialState.FAIL if failed else TrialState.COMPLETE,
-                params=self._space.read(params),
-                distributions=distributions(self._space, params),
-                value=None if failed else self._value(outcome, y),
-                constraints=None if failed else self._constraints(outcome, y) or None,
-                user_attrs={OUTCOME: _as_json(outcome)} if self._is_shared else None,
-            )
-        )
+        more = {
+            "constraints": None if failed else self._constraints(outcome, y) or None,
+            "user_attrs": {OUTCOME: _as_json(outcome)} if self._is_shared else None,
+        }
+        value = None if failed else self._value(outcome, y)
+        self._study.add_trial(samplers.ended_trial(self._space, params, value, **more))
 
     def others(self) -> Iterator[PriorTrial]:
         """Yields trials that other drivers finished since the last call."""

@@ -9,7 +9,7 @@ import optuna
 from optuna import samplers
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import BaseTrial, FixedTrial
+from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.parameter import Parameter
@@ -42,7 +42,6 @@ def hush_optuna() -> None:
 
 
 def quiet_study(sampler: BaseSampler) -> optuna.Study:
-    """Returns a new study in memory that minimises, and logs warnings only."""
     hush_optuna()
     return optuna.create_study(direction="minimize", sampler=sampler)
 
@@ -67,6 +66,19 @@ def distributions(space: SearchSpace, params: Mapping[str, Any]) -> dict[str, Ba
     for parameter in active.values():
         _suggest(parameter, trial)
     return trial.distributions
+
+
+def ended_trial(
+    space: SearchSpace, params: Mapping[str, Any], value: float | None, **more: Any
+) -> FrozenTrial:
+    """Returns a finished trial for `Study.add_trial`, as FAIL without a value."""
+    return create_trial(
+        state=TrialState.FAIL if value is None else TrialState.COMPLETE,
+        params=space.read(params),
+        distributions=distributions(space, params),
+        value=value,
+        **more,
+    )
 
 
 def _suggest(parameter: Parameter, trial: BaseTrial) -> Any:

@@ -3,7 +3,31 @@
 from dataclasses import dataclass, field
 
 from tune_speed.study.settings import UntilConfig
-from tune_speed.tuning.policy.acquisition import AcquisitionSettings
+
+
+@dataclass(frozen=True)
+class AcquisitionSettings:
+    """Figures of the model and its acquisition function."""
+
+    num_candidates: int = 256
+    """Half of them drawn evenly, half around the best trials."""
+    fit_points: int = 64
+    """Trials to which the hyperparameters are fitted, at most."""
+    max_points: int = 300
+    """Trials that the model is conditioned on, at most."""
+    cost_power: float = 0.5
+    """κ, once there is a leader."""
+    early_cost_power: float = 0.3
+    """κ before."""
+    margin: float = 0.5
+    """How far beyond the best so far θ lies."""
+    cost_feature: bool = True
+    """Whether the cost is an input of the model, next to the configuration, less what is due to
+    choices: a longer run of a network comes nearer the target, that of a slower one does not."""
+    least_gain: float = 0.003
+    """Gain, of ln E*, that another run of what was tried must promise."""
+    least_share: float = 0.05
+    """Share of the noise's variance that runs far from the target have at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,4 +85,3 @@ class Parts:
     most_trials: int = 400
     """Trials that the model and the rungs keep, once there are twice as many."""
     acquisition: AcquisitionSettings = field(default_factory=AcquisitionSettings)
-    """The model's figures."""

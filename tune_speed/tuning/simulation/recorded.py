@@ -34,14 +34,12 @@ from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.driver.imported_trials import read_table
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
 from tune_speed.tuning.policy.encoding import LOG_FACTOR, UNUSED
-from tune_speed.tuning.simulation.noisy import truth_of
 
 
 class Nearest:
-    """Finds the nearest of some configurations.
+    """Finds the nearest of the configurations that agree in choices without an order.
 
-    Near are those that agree in every choice without an order and, if there are such, in every
-    listed number; of these, the one with the least Euclidean distance, each range having length 1
+    Of these, in listed numbers if some agree; then by Euclidean distance, each range of length 1
     (over its logarithm where it is searched so).
     """
 
@@ -86,7 +84,6 @@ class Nearest:
 
 
 def _squares(differences: FloatArray) -> FloatArray:
-    """Returns squared lengths (N,) of differences (N, D)."""
     squares: FloatArray = np.einsum("nd,nd->n", differences, differences)
     return squares
 
@@ -191,13 +188,11 @@ class RecordedBenchmark:
         return cls(name=name, space=space, target=target, mode=mode, runs=runs)
 
     def fresh(self, seed: int) -> "RecordedBenchmark":
-        """Returns the same runs for another search, in an order of its own."""
         other = copy(self)
         other._calls, other._seed = Counter[int](), seed
         return other
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
-        """Returns the next run of the nearest; no evaluations where it ran out of memory."""
         first = self.nearest(params)
         own = self._equal[first]
         order = np.random.default_rng([self._seed, first]).permutation(len(own))
@@ -206,17 +201,10 @@ class RecordedBenchmark:
         return self.runs[which].curve
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
-        """Returns the seconds to the end that the nearest run was to have."""
         return float(self._planned_s[self.nearest(params)])
-
-    def truth(self, params: Mapping[str, Any]) -> tuple[float, float]:
-        """Returns `truth_of` all runs of the nearest configuration."""
-        own = (self.runs[int(i)].curve for i in self._equal[self.nearest(params)])
-        return truth_of(own, target=self.target, mode=self.mode)
 
     @property
     def full_run_s(self) -> float:
-        """Seconds of the longest run."""
         return float(self._planned_s.max())
 
 

@@ -1,8 +1,5 @@
 """How good simulated searches were: geometric means over seeds, and ratios to a baseline.
 
-A search that never met the target counts with the longest run's time, and one that never came near
-the best known time with its whole budget: both favour the loser.
-
 Intervals are percentile bootstraps (10,000 resamples, always the same) of paired seeds: the seeds
 of a benchmark are drawn with replacement, and a policy and the baseline keep their seeds together.
 Over several benchmarks, each has its seeds drawn by itself.
@@ -10,13 +7,13 @@ Over several benchmarks, each has its seeds drawn by itself.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.simulation.comparison import Search
+from tune_speed.tuning.simulation.benchmarks import Search
 
 BASELINE = "vanilla"
 # Times the best known: near enough.
@@ -88,10 +85,7 @@ def best_at(search: Search, virtual_s: float) -> float:
 
 
 def best_known_s(searches: Iterable[Search]) -> float:
-    """Returns the best time to target [s] on one benchmark: what it says, or what any search found.
-
-    Infinite if none found any.
-    """
+    """Returns the best time to target on a benchmark [s], known or found; infinite if none was."""
     times = [search.incumbents[-1][1] for search in searches if search.incumbents]
     known = [search.best_known_s for search in searches if search.best_known_s is not None]
     return min([*times, *known], default=math.inf)
@@ -131,10 +125,8 @@ def overall(searches: Sequence[Search], budgets: Sequence[float]) -> list[Overal
 
 
 def _by_benchmark(searches: Sequence[Search]) -> dict[str, list[Search]]:
-    groups: dict[str, list[Search]] = {}
-    for search in searches:
-        groups.setdefault(search.benchmark, []).append(search)
-    return groups
+    names = dict.fromkeys(search.benchmark for search in searches)
+    return {name: [search for search in searches if search.benchmark == name] for name in names}
 
 
 def _measured_by_policy(searches: Sequence[Search], budget_runs: float) -> _ByPolicy:
@@ -204,3 +196,12 @@ def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:
 
 def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def comparison_dict(searches: Sequence[Search], budgets: Sequence[float]) -> dict[str, Any]:
+    return {
+        "budgets": list(budgets),
+        "scores": [asdict(one) for one in score(searches, budgets)],
+        "overall": [asdict(one) for one in overall(searches, budgets)],
+        "searches": [asdict(search) for search in searches],
+    }

@@ -1,8 +1,7 @@
 """Searches in virtual time: any policy, any number of workers, recorded or modelled trainings.
 
-The policy is the object that `tune-speed search` runs; nothing here decides anything. Each worker
-asks for a trial, spends `trial_overhead_s` on its start, and then reports every evaluation of the
-benchmark's curve when its clock says so.
+Each worker asks for a trial, spends `trial_overhead_s` on its start, and then reports every
+evaluation of the benchmark's curve when its clock says so.
 """
 
 import heapq
@@ -16,8 +15,15 @@ import numpy as np
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, trial_number
+from tune_speed.tuning.policy.base import (
+    Cost,
+    Outcome,
+    Policy,
+    Problem,
+    Proposal,
+    SearchTarget,
+    trial_number,
+)
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
 # Trials in a search at most: those out of memory cost no virtual time, so no budget ends them.
@@ -28,12 +34,10 @@ class Benchmark(Protocol):
     """Trainings that need not be run."""
 
     @property
-    def name(self) -> str:
-        """What tables call it."""
+    def name(self) -> str: ...
 
     @property
-    def space(self) -> SearchSpace:
-        """What is searched."""
+    def space(self) -> SearchSpace: ...
 
     @property
     def target(self) -> float:
@@ -42,6 +46,10 @@ class Benchmark(Protocol):
     @property
     def mode(self) -> Mode:
         """`fixed_length`: the target must hold at a curve's end; `anytime`: see `crossing`."""
+
+    @property
+    def full_run_s(self) -> float:
+        """Seconds of the longest run."""
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
         """Returns a whole run of a configuration: the same each time, or another, as with seeds."""
@@ -66,9 +74,8 @@ class SimulatedTrial(NamedTuple):
     reason: str
     """Why it was proposed."""
     started_s: float
-    """Virtual time of its start."""
+    """Virtual time, as that of its end."""
     ended_s: float
-    """Virtual time of its end."""
     train_s: float
     """Training clock at its end."""
     status: Status
@@ -108,47 +115,17 @@ class _Running:
 _REPORT, _ASK = 0, 1
 
 
-def simulate(
-    policy_name: str,
-    benchmark: Benchmark,
-    *,
-    num_workers: int,
-    budget_s: float,
-    seed: int,
-    trial_overhead_s: float = 0.0,
-) -> Trace:
-    """Returns what a policy finds within `budget_s` of virtual time.
-
-    Raises: ConfigError if there is no policy of that name.
-    """
-    return run_policy(
-        new_policy(policy_name, benchmark, seed),
-        benchmark,
-        num_workers=num_workers,
-        budget_s=budget_s,
-        trial_overhead_s=trial_overhead_s,
-    )
-
-
 def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
-    """Returns the policy of that name for a benchmark's space, target and costs.
-
-    A benchmark that has `within_s` seeks the best end of a run within it.
+    """Returns the policy of that name; for the best end, if the benchmark has `within_s`.
 
     Raises: ConfigError if there is no policy of that name.
     """
     within_s = getattr(benchmark, "within_s", None)
+    limit_s = math.inf if within_s is None else within_s
+    target = SearchTarget(benchmark.target, benchmark.mode, limit_s, best=within_s is not None)
     return make_policy(
         name,
-        space=benchmark.space,
-        target=base.SearchTarget(
-            benchmark.target,
-            benchmark.mode,
-            math.inf if within_s is None else within_s,
-            best=within_s is not None,
-        ),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
+        Problem(benchmark.space, target, lambda p: Cost(benchmark.predicted_cost(p)), seed),
     )
 
 
@@ -160,7 +137,7 @@ def run_policy(
     budget_s: float,
     trial_overhead_s: float = 0.0,
 ) -> Trace:
-    """Runs a policy in virtual time, see `simulate`."""
+    """Returns what a policy finds within `budget_s` of virtual time."""
     return _Simulation(policy, benchmark, trial_overhead_s).run(num_workers, budget_s)
 
 
@@ -209,32 +186,31 @@ class _Simulation:
 
     def _evaluate(self, now_s: float, number: int, worker: int) -> None:
         trial = self._running[number]
+        if (how := self._ending(trial)) is None:
+            self._push(trial, worker)
+        else:
+            self._end(now_s, worker, trial, *how)
+
+    def _ending(self, trial: _Running) -> tuple[Status, str] | None:
+        """Reports the next evaluation; returns how the trial ends there, or None if it runs on."""
         curve, index = trial.curve, trial.next_evaluation
         if not len(curve.train_s):
-            self._end(now_s, worker, trial, Status.OOM, "out of memory")
-            return
+            return Status.OOM, "out of memory"
         trial.next_evaluation += 1
-        if not math.isfinite(curve.metric[index]):
-            self._end(now_s, worker, trial, Status.DIVERGED, "the metric is not a number")
-            return
-        if curve.train_s[index] > self._limit_s:
-            self._end(now_s, worker, trial, Status.CAPPED, "the time limit has passed")
-            return
+        train_s, metric = float(curve.train_s[index]), float(curve.metric[index])
+        if not math.isfinite(metric):
+            return Status.DIVERGED, "the metric is not a number"
+        if train_s > self._limit_s:
+            return Status.CAPPED, "the time limit has passed"
         # In `anytime` mode the second of two passes confirms the first, and the run ends there.
         last = len(curve.train_s) - 1
-        confirmed = trial.hit is not None and index == min(last, trial.hit + 1)
-        if index == last or confirmed:
-            reached = trial.hit is not None
-            status = Status.REACHED if reached else Status.MISSED
-            self._end(now_s, worker, trial, status, "target met" if reached else "missed")
-            return
-        trial_id, metric = trial.proposal.trial_id, float(curve.metric[index])
-        train_s = float(curve.train_s[index])
+        if trial.hit is not None and index == min(last, trial.hit + 1):
+            return Status.REACHED, "target met"
+        if index == last:
+            return Status.MISSED, "missed"
+        trial_id = trial.proposal.trial_id
         reason = self._policy.report(trial_id, train_s=train_s, step=index + 1, metric=metric)
-        if reason is not None:
-            self._end(now_s, worker, trial, Status.CAPPED, reason)
-            return
-        self._push(trial, worker)
+        return None if reason is None else (Status.CAPPED, reason)
 
     def _end(self, now_s: float, worker: int, trial: _Running, status: Status, reason: str) -> None:
         seen = slice(0, trial.next_evaluation)

@@ -1,8 +1,10 @@
 """A table of recorded runs from the trials of a study, on which searches are then simulated."""
 
 import json
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import target_of
@@ -10,7 +12,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.study.parameter import Scalar
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.simulation.recorded import DIVERGED, DONE, OOM
+from tune_speed.tuning.simulation.recorded import DIVERGED, DONE, OOM, write_table
 
 MIN_RUNS = 5
 # Numbers with so many repeats on average were listed; a range would hardly repeat any.
@@ -27,6 +29,8 @@ class StudyTable(NamedTuple):
     metadata: dict[str, Any]
     left_out: dict[str, int]
     """Number of trials by the reason for which they are no part of the table."""
+    is_own_space: bool
+    """Whether the space is that of the study's file, and not what its trials span."""
 
 
 def table_from_records(
@@ -34,8 +38,7 @@ def table_from_records(
 ) -> StudyTable:
     """Returns the table of a study's finished trials, as far as they can be replayed.
 
-    The records have curves; without a `space`, it is what their parameters span. `command`, by
-    which the table was made, goes into its metadata.
+    The records have curves; without a `space`, it is what their parameters span.
 
     Raises: ConfigError if fewer than five can be replayed.
     """
@@ -50,6 +53,7 @@ def table_from_records(
             f" {len(usable)} usable ones (left out: {reasons}). Let the study run on with"
             " `tune-speed search … --resume`."
         )
+    is_own_space = space is not None
     space = space or SearchSpace.from_tree(derived_tree([record.params for record in usable]))
     first = usable[0]
     metadata = {
@@ -62,7 +66,7 @@ def table_from_records(
         "command": command,
         "environment": {k: v for k, v in first.environment.items() if k != "host"},
     }
-    return StudyTable([_row(record) for record in usable], metadata, dict(left_out))
+    return StudyTable([_row(record) for record in usable], metadata, dict(left_out), is_own_space)
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
@@ -143,3 +147,42 @@ def _node(path: str, seen: Mapping[str, list[Scalar]]) -> Any:
     low, high = numbers[0], numbers[-1]
     is_log = low > 0 and high / low >= LOG_FACTOR
     return {"low": low, "high": high, **({"log": True} if is_log else {})}
+
+
+def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) -> StudyTable:
+    """Writes a table of recorded runs from a study in MLflow, and returns it.
+
+    The space is that of the study's file, or what the trials span where there is none, or it has
+    another one. `on_trial` gets, for each trial that was read, how many were and of how many.
+
+    Raises: ConfigError if the study has too few trials that can be replayed; ServiceError if MLflow
+        does not answer or has no such study; StorageError if the file cannot be written.
+    """
+    from tune_speed.tracking.reader.queries import find_trial, find_trials
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    uri = tracking_uri()
+    found = find_trials(uri, study=study)
+    records = []
+    for number, trial in enumerate(found, start=1):
+        whole = find_trial(uri, trial.run_id)
+        records.append(whole.record if whole.has_curve else trial.record)
+        on_trial(number, len(found))
+    records.sort(key=lambda record: record.trial_id)
+    space = _space_of(study, hashes={record.space_hash for record in records})
+    command = shlex.join(["tune-speed", "simulate", "--from-study", study, "--out", path.name])
+    table = table_from_records(records, space=space, command=command)
+    write_table(path, table.rows, table.metadata)
+    return table
+
+
+def _space_of(study: str, *, hashes: set[str]) -> SearchSpace | None:
+    """Returns the space of the study's file if all its trials were searched in it."""
+    from tune_speed.core.folders import studies_folder
+    from tune_speed.study.yaml import read_yaml
+
+    file = studies_folder() / study / "study.yaml"
+    if not file.is_file():
+        return None
+    space = SearchSpace.from_tree(read_yaml(file).tree["recipe"])
+    return space if hashes == {space.hash} else None

@@ -13,15 +13,26 @@ the batch size until the device is full; a batch that does not fit into memory h
 
 The target is the quantile of the final accuracy that leaves the wanted share of configurations,
 drawn at random.
+
+A `Zoo` has ten networks in one space. Network k is a `Synthetic` with figures of its own:
+
+    accuracy = base accuracy at lr · 2^(−r_k), less d_k;    seconds = c_k · base seconds
+    c_k = 2^−2 … 2^2 evenly spread,  d_k ~ U(0, 0.08),  r_k ~ U(−2, 2)
+
+So the surface over rates and schedules is one for all, but shifted, and about half of the networks
+cannot meet the target at any length.
+
+Runs of a `Noisy` benchmark differ by a spread that is known, as trainings with other seeds do.
 """
 
 import functools
-import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -63,6 +74,9 @@ PROGRESS = np.arange(1, EVALUATIONS + 1) / EVALUATIONS
 """Shares of the schedule at which a run is evaluated."""
 # Lengths that are tried for the best known time: neighbours lie 0.3 % apart.
 LENGTHS = 1000
+NUM_NETWORKS = 10
+MODEL = "model"
+Kind = Literal["normal", "uneven", "tails"]
 
 
 class _Setting(NamedTuple):
@@ -99,58 +113,49 @@ class Synthetic:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """What is searched; the length too where it is fixed beforehand."""
         length = {"low": MIN_EPOCHS, "high": MAX_EPOCHS, "log": True}
         return {**TREE, "epochs": length} if self.mode == "fixed_length" else TREE
 
     @functools.cached_property
     def space(self) -> SearchSpace:
-        """The search space."""
         return SearchSpace.from_tree(self.tree)
 
     @functools.cached_property
     def target(self) -> float:
-        """Accuracy that counts as reached."""
         return float(np.quantile(_finals(self.mode, self.seed), 1 - self.feasible_share))
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
-        """Returns the run of a configuration; no evaluations where memory runs out."""
         setting = self._setting(params)
         if not setting.fits:
             return NO_CURVE
         # Noise of its own, always the same for the same configuration: `hash` of a text would
         # differ from process to process.
         text = json.dumps([self.seed, sorted(params.items())]).encode()
-        digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
+        digest = int.from_bytes(sha256(text).digest()[:8])
         noise = np.random.default_rng(digest).normal(size=EVALUATIONS)
         metric = self._metric(setting, PROGRESS) + noise * NOISE
         return Curve(PROGRESS * setting.epochs * setting.epoch_s, np.clip(metric, 0.0, 1.0))
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
-        """Returns the seconds to the curve's end."""
         setting = self._setting(params)
         return setting.epochs * setting.epoch_s
 
     @functools.cached_property
     def full_run_s(self) -> float:
-        """Seconds of the longest run of the family."""
         return max(self.predicted_cost(params) for params in draws(self.mode, self.seed))
 
     @functools.cached_property
     def best_known_s(self) -> float:
         """Shortest time to target [s] but for the noise; infinite if the target is out of reach.
 
-        At the optimum nothing is lacking but epochs: n of them leave the error 0.62 · (n + 1)^−0.8,
-        so that the target a takes n = (0.62 / (0.96 − a))^1.25 − 1 epochs of the largest batch that
-        fits. In `anytime` mode n is rounded up to the next evaluation. Optimizer and accumulation
-        move the optimum, and make it no better.
+        At the optimum nothing is lacking but epochs: the target a takes n = (0.62 / (0.96 −
+        a))^1.25 − 1 of the largest batch that fits, in `anytime` mode up to an evaluation.
         """
         best = _Setting(0.0, 0.0, self._best_pct_start, 0.0, 0.0, MAX_EPOCHS, 0.0, fits=True)
         sizes = filter(self._fits, TREE["batch_size"]["choices"])
         return min(self._shortest_s(best._replace(epoch_s=self._epoch_s(size))) for size in sizes)
 
     def _shortest_s(self, best: _Setting) -> float:
-        """Returns the time to target of a setting at its best length, without noise."""
         if self.mode == "anytime":
             metric = self._metric(best, PROGRESS)
             curve = Curve(PROGRESS * best.epochs * best.epoch_s, metric)
@@ -214,6 +219,144 @@ class Synthetic:
             heat = np.where(progress < peak, progress / peak, down)
             error = error + 0.35 * heat * (1 + 0.1 * s.rate_error)
         return ACCURACY - np.minimum(error, ACCURACY - 0.1)
+
+
+class _Network(NamedTuple):
+    cost: float
+    """Factor of the seconds of an epoch."""
+    shortfall: float
+    """Of the final accuracy."""
+    rate_shift: float
+    """log2 of the factor of the best rate."""
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """A synthetic zoo, or one of its networks."""
+
+    feasible_share: float
+    """Share of random configurations, over all networks, that meet the target."""
+    seed: int = 0
+    """Where the optimum lies, and what the networks are."""
+    only: str | None = None
+    """The network that a search of its own has; None: the choice of network is searched."""
+    mode: Mode = "fixed_length"
+
+    @property
+    def name(self) -> str:
+        """Says mode, seed and network, such as `zoo-fixed_length-2-n7`."""
+        parts = ["zoo", self.mode, str(self.seed) if self.seed else None, self.only]
+        return "-".join(part for part in parts if part)
+
+    @property
+    def base(self) -> Synthetic:
+        return Synthetic(1.0, self.mode, self.seed)
+
+    @functools.cached_property
+    def networks(self) -> dict[str, _Network]:
+        rng = np.random.default_rng([self.seed, NUM_NETWORKS])
+        costs = 2.0 ** rng.permutation(np.linspace(-2.0, 2.0, NUM_NETWORKS))
+        falls = rng.uniform(0.0, 0.08, NUM_NETWORKS)
+        shifts = rng.uniform(-2.0, 2.0, NUM_NETWORKS)
+        found = map(_Network, costs.tolist(), falls.tolist(), shifts.tolist())
+        return {f"n{number}": network for number, network in enumerate(found)}
+
+    @functools.cached_property
+    def space(self) -> SearchSpace:
+        model = {"choices": list(self.networks)} if self.only is None else self.only
+        return SearchSpace.from_tree({MODEL: model, **self.base.tree})
+
+    @functools.cached_property
+    def target(self) -> float:
+        drawn = draws(self.mode, self.seed)
+        names = np.random.default_rng(self.seed).choice(list(self.networks), size=len(drawn))
+        curves = [self.curve({**p, MODEL: n}) for p, n in zip(drawn, names, strict=True)]
+        finals = [float(c.metric[-1]) if len(c.metric) else 0.0 for c in curves]
+        return float(np.quantile(np.nan_to_num(finals), 1 - self.feasible_share))
+
+    @functools.cached_property
+    def full_run_s(self) -> float:
+        """Seconds of the longest run of a network of mean cost: c = 1."""
+        return self.base.full_run_s
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        network = self._network(params)
+        curve = self.base.curve(self._of_base(params, network))
+        metric = np.clip(curve.metric - network.shortfall, 0.0, 1.0)
+        return Curve(curve.train_s * network.cost, metric)
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        network = self._network(params)
+        return network.cost * self.base.predicted_cost(self._of_base(params, network))
+
+    def _network(self, params: Mapping[str, Any]) -> _Network:
+        return self.networks[params.get(MODEL, self.only)]
+
+    @staticmethod
+    def _of_base(params: Mapping[str, Any], network: _Network) -> dict[str, Any]:
+        lr = f"optimizer.{params['optimizer']}.lr"
+        shifted = params[lr] / 2**network.rate_shift
+        return {n: v for n, v in params.items() if n != MODEL} | {lr: shifted}
+
+
+class Noisy:
+    """A benchmark whose runs differ by `spread` of the metric (standard deviation).
+
+    Each call of `curve` is another run, all of whose evaluations are off by one draw, and each by a
+    small one of its own. `uneven`: from half of the spread with the smallest batch to twice with
+    the largest; `tails`: Student's t with three degrees of freedom, scaled to it.
+    """
+
+    def __init__(
+        self, base: Synthetic | Zoo, spread: float, kind: Kind = "normal", seed: int = 0
+    ) -> None:
+        self.base, self.spread, self.kind, self.seed = base, spread, kind, seed
+        suffix = "" if kind == "normal" else f"-{kind}"
+        self.name = f"noisy-{100 * spread:g}{suffix}-{base.mode}"
+        self.space, self.mode = base.space, base.mode
+        self._calls = Counter[str]()
+
+    @property
+    def target(self) -> float:
+        return self.base.target
+
+    @property
+    def full_run_s(self) -> float:
+        return self.base.full_run_s
+
+    def fresh(self, seed: int) -> "Noisy":
+        return Noisy(self.base, self.spread, self.kind, seed)
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        key = json.dumps(sorted(params.items()))
+        self._calls[key] += 1
+        digest = int.from_bytes(sha256(key.encode()).digest()[:8])
+        return self._run(params, np.random.default_rng([self.seed, digest, self._calls[key]]))
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        return self.base.predicted_cost(params)
+
+    def _run(self, params: Mapping[str, Any], rng: np.random.Generator) -> Curve:
+        curve = self.base.curve(params)
+        if not len(curve.train_s):
+            return curve
+        draw = rng.standard_t(3) / math.sqrt(3) if self.kind == "tails" else rng.normal()
+        spread = self.spread
+        if self.kind == "uneven":
+            spread *= 0.5 + 1.5 * math.log(params["batch_size"] / 32) / math.log(64)
+        own = rng.normal(size=len(curve.metric)) * NOISE
+        return Curve(curve.train_s, np.clip(curve.metric + spread * draw + own, 0.0, 1.0))
+
+
+NOISY: dict[str, Noisy] = {
+    benchmark.name: benchmark
+    for mode in ("fixed_length", "anytime")
+    for benchmark in (
+        *(Noisy(Synthetic(0.04, mode), spread) for spread in (0.002, 0.005, 0.01, 0.02)),
+        Noisy(Synthetic(0.04, mode), 0.01, "uneven"),
+        Noisy(Synthetic(0.04, mode), 0.01, "tails"),
+    )
+}
 
 
 @functools.lru_cache(maxsize=8)
