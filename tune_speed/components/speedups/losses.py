@@ -185,7 +185,6 @@ SUPERCLASSES = {
 
 
 def cifar100_groups() -> tuple[int, ...]:
-    """Returns the superclass of each class of CIFAR-100, 100 numbers from 0 to 19."""
     superclass_of = {
         name: number for number, names in enumerate(SUPERCLASSES.values()) for name in names.split()
     }

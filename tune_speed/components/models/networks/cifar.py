@@ -172,7 +172,6 @@ def subsample(features: Tensor, *, stride: int, new_channels: int) -> Tensor:
 
 
 def block_shapes(blocks_per_stage: int) -> Iterator[tuple[int, int, int]]:
-    """Yields channels in and out and the stride of each block: 2 where a later stage begins."""
     in_channels = WIDTHS[0]
     for width in WIDTHS:
         for _ in range(blocks_per_stage):
@@ -332,7 +331,6 @@ def pooled(features: Tensor) -> Tensor:
 
 
 def identity_conv3x3(in_channels: int, out_channels: int) -> nn.Conv2d:
-    """Returns a 3x3 convolution whose first filters are the identity, the others torch's fresh."""
     # No bias: the norm after it has one.
     conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
     nn.init.dirac_(conv.weight.data[:in_channels])

@@ -35,8 +35,6 @@ class Landscape(NamedTuple):
 
 
 def new_record(*, window: int, device: torch.device) -> Record:
-    """Returns the memory before the first step, for extremes over the last `window` steps."""
-
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=device)
 

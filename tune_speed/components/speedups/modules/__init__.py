@@ -1,8 +1,8 @@
 """What the speed-ups do inside a training, which needs torch: imported when it is first used."""
 
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from tune_speed.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from tune_speed.components.speedups.modules import (
@@ -16,8 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ema", "heads", "initial_weights", "losses", "residual", "sparse_backward"]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
+__getattr__ = lazy_modules(__name__, __all__)

@@ -53,7 +53,6 @@ def find_classifier(model: nn.Module, *, path: str) -> tuple[str, Classifier]:
 
 
 def drop_relu(model: nn.Module, name: str) -> None:
-    """Takes the ReLU that follows the layer `name` out of its sequence, if there is one."""
     parent, _, own = name.rpartition(".")
     children = dict(model.get_submodule(parent).named_children())
     following = list(children)[list(children).index(own) + 1 :]
@@ -119,7 +118,6 @@ class Dropout(NamedTuple):
 
 
 def active_dropouts(model: nn.Module, *, stochastic_depth: bool) -> list[Dropout]:
-    """Returns the places with a rate above 0, with those of stochastic depth on request."""
     kinds = RATES | (DEPTH_RATES if stochastic_depth else {})
     places = [
         Dropout(module, attribute)

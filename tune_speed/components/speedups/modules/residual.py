@@ -99,7 +99,6 @@ class Skipping:
         self.executions = 0
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Returns the block's output for features (N, C, H, W)."""
         if not self.module.training:
             return self._expected(features)
         # On the CPU: the host decides what is launched, and would have to wait for a GPU's draw.
@@ -123,7 +122,6 @@ class Skipping:
 
 
 def skip_at_random(blocks: Iterable[Block], survivals: Sequence[float], *, seed: int) -> None:
-    """Lets each block be executed with its probability only, from now on."""
     draws = torch.Generator().manual_seed(seed)
     for block, survival in zip(blocks, survivals, strict=True):
         block.module.forward = Skipping(block, survival, draws)
