@@ -6,7 +6,7 @@
 Sides: ours; ours without repeats (`no_repeats`); Optuna's TPE and
 GP, which maximise the metric at the end of a run, or where the time limit stopped it; Ray's
 OptunaSearch and ASHA with the same objective (`asha`); random. Each searches each benchmark of
-fixed length whose runs differ by `simulation/noisy.py`, or tables of recorded runs, with a limit of
+fixed length whose runs differ (`NOISY`), or tables of recorded runs, with a limit of
 so large a share of the longest run (`--shares`), 20 times the limit as budget, and 4 workers. What
 a side recommends (all but ours: the best run that ended in time) then runs 100 times more, or is
 known by all its recorded runs. Printed is by how many points of accuracy the mean of these ends

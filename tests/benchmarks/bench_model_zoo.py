@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_model_zoo.py --seeds 5 --jobs 1 --out zoo.json
 
-Each seed is another zoo (`simulation/zoo.py`): other costs, distances to the target and best rates
+Each seed is another zoo (`Zoo`): other costs, distances to the target and best rates
 of its networks. Runs differ by half a point of accuracy; 4 workers, 10 full runs' worth in all. The
 ten run `after one another`, in an order at random (the time to the first hit is the mean of 1,000
 orders; what is left of the tenths that come after does not count), or `side by side`, each with a
