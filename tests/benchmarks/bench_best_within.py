@@ -48,8 +48,7 @@ def ours(benchmark: Within, seed: int, **parts: Any) -> Policy:
 
 
 def plain(benchmark: Within, seed: int, *, sampler: str) -> Policy:
-    target = target_of(benchmark)
-    return Plain(space=benchmark.space, target=target, sampler=sampler, seed=seed)
+    return Plain(problem_of(benchmark, seed), sampler=sampler)
 
 
 def problem_of(benchmark: Within, seed: int) -> Problem:
