@@ -7,7 +7,7 @@ Sides: ours, ours that ends once nothing better is likely (`until`), ours withou
 800), vanilla, random; ours without repeats and vanilla with their five fastest run three times more
 at the end (`…+reruns`); SMAC3, if it is installed (`pip install smac`). Of each also the
 configuration of its fastest run (`…, fastest run`). Each searches each
-benchmark of `simulation/noisy.py`, or tables of recorded runs with several seeds each, with 20 full
+benchmark of `NOISY`, or tables of recorded runs with several seeds each, with 20 full
 runs' worth and 4 workers; what it recommends then runs 400 times more, or is known by all its runs.
 Printed for each: the true expected time with restarts over the best that any side has tried in any
 search there (geometric mean over seeds; a search that recommends nothing counts with its whole

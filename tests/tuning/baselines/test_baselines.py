@@ -153,7 +153,7 @@ def test_leader_is_the_shortest_time_and_of_equals_the_first_number(
     for trial_id, outcome in named:
         leader = better(leader, trial_id, outcome)
     expected = min(times, default=None)
-    assert leader == expected and Leader(f"t{9996 + expected[1]:04d}", expected[0])
+    assert leader == (expected and Leader(f"t{9996 + expected[1]:04d}", expected[0]))
 
 
 def test_trial_number_is_read_from_its_id() -> None:

@@ -14,7 +14,7 @@ from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S
 from tune_speed.tuning.baselines.ray_tune import Vanilla
-from tune_speed.tuning.policy.base import Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Leader, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve
 
 SPACE = SearchSpace.from_tree(

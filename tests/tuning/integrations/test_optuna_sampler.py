@@ -304,6 +304,11 @@ def test_what_cannot_be_met_is_refused(options: dict[str, Any], must: str) -> No
         TimeToTargetSampler(**{"target": TARGET, **options})
 
 
+def test_an_option_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match="num_trial"):
+        TimeToTargetSampler(TARGET, num_trial=60)  # type: ignore[call-arg]
+
+
 def test_a_run_takes_as_long_as_its_length_and_its_width_say() -> None:
     study = study_with(optuna.samplers.RandomSampler(seed=0))
     space = {

@@ -48,7 +48,9 @@ def make_policy(**changes: Any) -> TimeToTarget:
         "seed": 0,
     }
     problem = Problem(**{name: changes.pop(name, settings[name]) for name in settings})
-    return TimeToTarget(problem, sampling=Sampling(changes.pop("sampler", "gain")), **changes)
+    named = {"sampler": "name", "storage": "storage", "study_name": "study_name"}
+    sampling = {name: changes.pop(each) for each, name in named.items() if each in changes}
+    return TimeToTarget(problem, sampling=Sampling(**sampling), **changes)
 
 
 def final(params: Any) -> float:

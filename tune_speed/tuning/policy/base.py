@@ -124,7 +124,7 @@ class Policy(Protocol):
         unfinished: Iterable[Proposal],
         num_taken: int = 0,
     ) -> None:
-        """Takes over a ledger's trials, unfinished ones to propose again; so many numbers are used."""
+        """Takes over a ledger's trials, unfinished ones to propose again under their ids."""
 
     def ask(self) -> Proposal | None:
         """Returns the next configuration, or None where there is none for now."""

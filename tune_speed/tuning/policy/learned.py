@@ -55,7 +55,7 @@ class Learned:
             return
         with one_thread():
             evidence = history.evidence(graded=parts.graded, memory=parts.memory)
-            self._num_seen, model = number, None
+            model = None
             if evidence.fits.sum() >= 3:
                 model = Model(
                     history.encoder,
@@ -64,7 +64,7 @@ class Learned:
                     settings=parts.acquisition,
                     rng=np.random.default_rng([self._seed, number, 11]),
                 )
-            self.model = model
+            self._num_seen, self.model = number, model
             self.tried, known = [], history.ended.known()
             if known and history.knows_length and model is not None:
                 history.favourites = self._by_the_model(model, known)

@@ -48,7 +48,7 @@ class Trial:
 
     @property
     def met(self) -> bool:
-        return self.ended.status == Status.REACHED
+        return self.outcome is not None and self.outcome.status == Status.REACHED
 
     @property
     def cost_s(self) -> float:
@@ -72,12 +72,14 @@ class Trial:
 
     def planned_s(self) -> float:
         """Returns the end of its schedule on its clock [s], now that it has finished."""
-        is_whole = self.ended.status in WHOLE
-        return self.ended.curve.end_s if is_whole else self.ended.planned_s or self._guess_s
+        outcome = self.ended
+        is_whole = outcome.status in WHOLE
+        return outcome.curve.end_s if is_whole else outcome.planned_s or self._guess_s
 
     def spent_s(self) -> float:
         """Returns what it took, to the target if it met that [s]."""
-        return self.ended.train_s if self.met else self.ended.curve.end_s
+        outcome = self.ended
+        return outcome.train_s if outcome.status == Status.REACHED else outcome.curve.end_s
 
 
 class Known(NamedTuple):
@@ -179,10 +181,10 @@ class Ended:
         return found
 
     def _is_run(self, trial: Trial) -> bool:
+        outcome, is_free = trial.ended, self._target.mode == "anytime"
         # Where the length is free, one that was run again and stopped counts: it took too long.
-        status, is_free = trial.ended.status, self._target.mode == "anytime"
-        is_late = status == Status.CAPPED and trial.again and is_free and not trial.ended.by_hand
-        return trial.number >= 0 and (status in ENDS or is_late)
+        is_late = outcome.status == Status.CAPPED and trial.again and is_free
+        return trial.number >= 0 and (outcome.status in ENDS or (is_late and not outcome.by_hand))
 
     def _raise_level(self, outcome: Outcome) -> None:
         if not self._target.best or outcome.status != Status.REACHED:

@@ -244,7 +244,6 @@ class Zoo:
 
     @property
     def name(self) -> str:
-        """Says mode, seed and network, such as `zoo-fixed_length-2-n7`."""
         parts = ["zoo", self.mode, str(self.seed) if self.seed else None, self.only]
         return "-".join(part for part in parts if part)
 
