@@ -1,22 +1,17 @@
-"""Measures of how a package is laid out: `python tests/measures.py [FOLDER] [--worst N] [--json]`.
+"""Measures of how a package is laid out: `python tests/measures.py [FOLDER] [--worst N]`.
 
 Counted in every `.py` file under the folder:
 
 - lines: all of them, as `wc -l` does.
-- modules a folder: the files directly in it without `__init__.py`; folders without any are left
-  out.
-- entries at the top: rooms and modules; not `__pycache__`, the marker `py.typed`, the map,
-  `README.md`, and `CHANGELOG.md`.
-- private functions used once, of all: functions and methods, nested ones too, named `_name` (no
-  dunders) to which exactly one name or attribute refers, as a share of *all* functions and
-  methods, public ones included (29 % at commit 604cb59, 16 % in Optuna 5.0, 5 % in httpx 0.28).
-  References count in the function's own module and in modules that import its name; functions of
-  one name in one module share theirs. So a method that only a subclass elsewhere calls besides
-  counts as used once: look before you inline a candidate.
+- modules a folder: the files directly in it without `__init__.py`.
+- entries at the top: rooms and modules.
+- private functions used once, of all: functions and methods named `_name`, nested ones too, to
+  which exactly one name or attribute refers, as a share of *all* functions and methods (29 % at
+  commit 604cb59, 16 % in Optuna 5.0, 5 % in httpx 0.28). References count in the function's own
+  module and in modules that import its name, so a method that a subclass elsewhere calls besides
+  counts as used once.
 - comment lines: lines that hold nothing but a comment, per 100 lines; not `# type:`, `# noqa`.
-- README: the lines of `README.md` next to the folder.
-- function lengths: from `def` to the last line, without decorators and docstring; `__init__` and
-  nested functions too.
+- function lengths: from `def` to the last line, without decorators and docstring.
 
 `structure.py` says how code, parameters, attributes and circles are counted. The limits lie in
 `limits.json`, with the goals to reach; from commit to commit they only fall. The exit code is 1 if
@@ -32,10 +27,9 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import structure
 
@@ -300,22 +294,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures of how a package is laid out.")
     parser.add_argument("folder", nargs="?", type=Path, default=PACKAGE)
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="List N of each, by room")
-    parser.add_argument("--json", action="store_true", help="Print JSON for machines instead.")
     arguments = parser.parse_args()
     modules = read_package(arguments.folder)
     measures = measure(arguments.folder)
     rooms = worst(modules, arguments.worst) if arguments.worst else {}
-    if arguments.json:
-        rows = [{**asdict(m), "passes": m.passes} for m in measures]
-        result: dict[str, Any] = {"measures": rows, "long_modules": long_modules(modules)}
-        print(json.dumps({**result, "worst": rooms}, indent=2))
-    else:
-        print_measures(measures)
-        print_figures(f"modules over {MODULE_LINES} lines", long_modules(modules))
-        for room, lists in rooms.items():
-            print(f"\n{room}/")
-            for title, figures in lists.items():
-                print_figures(title, figures)
+    print_measures(measures)
+    print_figures(f"modules over {MODULE_LINES} lines", long_modules(modules))
+    for room, lists in rooms.items():
+        print(f"\n{room}/")
+        for title, figures in lists.items():
+            print_figures(title, figures)
     return 0 if all(m.passes for m in measures) else 1
 
 

@@ -3,19 +3,15 @@
     python tests/mutants.py --sample 80 --seed 1
     python tests/mutants.py --room tuning/policy --sample 80 --seed 1 --calls calls.json
 
-A mutant is the source of one module with one change: another comparison, `and` for `or`, another
-operator, another constant (0 is 1, 1 is 2, others double), `return None`, a statement or `not`
-taken out, a condition reversed. Left alone are docstrings and other prose (texts with a space,
-f-strings, descriptions), what is logged, annotations, decorators and `__repr__`. `--sample` mutants
-of the room are drawn at random.
+A mutant is the source of one module with one change: another comparison, operator or constant,
+`and` for `or`, `return None`, a statement or `not` taken out, a condition reversed. Left alone are
+prose (docstrings, texts with a space, f-strings, descriptions), what is logged, annotations,
+decorators and `__repr__`.
 
 Each runs in a copy of the working tree, in a fork of this process, which has imported torch, MLflow
-and Optuna but neither the package nor tests. Tests run until one fails: of those not marked `slow`,
-outside other rooms' files of `longest_first.py`, the ones that call the function that was changed,
-the module's own first, then the shortest. Which test calls what is recorded once (minutes, for the
-rooms given), file by file, and read again from `--calls`; `--record` records the files given anew.
-
-A mutant is killed if a test fails or hangs. The interval of the share is Wilson's, of 95 %.
+and Optuna but neither the package nor tests. Quick tests that call the changed function run until
+one fails or hangs, the module's own first, then the shortest. Which test calls what is recorded
+once (minutes), and read again from `--calls`; `--record` records the files given again.
 """
 
 import argparse

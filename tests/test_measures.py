@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import measures
 import pytest
@@ -156,21 +155,19 @@ def limits_of_history(count: int) -> list[str]:
     return [git("show", f"{commit}:{file}") for commit in commits]
 
 
-def test_every_line_counts(made_up: Path) -> None:
-    wanted = HELPERS.count("\n") + OTHER.count("\n") + 46 + 401 + 1
-    assert value(made_up, "lines in the package") == wanted
-    assert value(made_up, "README, lines") == 3
-
-
-def test_modules_are_counted_by_folder_without_init(made_up: Path) -> None:
-    folders = measures.modules_by_folder(measures.read_package(made_up))
-    assert folders == {".": 1, "room": 3, "room/inner": 1}
-    assert value(made_up, "modules a folder, median") == 1
-    assert value(made_up, "modules a folder, max") == 3
-
-
-def test_entries_leave_out_caches_and_folders_that_hold_nothing_else(made_up: Path) -> None:
+def test_what_is_counted_of_folders_and_lines(made_up: Path) -> None:
+    """Caches, and folders that hold nothing else, are left out."""
+    values = {m.name: m.value for m in measures.measure(made_up)}
+    lines = HELPERS.count("\n") + OTHER.count("\n") + 46 + 401 + 1
+    assert values["lines in the package"] == lines
+    assert values["README, lines"] == 3
+    assert values["modules a folder, median"] == 1
+    assert values["modules a folder, max"] == 3
+    assert values["comment lines per 100"] == pytest.approx(200 / lines)
+    modules = measures.read_package(made_up)
+    assert measures.modules_by_folder(modules) == {".": 1, "room": 3, "room/inner": 1}
     assert measures.top_entries(made_up) == ["__init__.py", "helpers.py", "room"]
+    assert measures.long_modules(modules) == {"room/large.py": 401}
 
 
 def test_private_functions_used_once(made_up: Path) -> None:
@@ -197,11 +194,6 @@ def test_only_lines_that_are_a_comment_count() -> None:
     assert measures.count_comments("f(\n    1,\n    # why\n    2,  # not\n)\n") == 1
 
 
-def test_comments_are_per_hundred_lines(made_up: Path) -> None:
-    lines = value(made_up, "lines in the package")
-    assert value(made_up, "comment lines per 100") == pytest.approx(200 / lines)
-
-
 def test_a_docstring_is_no_line_of_its_function() -> None:
     once = next(f for f in measures.read_module("a.py", HELPERS).functions if f.name == "_once")
     assert (once.lines, once.body_lines) == (2, 1)
@@ -213,10 +205,6 @@ def test_lines_of_functions(made_up: Path) -> None:
     assert value(made_up, "functions over 30 lines, %") == pytest.approx(100 / 11)
     assert value(made_up, "functions over 40 lines, %") == pytest.approx(100 / 11)
     assert value(made_up, "function lines, median") == 2
-
-
-def test_long_modules_are_listed(made_up: Path) -> None:
-    assert measures.long_modules(measures.read_package(made_up)) == {"room/large.py": 401}
 
 
 @pytest.mark.parametrize(
@@ -244,14 +232,6 @@ def test_the_script_prints_a_verdict_for_each_target(made_up: Path) -> None:
     assert any(line.startswith("README, lines") and "pass" in line for line in lines)
     assert any(line.startswith("functions over 40") and line.endswith("FAIL") for line in lines)
     assert any("helpers.py:14 _once" in line for line in lines)
-
-
-def test_the_script_prints_json(made_up: Path) -> None:
-    done = run(made_up, "--json")
-    result: dict[str, Any] = json.loads(done.stdout)
-    rows = {row["name"]: row for row in result["measures"]}
-    assert (rows["README, lines"]["value"], rows["README, lines"]["passes"]) == (3, True)
-    assert result["long_modules"] == {"room/large.py": 401}
 
 
 def test_the_exit_code_is_zero_where_all_targets_are_met(tmp_path: Path) -> None:

@@ -1,23 +1,20 @@
 """Whether the intervals of `certify` cover the truth, and whether its race keeps the true best.
 
-    python tests/benchmarks/bench_certify.py            # about 4 minutes on one core
-    python tests/benchmarks/bench_certify.py --repetitions 200 --json
+    python tests/benchmarks/bench_certify.py [--repetitions 1000]    # about 4 minutes on one core
 
 Runs are drawn with a known success rate and log-normal times. A miss takes as long as a hit would
-(`fixed_length`) or three times the median hit (`anytime`, the time limit). Coverage is the share of
-repetitions in which the 95 % interval of the expected time with restarts holds the true one: of the
-textbook's bootstrap, and of ours. Beside it that of the interval of the median, in which misses are
-infinite. "Within reach" is the nearest to 95 % that any interval comes which goes by the number of
-hits alone, as it must where times hardly vary: with few runs 93-97 % is not to be had at each rate.
+(`fixed_length`) or three times the median hit (`anytime`). Coverage is the share of repetitions in
+which the 95 % interval of the expected time with restarts holds the true one, of the textbook's
+bootstrap and of ours; beside it that of the interval of the median. "Within reach" is the nearest
+to 95 % that any interval comes which goes by the number of hits alone.
 
-Races are of known finalists, some of them laid out so that a false drop is as likely as can be: the
-true best always hits, and its rival is faster by nearly as much as it misses. The share of races in
+Races are of known finalists, some laid out so that a false drop is as likely as can be: the true
+best always hits, and its rival is faster by nearly as much as it misses. The share of races in
 which the true best is dropped must stay under 5 %; beside it, the share of runs saved.
 """
 
 import argparse
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -151,7 +148,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repetitions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
     settings = itertools.product(("fixed_length", "anytime"), NUMS_OF_RUNS, SPREADS, RATES)
@@ -160,9 +156,6 @@ def main() -> None:
         for setting in settings
     ]
     races = [measure_races(scenario, arguments.repetitions, rng) for scenario in SCENARIOS]
-    if arguments.json:
-        print(as_json(coverages, races))
-        return
     print(f"{arguments.repetitions} repetitions each.")
     print_coverages(coverages)
     print_races(races)
@@ -319,20 +312,6 @@ def print_races(races: Sequence[RaceResult]) -> None:
             f"| {race.name} | {race.num_finalists:.3g} | {race.num_rounds:.3g} "
             f"| {race.best_dropped:.1%} | {race.saved:.1%} | {race.dropped:.2f} | {median_round} |"
         )
-
-
-def as_json(coverages: Sequence[Coverage], races: Sequence[RaceResult]) -> str:
-    return json.dumps(
-        {
-            "coverage": [coverage._asdict() for coverage in coverages],
-            "within_reach": [
-                {"n": n, "rate": rate, "coverage": within_reach(n, rate)}
-                for n, rate in itertools.product(NUMS_OF_RUNS, filter(None, RATES))
-            ],
-            "races": [race._asdict() for race in races],
-        },
-        indent=2,
-    )
 
 
 if __name__ == "__main__":

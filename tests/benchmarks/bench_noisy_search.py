@@ -2,19 +2,17 @@
 
     python tests/benchmarks/bench_noisy_search.py --seeds 10 --jobs 2 --out noisy.json
 
-Sides: ours, ours that ends once nothing better is likely (`until`), ours without repeats
-(`no_repeats`), ours that keeps 100 to 200 trials (`forgets`, as searches of thousands keep 400 to
-800), vanilla, random; ours without repeats and vanilla with their five fastest run three times more
-at the end (`…+reruns`); SMAC3, if it is installed (`pip install smac`). Of each also the
-configuration of its fastest run (`…, fastest run`). Each searches each
-benchmark of `NOISY`, or tables of recorded runs with several seeds each, with 20 full
-runs' worth and 4 workers; what it recommends then runs 400 times more, or is known by all its runs.
-Printed for each: the true expected time with restarts over the best that any side has tried in any
-search there (geometric mean over seeds; a search that recommends nothing counts with its whole
-budget), the chance that a run meets the target, and how often it is at least one half.
+Sides: ours, also ending once nothing better is likely (`until`), without repeats (`no_repeats`),
+and with 100 to 200 trials kept (`forgets`); vanilla, random; ours without repeats and vanilla with
+their five fastest run three times more at the end (`…+reruns`); SMAC3, if it is installed. Of each
+also the configuration of its fastest run (`…, fastest run`). Each searches each benchmark of
+`NOISY`, or tables of recorded runs with several seeds each, with 20 full runs' worth
+and 4 workers; what it recommends then runs 400 times more, or is known by all its runs. Printed:
+the true expected time with restarts over the best that any side has tried there (geometric mean
+over seeds), the chance that a run meets the target, and how often it is at least one half.
 
-`--told 6 12` says instead what could be reached where runs are recorded: by who knows which so many
-configurations are truly best, and spends the whole budget on equally many runs of each.
+`--told 6 12` says instead what could be reached where runs are recorded, by a side that knows which
+so many configurations are truly best and spends the budget on equally many runs of each.
 """
 
 import argparse

@@ -3,18 +3,14 @@
     python tests/benchmarks/bench_own_loop.py                       # CPU, about 4 minutes
     python tests/benchmarks/bench_own_loop.py --device cuda --steps 300
 
-One plain PyTorch loop trains a network on scikit-learn's digits, all on the device, in three ways:
+One plain PyTorch loop trains a network on scikit-learn's digits in three ways: `bare`, with a clock
+of its own around it; `own`, called by `run_own_trial` as a search calls it, with `run.timed()`,
+`run.step()` after each optimizer step and ten times `run.evaluated()`; `ours`, the same network
+(`resnet20` alone), batch and optimizer as a recipe in our training loop.
 
-- `bare`: called as it is, with a clock of its own around it.
-- `own`: called by `run_own_trial`, as a search calls it: `run.timed()`, `run.step()` after each
-  optimizer step, `run.evaluated()` ten times.
-- `ours`: the same network, batch and optimizer as a recipe, in our training loop (network
-  `resnet20` alone; no augmentation).
-
-They run by turns in one process, in an order that turns over from round to round. A ratio is that
-of the medians of training seconds, `own` over the other's: 1.00 is no overhead. Beside it stand the
-quartiles of the ratios of single rounds. The network `mlp` has steps of some 0.2 ms, so that an
-overhead of 1 µs a step would be 0.5 %.
+They run by turns in one process. A ratio is that of the medians of training seconds, `own` over the
+other's; beside it the quartiles of single rounds. The network `mlp` has steps of some 0.2 ms, so
+that an overhead of 1 µs a step would be 0.5 %.
 """
 
 import argparse

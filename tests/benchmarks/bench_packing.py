@@ -2,15 +2,11 @@
 
     python tests/benchmarks/bench_packing.py [--rounds 3] [--trials 6] [--gpu]
 
-Each round runs the same few trials of digits (`policy: random`, the same seed, hence the same
-recipes) once with each number at a time, and once with `auto`, in turns and with an empty store
-each, in processes of their own with a local Ray. On a CPU a trial asks for `--cpu` of a core, so
-that three have room on two; on a GPU (`--gpu`) `auto` divides it.
-
-Trials an hour are the trials over the time from the first proposal to the last end, so that
-imports and Ray's start do not count; what `auto` measures before is printed by itself. Printed are
-medians over rounds, their ratio to one at a time, what auto predicted and chose, and how its choice
-compares with the best of the fixed numbers (the bar: 0.95 of it, or more).
+Each round runs the same few trials of digits once with each number at a time, and once with `auto`,
+in turns and with an empty store each, in processes of their own with a local Ray. On a CPU a trial
+asks for `--cpu` of a core; on a GPU (`--gpu`) `auto` divides it. Trials an hour are the trials over
+the time from the first proposal to the last end. Printed are medians over rounds, their ratio to
+one at a time, what auto predicted and chose, and its choice over the best fixed number (bar: 0.95).
 """
 
 import argparse

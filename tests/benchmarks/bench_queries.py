@@ -3,18 +3,15 @@
     python tests/benchmarks/bench_queries.py [--runs 10000 100000] [--repeats 5] [--json]
 
 Fills a store with synthetic trials (`synthetic_store`; 10 s per 1,000 of them and 43 MB), then
-times whole commands as a user types them, each in a process of its own, imports included: median
-and range of the wall time, and the largest resident memory. In turn with them (A B C A B C …) runs
-what one would write with MLflow alone, `mlflow.search_runs` over all experiments, but no more than
-`--slow-repeats` times, as it takes minutes on a large store. All caches are warm: the first round
-is not counted; the slow ones, such as a filter over all trials, take part from the second on. The
-bar: the leaderboard under 2 s at 10,000 runs and under 10 s at 100,000, in less than 1 GiB.
+times whole commands, each in a process of its own: median and range of the wall time, and the
+largest resident memory. In turn with them runs `mlflow.search_runs` over all experiments, at most
+`--slow-repeats` times. All caches are warm: the first round is not counted. The bar: the
+leaderboard under 2 s at 10,000 runs and under 10 s at 100,000, in less than 1 GiB.
 
 `--folder` keeps the store, and takes it as it is where it has been filled. `--uri` takes another
-kind of store, such as an empty database postgresql+psycopg2://user@host/name (after
-`pip install psycopg2-binary`). `--against FOLDER` times the leaderboard of another checkout as
-well, such as one from before a change. `--without-statistics` first drops what SQLite knows of the
-store, as it is where searches were killed.
+kind of store, such as an empty database postgresql+psycopg2://user@host/name. `--against FOLDER`
+times the leaderboard of another checkout as well. `--without-statistics` first drops what SQLite
+knows of the store, as it is where searches were killed.
 """
 
 import argparse

@@ -1,19 +1,16 @@
 """Whether what real searches recommend meets the target again: searches, then fresh runs of each.
 
     python tests/benchmarks/bench_real_searches.py digits_quickstart --seeds 5 --runs 20
-    python tests/benchmarks/bench_real_searches.py cifar10_cpu --seeds 5 --against ../old \
+    python tests/benchmarks/bench_real_searches.py cifar10_cpu --seeds 5 --against ../old \\
         --set workload.split.train_samples=2500 --set search.time_budget=150s
 
-Each search is the command in a process of its own, with a store and an MLflow database of its own;
-`--against FOLDER` searches with another checkout too, by turns (A B B A …), with the same budget.
-What `best --export` writes is then trained by this checkout with fresh seeds, two processes at a
-time. Printed for each search: what it said (chance, runs), how many of the fresh runs met the
-target, and the expected time with restarts: the time of a run by the search's own isolated clock
-over the share of hits. At the end, for each side, hits in all and the fewest of one search; and
-with `--against` the ratio of expected times, pair by pair, with a 95 % interval of its geometric
-mean (Student's t over pairs).
-
-A search is kept in `--out` with its fresh runs; called again, it goes on where it stopped.
+Each search is the command in a process of its own, with stores of its own; `--against FOLDER`
+searches with another checkout too, by turns (A B B A …). What `best --export` writes is then
+trained by this checkout with fresh seeds, two processes at a time. Printed for each search: what it
+said (chance, runs), how many of the fresh runs met the target, and the expected time with restarts
+by the search's own isolated clock; for each side, hits in all and the fewest of one search; and
+with `--against` the geometric mean of the ratios of expected times over pairs, with a 95 % interval
+(Student's t). A search is kept in `--out`; called again, it resumes where it stopped.
 """
 
 import argparse

@@ -4,14 +4,10 @@
     python tests/benchmarks/bench_replications.py --profile gpu --out gpu.md
     python tests/benchmarks/bench_replications.py --quick                     # some minutes
 
-Each is run by the command, `tune-speed replicate NAME`, in a process of its own. Those that have no
-such profile are left out. The seconds are those of the whole command, start, preparation of the
-data and MLflow included; they are of this session: what an earlier one has finished is not run
-again without `--again`. `--only NAME…` runs some; `--quick` the three quickest, with two runs an
-arm, on data that comes with the packages. `--set` is passed on, and said above each table; one of
-`ablate` is refused by files that ask questions only.
-
-Exit code 1 if one of them fails; the others run all the same.
+Each is run by `tune-speed replicate NAME`, in a process of its own; those without such a profile
+are left out. The seconds are those of the whole command; what an earlier session has finished is
+not run again without `--again`. `--only NAME…` runs some; `--quick` the three quickest, with two
+runs an arm. `--set` is passed on. Exit code 1 if one of them fails; the others run all the same.
 """
 
 import argparse

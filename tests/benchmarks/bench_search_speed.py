@@ -5,22 +5,15 @@
     python tests/benchmarks/bench_search_speed.py --commands [--repeats 11]
 
 The first searches digits with trainings of about a second each (`--length 1.25` for a machine that
-takes 0.8 s without), 2 at a time on one thread each,
-and prints the wall time of the whole command beside what 2 workers would take for the trainings
-alone: once with the seconds that passed in training (`shared_train_s`), once with the training
-clock (steps × isolated step time), which is shorter where two trainings slow each other down. Then,
-in worker-seconds a trial, where the rest goes. The bar: wall ≤ 1.35 times what a worker spent in
-training, as it passed; on the other clock it counts what two trainings do to each other, too.
+takes 0.8 s without), 2 at a time on one thread each, and prints the wall time of the whole command
+over what 2 workers would take for the trainings alone: by the seconds that passed in training
+(`shared_train_s`; bar: 1.35), and by the training clock. Then, in worker-seconds a trial, where the
+rest goes. `--first-step` says when the quickstart's first training step began, and what came before
+(bar: 15 s). `--commands` times `--help` (bars: 0.5 s, 1.5 times bare imports of typer and
+rich.table) and `leaderboard` on 1,000 synthetic runs (bar: 0.6 s).
 
-`--first-step` starts `search digits_quickstart` and says when its first training step began, and
-what came before, part by part. The bar: under 15 s. `--commands` times `--help` (bars:
-0.5 s, 1.5 times bare imports of typer and rich.table) and `leaderboard` on 1,000 synthetic runs
-(bar: 0.6 s; larger stores: `bench_queries.py`).
-
-`--against FOLDER` does the same with another checkout of this project, such as one from before a
-change, in turn (A B A B …), and prints the ratio of the medians. Files are in the page cache: what
-comes first is not counted. Each command is a process of its own, with a local Ray and a new SQLite
-MLflow store of its own.
+`--against FOLDER` does the same with another checkout of this project in turn, and prints the ratio
+of the medians. Each command is a process of its own, with a local Ray and a new SQLite store.
 """
 
 import argparse

@@ -2,30 +2,22 @@
 
     python tests/benchmarks/bench_shared_clock.py [--rounds 3] [--cotenants 2] [--gpu] [--load]
 
-Fourteen recipes on digits, drawn from kinds that differ in speed (two networks, three batch sizes,
-accumulation, bf16, stochastic depth, EMA, loader workers; with `--compile` compiled ones instead of
-stochastic depth), whose target is so low that each meets it at its end:
+Fourteen recipes on digits of different speeds (with `--compile` compiled ones instead of stochastic
+depth), whose target is so low that each meets it at its end:
 
 - shared: in a real search, over Ray, `--cotenants` trials at a time, each with `--threads` threads
-  (or its share of the GPU): with two of both, two cores have twice the work that they can do. With
-  `--load` other processes, one a core, are at work 0, 50 and 100 % of the time in turn, `--phase`
-  seconds each;
+  (or its share of the GPU). With `--load` other processes, one a core, are at work 0, 50 and 100 %
+  of the time in turn, `--phase` seconds each;
 - alone: one after the other, each in a process of its own, with as many threads (or the whole GPU),
   without load; short ones several times, of which the median counts.
 
-Both are done `--rounds` times in turn, searches with empty stores, so that each measures anew. For
-each search, its times to target are compared with the medians of the runs alone: by its training
-clock (pooled windows, re-clocked at its end), by the clock of before (the first window of each kind
-of step, as it was) and by raw wall-clock. Printed are the mean of Kendall's τ over searches, the
-median of all ratios, the range that holds 90 % of them, and by how much a recipe's time differs
-from round to round (standard deviation of its logarithm). Bars for the training clock: τ 0.97,
-median within 2 %, 90 % within 5 %; with `--load` 0.95, 5 % and 10 %. With two rounds or more, the
-same of the runs alone, each round against the medians, says what the machine itself allows.
-
-A machine that is faster while it searches than while recipes run alone would be blamed on the
-clock. So runs alone take reference steps between their own, off their clock, as windows do, and the
-training clock is compared a second time, at one speed of the machine: its times over the reference
-step that they are told at, those alone over the ones beside them.
+Both are done `--rounds` times in turn, searches with empty stores. A search's times to target are
+compared with the medians of the runs alone: by its training clock (pooled windows), by the first
+window of each kind of step, and by raw wall-clock; once more at one speed of the machine, over the
+reference steps beside them. Printed are the mean of Kendall's τ over searches, the median of all
+ratios, the range that holds 90 % of them, and the standard deviation of a recipe's log time from
+round to round. Bars for the training clock: τ 0.97, median within 2 %, 90 % within 5 %; with
+`--load` 0.95, 5 % and 10 %. With two rounds or more, the same of the runs alone is printed.
 """
 
 import argparse

@@ -2,33 +2,25 @@
 
     python tests/benchmarks/bench_soak.py --minutes 60 [--every 20] [--seed 0] [--keep FOLDER]
 
-Two worlds at the same time. One study of short trainings (a tiny network on digits, some seconds
-each, saved every second) runs on a Ray cluster of three nodes, each a tree of processes of its own
-on this machine, with an MLflow server on SQLite, while something is killed, stopped, frozen or
-locked every `--every` seconds (`soak_faults.KINDS`): what is gone is brought back, the driver by
-`--resume`. At the end the driver is stopped, `--resume` finishes what is left, and other commands
-finish what they were killed in. Meanwhile searches on this machine alone, with MLflow's store in a
-file, have one fault each (`soak_scenes.SCENES`), one after another in folders of their own. Kinds
-come in turn, in an order drawn for each turn.
+Two worlds at the same time. One study of short trainings runs on a Ray cluster of three nodes, each
+a tree of processes of its own on this machine, with an MLflow server on SQLite, while something is
+killed, stopped, frozen or locked every `--every` seconds (`soak_faults.KINDS`): what is gone is
+brought back, the driver by `--resume`, which also finishes what is left at the end. Meanwhile
+searches on this machine alone, with MLflow's store in a file, have one fault each
+(`soak_scenes.SCENES`). Kinds come in turn, in an order drawn for each turn.
 
 A disk of its own and a limit of processes need root, a clock that jumps a C compiler: else there is
-"no victim there". Figures so far are in FOLDER/soak.json at any moment, with what was broken, and
-the folders of scenes in which something was.
+"no victim there". FOLDER/soak.json has the figures so far at any moment.
 
-Claims, checked at the end against the ledger's lines and MLflow's tables themselves:
+Claims, checked at the end against the ledger's lines and MLflow's tables themselves: each trial
+that was ever proposed is finished once, in the ledger and in MLflow, with its curve and, if it
+failed, why; the driver's memory, files and threads do not grow with trials; cluster and server have
+the processes and files of the beginning; nothing holds the study, and nothing is left in TMPDIR
+and /dev/shm; a driver that is asked to end does so within two minutes; no command prints a
+traceback, leaves half a file, or ends with an exit code that the README does not have.
 
-- each trial that was ever proposed is finished, exactly once, in the ledger and in MLflow;
-- each has a status of its own; one that failed says why;
-- its curve in MLflow is the one in the ledger, each point once;
-- the driver's memory, open files and threads do not grow with the trials of a session;
-- when the search is over, cluster and server have the processes and open files of the beginning;
-- nobody holds the study, no process of the search is left, and nothing in TMPDIR and /dev/shm;
-- a driver that was asked to end does so within two minutes, one that runs has news as often;
-- no command prints a traceback, and each ends with an exit code that the README has;
-- report, export and certification succeed after they were killed, and leave whole files or none.
-
-Exit code 1 if one of them does not hold. Tables are printed either way. `--minutes 3` is a try;
-`--kinds driver` has only faults with that in their name, in both worlds.
+Exit code 1 if one of them does not hold. `--minutes 3` is a try; `--kinds driver` has only faults
+with that in their name, in both worlds.
 """
 
 import argparse

@@ -1,25 +1,19 @@
 """Images per second of our training loop against a plain PyTorch loop and timm's training script.
 
     python tests/benchmarks/bench_train_loop.py                  # CPU, about 30 minutes
-    python tests/benchmarks/bench_train_loop.py --device cuda --steps 50 --ways graph compile \
+    python tests/benchmarks/bench_train_loop.py --device cuda --steps 50 --ways graph compile \\
         --precisions fp32 bf16 fp16 --layouts nhwc --ours-set matmul_precision=high
 
-All train the same model on the same random uint8 images in memory, at the same precision and memory
-format, without augmentation. Each has a process of its own, in which spans of a few steps run by
-turns, in an order that turns over from round to round; the other processes wait meanwhile. A ratio
-is that of the medians of images per second, ours over the other's: above 1.0, ours is faster.
-Beside it stand the quartiles of the ratios of single rounds.
+All train the same model on the same random uint8 images in memory, without augmentation, each in a
+process of its own, in which spans of a few steps run by turns. A ratio is that of the medians of
+images per second, above 1.0 where ours is faster; beside it the quartiles of single rounds.
 
-- `ours`: `train`, with the resident loader and what `--ours-set` says; `graph` and `compile` are
-  the same with `cuda_graph` and with `compile`, `graph_compiled` with both.
-- `minimal`: a hand-written loop over images that stay on the device. `--allocator ours` gives it
-  the malloc settings of our trial processes too, so that what is left is the loop alone.
-- `minimal_compiled`: the same with `torch.compile(mode="reduce-overhead")`, which records CUDA
-  graphs of forward and backward, and with torch's fused SGD.
-- `timm`: what timm's train.py does in a micro-batch, with timm's own parts: `create_loader` with
-  its prefetcher, `create_optimizer_v2`, `create_scheduler_v2`, `AverageMeter`. As there, the loss
-  is read back in each micro-batch, and images come one by one from a data set, as from
-  torchvision's CIFAR-10. Its workers are the script's default, 4; `timm_0` has none.
+- `ours`: `train`, with the resident loader and what `--ours-set` says; `graph`, `compile` and
+  `graph_compiled` are the same with `cuda_graph`, with `compile`, and with both.
+- `minimal`: a hand-written loop over images that stay on the device; with `--allocator ours`, and
+  our processes' malloc settings. `minimal_compiled`: with `torch.compile(mode="reduce-overhead")`.
+- `timm`: what timm's train.py does in a micro-batch, with timm's own parts; the loss is read back
+  in each, and images come one by one, by 4 workers (`timm_0`: none).
   Source: train.py of timm 1.0, github.com/huggingface/pytorch-image-models.
 """
 

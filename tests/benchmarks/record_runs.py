@@ -1,38 +1,29 @@
 """Records the learning curves of real training runs, as a Parquet table for benchmarks of searches.
 
     export OMP_NUM_THREADS=1
-    # Trains; two tables at once, each on a core of its own. Run again, it goes on where the work
-    # file or, on another machine, the table that was written stops.
-    taskset -c 0 python tests/benchmarks/record_runs.py train digits_one_cycle --minutes 44 &
-    taskset -c 1 python tests/benchmarks/record_runs.py train cifar10_jpeg_subset --minutes 44 &
-    wait
-    # Measures step times, best on an idle machine. Run again, it adds spans; the shortest count.
+    python tests/benchmarks/record_runs.py train digits_one_cycle --minutes 44
     python tests/benchmarks/record_runs.py calibrate digits_one_cycle
-    python tests/benchmarks/record_runs.py calibrate cifar10_jpeg_subset
-    # Writes tests/benchmarks/data/TABLE.parquet.
     python tests/benchmarks/record_runs.py write digits_one_cycle
-    python tests/benchmarks/record_runs.py write cifar10_jpeg_subset
+
+`train` resumes where the work file, or the table that was written, stops; two tables may train at
+once, each on a core of its own. `calibrate` measures step times, best on an idle machine; run
+again, it adds spans. `write` makes tests/benchmarks/data/TABLE.parquet.
 
 **Configurations.** Every combination of the space's choices (a cell) comes once in each block of
 runs, in an order of the block's own; within a cell, ranges follow a scrambled Sobol sequence. So
 the first N runs are balanced for any N. Run number i has seed i. With `--configurations N` (to each
-of the three commands) the first N come again and again, which shows how much their runs differ;
-that table has `_seeds` in its name.
+of the three commands) the first N come again and again; that table has `_seeds` in its name.
 
-**The clock is steps x isolated step time.** The machine may have other work, so the time of a run
-is not taken while it trains: only steps and metric are. A throughput key is what a step's duration
-depends on (micro-batch x accumulation, precision); `calibrate` trains a run of each key in the same
-loop, a span of one by turns with spans of the others, and the shortest span of a key gives its
-`step_time_s`. A span is whole epochs, at least 30 steps. `train_s` at an evaluation is its step
-times `step_time_s`.
+**The clock is steps x isolated step time**, as the machine may have other work. A throughput key is
+what a step's duration depends on (micro-batch x accumulation, precision); `calibrate` trains a run
+of each key in the same loop, by turns in spans of whole epochs, at least 30 steps; the shortest
+span of a key gives its `step_time_s`.
 
 **A table** has a row per run: `params` (JSON by dotted path, as `SearchSpace.read`), `step`,
 `train_s` and `metric` (lists over evaluations, that of the untrained model left out), `status`
 (`done`, `diverged`, `oom`) and `seed`. The file's metadata under `tune_speed` is JSON: name, space,
-target (which a given share of the runs holds), mode, clock, device, command, environment.
-
-CIFAR-10 is read from two Parquet files (`--data`), whose images are JPEG of quality 75 there:
-results are not those of CIFAR-10 proper, hence `cifar10-jpeg`.
+target (which a given share of the runs holds), mode, clock, device, command, environment. CIFAR-10
+is read from two Parquet files (`--data`) of JPEG images of quality 75, hence `cifar10-jpeg`.
 """
 
 import argparse
