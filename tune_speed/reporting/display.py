@@ -44,12 +44,10 @@ def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:
 
 
 def html_text(text: str) -> Markup:
-    """Returns lines whose columns stay below one another."""
     return Markup("<pre>{}</pre>").format(printable_lines(text))
 
 
 def html_line(text: str, *, tag: str = "p") -> Markup:
-    """Returns a paragraph, or a heading."""
     return Markup("<{}>{}</{}>").format(tag, printable_lines(text), tag)
 
 

@@ -48,7 +48,6 @@ def plain_ticks(axis: "Axis", locator: "Locator") -> None:
 
 
 def log_scales(panel: "Axes") -> None:
-    """Gives both axes a logarithmic scale, with plain numbers such as 20 and 50."""
     from matplotlib.ticker import LogLocator
 
     panel.set(xscale="log", yscale="log")

@@ -70,7 +70,6 @@ class Table:
         return cls(heads, (tuple(row.values()) for row in rows), title=title)
 
     def __rich__(self) -> table.Table:
-        """Returns rich's table, whose cells fold where the terminal is narrow."""
         shown = table.Table(
             title=Text(printable(self.title)) if self.title else None,
             title_justify="left",
@@ -102,7 +101,6 @@ class Table:
         return shown
 
     def html(self) -> Markup:
-        """Returns it without scripts and styles but for the sides of the cells."""
         head = self._html_row("th", [column.heading for column in self.columns])
         body = Markup("").join(self._html_row("td", cells) for cells in self._cells())
         return Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(head, body)
@@ -157,7 +155,6 @@ def fitting(tables: Sequence[RenderableType], console: Console, options: Console
 
 
 def named_lines(lines: Iterable[tuple[str, str]]) -> table.Table:
-    """Returns texts next to their names, folded where the terminal is narrow."""
     grid = table.Table.grid(padding=(0, 2))
     grid.add_column(min_width=4)
     grid.add_column(overflow="fold")

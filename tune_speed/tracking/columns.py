@@ -50,12 +50,10 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are numbers; otherwise they are texts."""
         return self.kind is not str
 
     @property
     def about_with_unit(self) -> str:
-        """The meaning, with the unit in brackets where it is not 1."""
         return f"{self.about} [{self.unit}]" if self.unit not in ("", "1") else self.about
 
     def value(self, record: TrialRecord) -> Value:
@@ -70,7 +68,6 @@ class Column:
 
 
 def column(about: str, of: Callable[[TrialRecord], Value] | None = None, **facts: Any) -> Any:
-    """Returns a field that is a `Column` of these facts."""
     field: FieldInfo = Field()
     field.metadata.append(Column(about, of, **facts))
     return field
@@ -256,10 +253,8 @@ COLUMNS: Mapping[str, Column] = columns_of(TrialColumns)
 
 
 def values_of(record: TrialRecord, kind: type[Config] = TrialColumns) -> dict[str, Value]:
-    """Returns the values of a record in the columns of `kind`, by name."""
     return {name: column.value(record) for name, column in columns_of(kind).items()}
 
 
 def run_metrics(run: RunResult) -> dict[str, Any]:
-    """Returns the metrics of one run that are columns, by name."""
     return {name: c.of_run(run) for name, c in COLUMNS.items() if c.is_metric and c.of_run}

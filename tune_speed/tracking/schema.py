@@ -125,7 +125,6 @@ def metric_key(metric: str) -> str:
 
 
 def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> list[Point]:
-    """Returns an evaluation as metrics at its step and its time on the training clock."""
     values = {
         "accuracy": evaluation.accuracy,
         "macro_f1": evaluation.macro_f1,
@@ -140,7 +139,6 @@ def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> 
 
 
 def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Point]:
-    """Returns all metrics of one run of a record but the curve."""
     final, target = run.final, target_of(record.workload)
     values = {
         "reached": float(run.status is Status.REACHED),
@@ -221,7 +219,6 @@ def gap(record: TrialRecord, run: RunResult) -> float | None:
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:
-    """Returns the suffix that separates the metrics of several runs."""
     return f"/seed_{run.seed}" if len(record.runs) > 1 else ""
 
 
@@ -231,7 +228,6 @@ def study_tag_entries(study: str, tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def study_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns tags with the prefix `tune_speed.`."""
     return _tags({f"{PREFIX}{safe_key(name)}": value for name, value in tags.items()})
 
 
@@ -250,7 +246,6 @@ def unpack_steered(tags: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def user_tags() -> dict[str, str]:
-    """Returns who runs the search, as MLflow's pages show it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -260,23 +255,19 @@ def user_tags() -> dict[str, str]:
 
 
 def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:
-    """Returns the tags of a trial that begins."""
     return _tags({KIND: kind, TRIAL_ID: trial_id, STATUS: "running"})
 
 
 def searched_tag(names: Iterable[str]) -> dict[str, str]:
-    """Returns the tag that names the searched parameters of the recipe."""
     text = ", ".join(map(safe_key, names))
     return _tags({SEARCHED: text}) if text else {}
 
 
 def interrupted_tags(reason: str) -> dict[str, str]:
-    """Returns the tags of a trial that was stopped without an outcome."""
     return _tags({STATUS: "interrupted", STOP_REASON: reason})
 
 
 def record_tags(record: TrialRecord) -> dict[str, str]:
-    """Returns the tags of a finished trial, its record among them."""
     facts = {
         KIND: record.kind,
         f"{PREFIX}verdict": record.verdict,
@@ -381,7 +372,6 @@ def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None
 
 
 def artifact_files(record: TrialRecord) -> dict[str, str]:
-    """Returns names and texts of a finished trial's files."""
     recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
     environment = json.dumps(_public(record.environment), indent=2, sort_keys=True)
     certificate = json.dumps(record.certificate, indent=2, allow_nan=False)

@@ -61,7 +61,6 @@ class Summary:
         return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
 
     def totals(self) -> dict[ComparisonKey, Totals]:
-        """Returns what the trials come to, those of each board together."""
         boards: dict[ComparisonKey, list[Totals]] = {}
         for key, each in self._counted.values():
             boards.setdefault(key, []).append(each)
@@ -84,5 +83,4 @@ class Summary:
 
 
 def count_key(status: Status) -> str:
-    """Returns the name of the metric that counts trials with `status`."""
     return f"trials_{status.value}"

@@ -99,7 +99,6 @@ def draw_metric_axis(
 
 
 def steep(metric: ArrayLike) -> NDArray[np.float64]:
-    """Returns the height of a metric on a scale of errors."""
     height: NDArray[np.float64] = -np.log10(
         np.maximum(1 - np.asarray(metric, dtype=float), LEAST_ERROR)
     )

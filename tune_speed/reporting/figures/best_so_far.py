@@ -35,7 +35,6 @@ def moments(part: StudyPart) -> list[Moment]:
 
 
 def records(ended: list[Moment], *, is_falling: bool = True) -> list[Moment]:
-    """Returns the moments at which the best so far became better."""
     best: list[Moment] = []
     for moment in ended:
         if moment.value is None:

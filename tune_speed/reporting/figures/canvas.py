@@ -90,7 +90,6 @@ class Canvas:
 
     @property
     def panel(self) -> "Axes":
-        """The first panel, which most figures have alone."""
         return self.panels[0]
 
     def grow(self, height: float) -> None:
@@ -151,7 +150,6 @@ class Canvas:
         return drawn
 
     def _thinned(self, trials: Sequence[ViewedTrial]) -> list[int]:
-        """Returns the places of those that are drawn."""
         # A browser takes seconds to move a page of 100,000 of them, whatever the number of panels.
         every = -(-len(trials) * max(1, len(self.panels) // MOST_PANELS) // MOST_POINTS)
         self.every = max(self.every, every)
@@ -209,7 +207,6 @@ class Canvas:
         )
 
     def entries(self, looks: Mapping[str, Look]) -> list[tuple[Any, str]]:
-        """Returns a legend's entries for looks by their words."""
         from matplotlib.lines import Line2D
 
         return [
@@ -229,7 +226,6 @@ class Canvas:
         ]
 
     def legend(self, entries: Sequence[tuple[Any, str]]) -> None:
-        """Draws a legend below the panels, in as many columns as there is room for."""
         if not entries:
             return
         handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
@@ -248,12 +244,10 @@ class Canvas:
         )
 
     def heading(self, panel: "Axes", text: str) -> None:
-        """Writes a heading above a panel, at the figure's left edge."""
         panel.set_title(" ", loc="left")  # Keeps room for it.
         self._at_left(panel, text, y=1.0, role="ink")
 
     def note(self, panel: "Axes", text: str) -> None:
-        """Writes a panel's only content, at the figure's left edge."""
         panel.set_axis_off()
         self._at_left(panel, text, y=0.92, role="muted")
 
@@ -296,7 +290,6 @@ class FigureKind:
 
 
 def style(palette: Palette) -> dict[Any, Any]:
-    """Returns matplotlib's settings for the house style."""
     muted = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     sized = ["font.size", "axes.labelsize", "axes.titlesize", "legend.fontsize"]
     sized += [f"{axis}tick.labelsize" for axis in "xy"]

@@ -35,7 +35,6 @@ def front_of(found: Sequence[Priced]) -> list[Priced]:
 
 
 def priced(part: StudyPart) -> list[Priced]:
-    """Returns the rows of the part's workload whose costs are known, on whatever devices."""
     return [
         Priced(row.expected_cost, row.expected_s, row.devices, row.trial_id)
         for row in part.priced

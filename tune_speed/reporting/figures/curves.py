@@ -114,7 +114,6 @@ def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool
 
 
 def _is_curve(trial: ViewedTrial, target: Target) -> bool:
-    """Whether the trial has a curve of the target's metric; its last run's leads."""
     return trial.has_curve and any(_is_whole(run, target) for run in trial.record.runs[-1:])
 
 

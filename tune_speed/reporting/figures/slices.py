@@ -46,7 +46,6 @@ class Slice(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether all values are numbers."""
         return all(isinstance(value, int | float) for value in self.values)
 
 

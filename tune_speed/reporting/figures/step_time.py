@@ -34,12 +34,10 @@ class Speed(NamedTuple):
 
     @property
     def samples_per_s(self) -> float:
-        """Training samples a second."""
         return 1000 * self.batch / self.step_ms
 
 
 def speeds(part: StudyPart) -> list[Speed]:
-    """Returns the speed of every run that took a step."""
     records = [trial.record for trial in (*part.trials, *part.confirmed)]
     has_models = len({_model(record) for record in records}) > 1
     found = []

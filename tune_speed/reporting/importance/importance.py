@@ -153,7 +153,6 @@ def _steps_to_target(run: RunResult) -> float | None:
 
 
 def can_change_step_time(name: str) -> bool:
-    """Returns whether the setting at a dotted path may change how long a step takes."""
     root, *path = name.split(".")
     if root == "optimizer" and path:
         return path[-1] not in OPTIMIZERS_LEARNING_ONLY

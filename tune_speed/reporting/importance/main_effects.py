@@ -87,7 +87,6 @@ class Column:
     parent: Parent | None = None
 
     def code(self, value: Any) -> float:
-        """Returns the code of a value that was tried."""
         if self.categories:
             return float(self.categories.index(str(value)))
         size = math.log(value) if self.is_log else float(value)
@@ -150,7 +149,6 @@ def draw(columns: Sequence[Column], *, size: int, rng: np.random.Generator) -> d
 
 
 def matrix_of(columns: Sequence[Column], codes: Mapping[str, Codes]) -> Matrix:
-    """Returns the codes of all columns, (N,) each, side by side as a tree can split them."""
     return np.hstack([column.spread(codes[column.name]) for column in columns])
 
 
@@ -210,7 +208,6 @@ class _Forest(NamedTuple):
     """For each tree which trials (N,) it was fitted to."""
 
     def predict(self, chosen: Matrix) -> Floats:
-        """Returns the mean of the trees (P,)."""
         return np.asarray(np.mean([tree.predict(chosen)[:, 0] for tree in self.trees], axis=0))
 
     def explained(self, chosen: Matrix, outcome: Floats) -> float:

@@ -94,7 +94,6 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
 
 
 def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
-    """Returns the records of each board, in order."""
     return [list(held) for _, held in groupby(history, lambda held: held.key)]
 
 
@@ -148,7 +147,6 @@ LEFT = ("held from (UTC)", "study/trial", "searched")
 
 
 def history_renderable(history: Sequence[RecordHeld]) -> RenderableType:
-    """Returns the records of each board as a table for a terminal, the latest last."""
     if not history:
         return Text(NO_TRIALS)
     parts: list[RenderableType] = []
@@ -167,7 +165,6 @@ def history_csv(history: Sequence[RecordHeld]) -> str:
 
 
 def history_markdown(history: Sequence[RecordHeld]) -> str:
-    """Returns a GitHub table for each board."""
     parts = []
     for board in boards_of(history):
         table = Table.of_rows([_cells(held) for held in board]).markdown()

@@ -32,7 +32,6 @@ class Choice:
 
     @property
     def of_trial(self) -> dict[str, Any]:
-        """What a trial must be, other than `where`."""
         return {n: getattr(self, n) for n in ("study", "workload", "device", "kind")}
 
 

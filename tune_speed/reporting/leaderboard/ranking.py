@@ -167,7 +167,6 @@ class Row(BoardColumns, Ranked):
 
     @property
     def name(self) -> str:
-        """`study/trial`."""
         return f"{self.study}/{self.trial_id}"
 
     @property
@@ -277,7 +276,6 @@ def mean_metric(
 
 
 def _interval(expected: Timed, record: TrialRecord) -> dict[str, Any]:
-    """Returns the fields of a row about its expected time, and what that costs."""
     time_s = finite_or_none(expected.expected_s)
     ends = (expected.expected_s, expected.low_s, expected.high_s)
     names = ("expected_s", "expected_low_s", "expected_high_s")
@@ -326,7 +324,6 @@ class BoardFacts(Config):
 
     @property
     def met(self) -> str:
-        """What a run did that counts, for people."""
         return self._target.did_meet
 
     @property
@@ -340,7 +337,6 @@ class BoardFacts(Config):
 
 
 def facts_of(record: TrialRecord) -> dict[str, Any]:
-    """Returns the fields of `BoardFacts` of a record."""
     target = comparability.target_of(record.workload)
     return {
         **comparability.board_key(record)._asdict(),

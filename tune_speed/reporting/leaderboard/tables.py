@@ -272,7 +272,6 @@ def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
 
 
 def boards_html(boards: Sequence[Board]) -> Markup:
-    """Returns a table for each board, under its title and above its caption."""
     if not boards:
         return html_line(NO_TRIALS)
     parts = []
@@ -311,7 +310,6 @@ def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def as_markdown(boards: Sequence[Board]) -> str:
-    """Returns a GitHub table for each board."""
     lines = []
     for board in boards:
         if board.within_s is not None:

@@ -69,7 +69,6 @@ def why_not_certified(records: Iterable[TrialRecord]) -> str:
 
 
 def title(board: Board) -> str:
-    """Returns what the rows of a board have in common."""
     where = f", where {board.where}" if board.where else ""
     return (
         f"{board.workload}, {kind_text(board)}: {board.goal}, {board.mode}, on"
@@ -88,7 +87,6 @@ _FIGURES = ("the metric is the mean of its runs", "expected_s is the expected ti
 
 
 def caption(board: Board) -> str:
-    """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
         "estimate": f"Estimates from a search; {_clocks(board)}",
         "certified": f"{kind_text(board).capitalize()}: fresh seeds, test part, the device"

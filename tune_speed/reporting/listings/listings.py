@@ -142,12 +142,10 @@ def resolve(where: str) -> Place:
 
 
 def first_paragraph(text: str | None) -> str:
-    """Returns a docstring's first paragraph in one line."""
     return " ".join((text or "").split("\n\n")[0].split())
 
 
 def first_sentence(text: str | None) -> str:
-    """Returns a docstring's first sentence in one line."""
     head, dot, _ = first_paragraph(text).partition(". ")
     return head + dot.strip()
 
@@ -171,7 +169,6 @@ def technique_rows() -> list[dict[str, str]]:
 
 
 def techniques_table() -> str:
-    """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
     legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
     rows = [
         {
@@ -200,7 +197,6 @@ def _row(numbers: str, item: Item) -> dict[str, str]:
 
 
 def listing(what: str) -> list[dict[str, Any]]:
-    """Returns name and one line on each entry of a table, with its fields."""
     if what in LISTINGS:
         return LISTINGS[what]()
     table, _ = TABLES[{"optimizers": "optim"}.get(what, what)]

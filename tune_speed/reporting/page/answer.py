@@ -38,7 +38,6 @@ class Answer:
 
 
 def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
-    """Returns the answer of `part`, whose leaderboards are `boards`."""
     found = _answer(part, boards)
     why_not = why_not_certified(trial.record for trial in part.certified)
     if found.verdict == "certified" or not why_not:
@@ -66,7 +65,6 @@ def _place(part: StudyPart) -> str:
 
 
 def cost_text(part: StudyPart) -> str:
-    """Returns how many trials there were and what they cost."""
     totals = totals_of(trial.record for trial in (*part.trials, *part.certified))
     found = counted(len(part.trials), "trial")
     again = f" and {counted(len(part.certified), 'certification')}" if part.certified else ""

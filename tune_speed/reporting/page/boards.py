@@ -31,7 +31,6 @@ def board_table(
 
 
 def in_order(boards: Iterable[Board]) -> list[Board]:
-    """Returns the boards as a page has them."""
     # Certified rows are known better than estimates of the same workload and device.
     return sorted(
         boards, key=lambda b: (b.workload, b.workload_hash, b.protocol_version, b.device, b.kind)
@@ -39,7 +38,6 @@ def in_order(boards: Iterable[Board]) -> list[Board]:
 
 
 def boards_page(boards: Sequence[Board]) -> str:
-    """Returns leaderboards as one HTML page that needs no network."""
     tables = [board_table(board, links={}) for board in in_order(boards)]
     read_at = datetime.now(UTC).isoformat(timespec="seconds")
     return render("boards.html.j2", {"tables": tables, "read_at": read_at})

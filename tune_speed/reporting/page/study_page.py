@@ -77,7 +77,6 @@ def section_of(
 
 
 def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None:
-    """Returns the recipe of a section's winner, None without one."""
     winner = section["answer"].winner
     return None if winner is None else recipe_yaml(winner)
 

@@ -142,7 +142,6 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
-    """Returns what is said of a trial besides its figures: names and texts."""
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
     rows = (

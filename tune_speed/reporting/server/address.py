@@ -37,12 +37,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Returns whether only programs of this machine reach it."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def address_of(listener: socket.socket, *, token: str | None) -> str:
-    """Returns the address to open, with the token if one is needed."""
     host, port = listener.getsockname()[:2]
     name = socket.gethostname() if host in ANY else f"[{host}]" if ":" in host else host
     query = "" if token is None else f"?token={quote(token, safe='')}"

@@ -74,7 +74,6 @@ class LivePages:
         self._studies: dict[str, asyncio.Task[Channel]] = {}
 
     def app(self) -> Starlette:
-        """Returns the application."""
         routes = [
             Route("/", partial(self._overview, "studies", "Studies")),
             Route("/boards", partial(self._overview, "boards", "Leaderboards")),

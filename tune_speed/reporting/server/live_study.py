@@ -135,12 +135,10 @@ class Results:
 
     @cached_property
     def sections(self) -> list[dict[str, Any]]:
-        """What templates read of each part."""
         numbered = enumerate(self.parts, start=1)
         return [section_of(self.view, p, anchors=self.anchors, number=n) for n, p in numbered]
 
     def part_of(self, name: str, facts: Mapping[str, Any]) -> Part | None:
-        """Returns how a part of the page is made; None: there is none of this name."""
         if name == "layout":
             return Part(partial(self.layout_html, facts), "pulse")
         if name == "searches":
@@ -165,7 +163,6 @@ class Results:
         return Part(partial(make, index), is_heavy=kind == "trials")
 
     def layout_html(self, facts: Mapping[str, Any]) -> str:
-        """Returns the inside of the page: what is known at once, and places for the rest."""
         shown = {
             "view": self.view,
             "stamp": self.stamp,
@@ -219,7 +216,6 @@ class Results:
 
 
 def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
-    """Returns what is sent to viewers whenever it changes: numbers, and texts for their places."""
     leader = parts[0].leader if parts else None
     best_s = None if leader is None else leader.record.time_to_target_s
     best_trial = None if leader is None else leader.record.trial_id
@@ -257,7 +253,6 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
 
 
 def study_address(study: str) -> str:
-    """Returns the path of a study's page."""
     return f"/studies/{quote(study, safe='')}"
 
 

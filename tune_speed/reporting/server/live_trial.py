@@ -106,7 +106,6 @@ def _curve(evaluations: Sequence[Evaluation], target: Target) -> list[tuple[floa
 
 
 def _log(record: TrialRecord) -> list[tuple[str, str]]:
-    """Returns when what happened: moments and texts."""
     lines = [(moment(record.started_at), f"began: {record.proposal_reason or 'no reason given'}")]
     for run in record.runs:
         wall = f"{seconds(run.clocks.wall_s)} in all, {seconds(run.clocks.train_s)} of training"
@@ -118,7 +117,6 @@ def _log(record: TrialRecord) -> list[tuple[str, str]]:
 
 
 def _evaluations(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
-    """Returns a row an evaluation, metrics that none has left out."""
     own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
     names = [
         name

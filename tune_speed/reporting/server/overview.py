@@ -40,7 +40,6 @@ def read_store(uri: str) -> Moment:
 
 
 def studies_html(studies: Sequence[StudySummary]) -> str:
-    """Returns the studies as a table, the latest active first."""
     return render_part("live_parts.html.j2", "studies", list(map(_row, studies)))
 
 

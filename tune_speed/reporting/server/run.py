@@ -74,7 +74,6 @@ def server_of(
     recipe_yaml: RecipeYaml,
     helm: Helm | None = None,
 ) -> "Server":
-    """Returns a server of a store's live pages, for one run on `listener`."""
     ending = asyncio.Event()
     pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending, helm=helm).app()
     is_private, port = is_loopback(listener), listener.getsockname()[1]

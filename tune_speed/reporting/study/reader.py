@@ -108,7 +108,6 @@ class StudyReader:
 
 
 def boarded(view: StudyView) -> StudyView:
-    """Returns the view with its boards."""
     every = (*view.trials, *view.certified)
     pairs = [(trial.run_id, trial.record) for trial in every]
     said = [{schema.PREFIX + k: v for k, v in s.tags.items()} for s in view.searches]

@@ -69,12 +69,10 @@ class StudyPart:
 
     @property
     def workload(self) -> Mapping[str, Any]:
-        """The workload, as YAML has it."""
         return (self.trials or self.certified)[0].record.workload
 
     @property
     def target(self) -> Target:
-        """What had to be reached."""
         return target_of(self.workload)
 
     @property
@@ -119,7 +117,6 @@ class StudyView:
 
     @property
     def is_running(self) -> bool:
-        """Whether a search has begun and not ended."""
         return any(search.is_running for search in self.searches)
 
     @property
@@ -145,7 +142,6 @@ class StudyView:
 
 
 def records_of(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
-    """Returns those that were the fastest when they ended."""
     best: list[ViewedTrial] = []
     for trial in trials:
         if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
@@ -154,7 +150,6 @@ def records_of(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
 
 
 def part_key(record: TrialRecord) -> ComparisonKey:
-    """Returns the part that a record belongs to, of either kind."""
     return board_key(record)._replace(kind="")
 
 

@@ -139,7 +139,6 @@ def _setting(record: TrialRecord) -> dict[str, Any]:
 
 
 def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """Returns a line for each name in any of the tables, in the order in which they come."""
     names: Iterable[str] = dict.fromkeys(name for table in tables for name in table)
     return [
         Line(section=section, name=name, values=tuple(table.get(name) for table in tables))
@@ -210,7 +209,6 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def table_rows(comparison: Comparison, show: Callable[[Any], Any]) -> list[dict[str, Any]]:
-    """Returns a row for each field, with one column for each result, its values as `show` does."""
     names = [show(name) for name in comparison.names]
     return [
         {
@@ -234,7 +232,6 @@ def text_of(value: Any) -> str:
 
 
 def markdown_of(value: Any) -> str:
-    """Returns a value as Markdown that shows it and does nothing with it."""
     return escape_markdown(text_of(value))
 
 

@@ -98,7 +98,6 @@ class Lines:
         self._told_at = 0.0
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """Shows the study; `trouble`: why it is not fresh."""
         view = seen.view
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
@@ -145,7 +144,6 @@ class Json:
     """Prints an object for each refresh, in a line."""
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """Shows the study; `trouble`: why it is not fresh."""
         found = as_dict(seen, trouble=trouble)
         # Python buffers a pipe by blocks: its reader would wait for many objects.
         print(json.dumps(found, allow_nan=False), flush=True)

@@ -64,7 +64,6 @@ class StudyStatus:
 
     @property
     def num_finished(self) -> int:
-        """Trials that ended with an outcome."""
         return len(self.view.trials)
 
     @property
@@ -149,7 +148,6 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
 
 
 def fingerprint(view: StudyView) -> tuple[Any, ...]:
-    """Returns what differs wherever somebody has written."""
     running = tuple((t.run_id, t.train_s, *t.metrics.values()) for t in view.running)
     searches = tuple((s.run_id, s.updated_at, s.is_running) for s in view.searches)
     return len(view.trials), len(view.certified), view.interrupted, running, searches

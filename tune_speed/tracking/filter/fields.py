@@ -61,11 +61,9 @@ class FieldReader:
         return self.settings[places[0]] if places else None
 
     def knows(self, name: str) -> bool:
-        """Whether the record could have a value of this name."""
         return name in COLUMNS or name in RECIPE_FIELDS or bool(self._places(name))
 
     def names(self) -> set[str]:
-        """Returns all names that it knows."""
         last_parts = {place.rpartition(".")[2] for place in self.settings}
         return {*COLUMNS, *RECIPE_FIELDS, *self.settings, *last_parts}
 

@@ -49,7 +49,6 @@ class Comparison:
     literals: tuple[Literal, ...]
 
     def holds(self, asked: FieldReader) -> bool:
-        """Whether it holds for a record."""
         value = asked.value(self.field)
         if self.sign in ("is none", "is not none"):
             return (value is None) == (self.sign == "is none")
@@ -70,7 +69,6 @@ class Negation:
     part: "Condition"
 
     def holds(self, asked: FieldReader) -> bool:
-        """Whether it holds for a record."""
         return not self.part.holds(asked)
 
 
@@ -82,7 +80,6 @@ class Joined:
     parts: tuple["Condition", ...]
 
     def holds(self, asked: FieldReader) -> bool:
-        """Whether it holds for a record."""
         each = (part.holds(asked) for part in self.parts)
         return all(each) if self.word == "and" else any(each)
 

@@ -94,7 +94,6 @@ class MlflowReader(BoardReader):
         return cls(client, experiments_of(client, uri, study), top=top)
 
     def searches(self) -> list[Search]:
-        """See `BoardReader`."""
         runs = runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
         infos = [(run.info.run_id, run.info.experiment_id, run.data.tags) for run in runs]
         return [
@@ -110,14 +109,12 @@ class MlflowReader(BoardReader):
         ]
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         for search in searches:
             parent = {PARENT: search.run_id}
             runs = runs_with(self._client, [search.experiment_id], parent, also=HAS_RECORD)
             yield from tracked(runs)
 
     def by_id(self, run_ids: Sequence[str]) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         if not run_ids:
             return iter(())
         names = ", ".join(f"'{run_id}'" for run_id in run_ids)
@@ -125,11 +122,9 @@ class MlflowReader(BoardReader):
         return tracked(runs_with(self._client, self._experiments, {}, also=also))
 
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         return tracked(self._runs(key))
 
     def ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         runs = self._runs(key, order_by=LEADERS_FIRST[mode])
         return tracked(takewhile(lambda run: schema.EXPECTED in run.data.metrics, runs))
 

@@ -19,7 +19,6 @@ class TableReader(BoardReader):
         self._boards: dict[str, list[Row]] | None = None
 
     def searches(self) -> list[Search]:
-        """See `BoardReader`."""
         values = {"search": schema.SEARCH_ID, "name": schema.STUDY}
         rows = self._tables.query(_SEARCHES, values, study=self._study)
         found: list[Search] = []
@@ -36,7 +35,6 @@ class TableReader(BoardReader):
         return found
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         parents = {search.run_id for search in searches}
         values = {"parent": PARENT, "record": schema.RECORD}
         rows = self._tables.query(_CHILDREN, values, study=self._study)
@@ -44,7 +42,6 @@ class TableReader(BoardReader):
         yield from self._tables.tracked(runs)
 
     def ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         sign = -1.0 if mode == "max" else 1.0
 
         def place(row: Row) -> tuple[float, float, str]:
@@ -57,13 +54,11 @@ class TableReader(BoardReader):
         return self._tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in rows)
 
     def by_id(self, run_ids: Sequence[str]) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         for some in batches(run_ids):
             rows = self._tables.query(_ALIVE, study=self._study, runs=some)
             yield from self._tables.tracked((run_id, str(of)) for run_id, of in list(rows))
 
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
         values = {"board_tag": schema.BOARD, "board": schema.board_id(key)}
         rows = self._tables.query(_MEMBERS, values, study=self._study)
         yield from self._tables.tracked((run_id, str(experiment)) for run_id, experiment in rows)

@@ -54,7 +54,6 @@ class Wanted:
     kind: str | None
 
     def takes(self, key: ComparisonKey) -> bool:
-        """Whether a board is wanted."""
         return (
             is_on(key.device, self.device)
             and self.workload in (None, key.workload)
@@ -98,7 +97,6 @@ def find_leaders(
 
 
 def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
-    """Returns what `find_leaders` does, by what `reader` answers."""
     searches = reader.searches()
     silent = [search for search in searches if search.totals is None]
     read, heads = _read(silent, reader, keep=top + 1)

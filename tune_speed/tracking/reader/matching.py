@@ -88,7 +88,6 @@ def matching(
 
 
 def by_mlflow(uri: str, query: Query) -> list[TrackedTrial]:
-    """Returns what MLflow finds, fastest first."""
     return find_trials(
         uri,
         study=query.study,

@@ -53,7 +53,6 @@ class TrackedTrial:
 
     @property
     def name(self) -> str:
-        """The trial as `study/trial`."""
         return f"{self.record.study}/{self.record.trial_id}"
 
 
@@ -190,7 +189,6 @@ def ui_command(uri: str) -> str | None:
 
 
 def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[str]:
-    """Returns the ids of the study's experiment, or of all studies."""
     if study is not None:
         found = client.get_experiment_by_name(study)
         refuse_deleted(found, uri)

@@ -147,7 +147,6 @@ def analyze_if_outdated(path: Path) -> bool:
 
 
 def storage_error(path: Path, error: Exception) -> StorageError:
-    """Returns `error` in words, with what to try."""
     text = str(error).lower()
     if "malformed" in text or "not a database" in text:
         return damaged(path, str(error))
@@ -174,7 +173,6 @@ def file_id(path: Path) -> tuple[int, int] | None:
 
 
 def replaced(path: Path) -> StorageError:
-    """Returns the error for a store that is no longer the file that was opened."""
     return StorageError(
         f"{path} must stay where it is while a search writes to it, but it was removed, moved or"
         " replaced. Finished trials are in the study's ledger: search --resume delivers them to the"
@@ -183,7 +181,6 @@ def replaced(path: Path) -> StorageError:
 
 
 def damaged(path: Path, found: str) -> StorageError:
-    """Returns the error for a file that is no whole SQLite database."""
     return StorageError(
         f"{path} must be a whole SQLite database, but got: {found}. Move it away, or restore a copy"
         f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"

@@ -51,7 +51,6 @@ def store_kind(uri: str, *, source: str = "the tracking URI") -> str:
 
 
 def sqlite_path(uri: str) -> Path:
-    """Returns the file of an absolute SQLite URI."""
     match = _SQLITE.fullmatch(uri)
     assert match and match["path"], uri
     return Path(match["path"].removeprefix("/"))

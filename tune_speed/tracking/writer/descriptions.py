@@ -53,7 +53,6 @@ def plain(text: object, *, limit: int = MAX_CELL) -> str:
 
 
 def study_note(plan: SearchPlan) -> str:
-    """Returns the description of a study's experiment: what is searched, and how to read it."""
     about = (
         f"**{plain(plan.study)}** searches for the recipe that reaches"
         f" **{_target(plan.workload)}** on **{plain(plan.workload_name)}** soonest, by the training"
@@ -103,7 +102,6 @@ def _next_lines(best: TrialRecord) -> list[str]:
 
 
 def trial_note(record: TrialRecord, *, run_id: str) -> str:
-    """Returns the description of a finished trial's run: how it ended, and what was tried."""
     head = [_certified(record)] if len(record.runs) > 1 else [_outcome(record)]
     reasons = {"Why it ended": record.stop_reason, "Why it was tried": record.proposal_reason}
     head += [f"{name}: {plain(text)}." for name, text in reasons.items() if text]
@@ -116,7 +114,6 @@ def trial_note(record: TrialRecord, *, run_id: str) -> str:
 
 
 def interrupted_note(reason: str) -> str:
-    """Returns the description of a trial's run that has no outcome."""
     return f"**interrupted**: {plain(reason)}. Resuming the study runs the trial again."
 
 

@@ -48,7 +48,6 @@ class Outbox:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come."""
         return self.load is not None or self.interrupted is not None
 
     def take(self, record: TrialRecord, load: Callable[[], TrialRecord] | None = None) -> None:
@@ -64,7 +63,6 @@ class Outbox:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to deliver."""
         return self.has_ended or self.ref is None or bool(self.evaluations)
 
 

@@ -61,7 +61,6 @@ class RunRef:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has a last status."""
         return self.status in ENDED
 
     def fits(self, params: Mapping[str, str]) -> bool:
@@ -74,7 +73,6 @@ class RunRef:
 
 
 def _data_of(plan: descriptions.SearchPlan, *, digest: str) -> "DatasetInput":
-    """Returns the data that a search trains on, which MLflow's pages show beside its run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     # A training function has data of its own.
@@ -162,7 +160,6 @@ class StudyRuns:
         return ref
 
     def retag(self, tags: Mapping[str, str]) -> None:
-        """Gives the runs of trials to come other tags of the study, where they have such."""
         self._tags |= {k: v for k, v in schema.study_tags(tags).items() if k in self._tags}
 
     def write(
@@ -173,7 +170,6 @@ class StudyRuns:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Writes metrics, parameters and tags, in as few requests as MLflow's limits allow."""
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
@@ -186,14 +182,12 @@ class StudyRuns:
         ref.has_points = ref.has_points or bool(metrics)
 
     def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
-        """Writes artifacts from texts."""
         with TemporaryFolder() as folder:
             for name, text in files.items():
                 (folder / name).write_text(text, encoding="utf-8")
             self._client.log_artifacts(ref.run_id, str(folder))
 
     def end(self, ref: RunRef, status: str) -> None:
-        """Gives a run its last status."""
         self._client.set_terminated(ref.run_id, status)
         ref.status = status
         if ref.is_complete:

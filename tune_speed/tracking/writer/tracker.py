@@ -135,7 +135,6 @@ class Tracker:
     def trial_started(
         self, *, trial_id: str, params: Mapping[str, Any], recipe: Mapping[str, Any]
     ) -> None:
-        """Queues a trial that is about to start, for the first time or again."""
         now_ms = round(time.time() * 1000)
 
         def take() -> None:
@@ -147,8 +146,6 @@ class Tracker:
         self._events.put((trial_id, take))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
-        """Queues an evaluation."""
-
         def take() -> None:
             outbox = self._outboxes.get(trial_id)
             if outbox is not None and not outbox.has_ended:
@@ -157,7 +154,6 @@ class Tracker:
         self._events.put((trial_id, take))
 
     def trial_finished(self, *, record: TrialRecord) -> None:
-        """Queues a trial's outcome."""
         trial_id = record.trial_id
         # Where the ledger has it, only its name waits: 24 kB less for each trial behind.
         held = None if trial_id in self._records else record
@@ -204,7 +200,6 @@ class Tracker:
         self._summary.retold(now_ms)
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
-        """Queues a trial that was stopped without an outcome."""
         self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
 
     def recommend(self, favourites: Sequence[Recommended]) -> None:
