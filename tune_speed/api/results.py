@@ -26,8 +26,7 @@ from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.core.records import Status
-from tune_speed.reporting.leaderboard.orders import FIELDS
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS

@@ -216,7 +216,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 def _print_entry(
     what: Listing, name: str, rows: list[dict[str, Any]], form: common.ListFormat
 ) -> None:
-    from tune_speed.reporting.listings.details import explained
+    from tune_speed.reporting.listings.listings import explained
 
     entry = explained(what.value, name, rows)
     if form is common.ListFormat.JSON:

@@ -1,6 +1,7 @@
-"""What people say of trials: a note, a star. Tags of the study, read with one query."""
+"""What people change on record: notes and stars of trials, a study that goes to the trash."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tune_speed.core.errors import ConfigError
@@ -75,3 +76,19 @@ def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> 
         if star is not None:
             client.set_experiment_tag(experiment_id, STAR + key, "yes" if star else "")
     return found.name, notes_of(uri, experiment_id).get(key, NO_NOTE)
+
+
+def discard_study(uri: str, experiment_id: str, study: str) -> str:
+    """Moves a study to MLflow's trash; its name is free again. Returns its name there.
+
+    `mlflow experiments restore` brings it back, `mlflow gc` removes it for good.
+
+    Raises: ServiceError if the store does not answer.
+    """
+    client = open_store(uri, create=False)
+    # MLflow keeps the names of what is in its trash taken.
+    name = f"{study} (deleted {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ})"
+    with errors_of(uri):
+        client.rename_experiment(experiment_id, name)
+        client.delete_experiment(experiment_id)
+    return name

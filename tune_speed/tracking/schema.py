@@ -49,6 +49,8 @@ MAX_TRACEBACK = 1500
 PREFIX = "tune_speed."
 KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"
 SEARCH_ID = f"{PREFIX}search_id"
+PARENT = "mlflow.parentRunId"
+"""Tag of a trial's run: the run of its search."""
 STATUS, STOP_REASON = f"{PREFIX}status", f"{PREFIX}stop_reason"
 PROPOSAL_REASON, SEARCHED = f"{PREFIX}proposal_reason", f"{PREFIX}searched"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"

@@ -27,6 +27,8 @@ class Summary:
         """The fastest trial; None if none met the target."""
         self.favourites: tuple[Recommended, ...] = ()
         """What the search recommends, best first."""
+        self.said: dict[str, str] = {}
+        """Tags of the search's run that say what people changed, and of its end."""
         self._at_ms = 0
 
     def add(self, record: TrialRecord) -> None:
@@ -36,6 +38,19 @@ class Summary:
         self.is_new = True
         self.best = fastest([record] if self.best is None else [self.best, record])
         self._at_ms = max(self._at_ms, schema.time_ms(record.finished_at) or 0)
+
+    def forget_trials(self) -> None:
+        """Forgets what trials came to; what the search recommends and what was said of it stay."""
+        self._statuses.clear()
+        self._counted.clear()
+        self.best, self._at_ms = None, 0
+
+    def recommend(self, favourites: tuple[Recommended, ...]) -> None:
+        self.favourites, self.is_new = favourites, True
+
+    def say(self, tags: Mapping[str, str]) -> None:
+        self.said |= tags
+        self.is_new = True
 
     def retold(self, now_ms: int) -> None:
         """Notes that records it has got other times at this moment [ms since 1970]."""

@@ -14,8 +14,7 @@ from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.tracking import Tracker, find_trials, open_store, schema
 from tune_speed.tracking.reader import leaders
-from tune_speed.tracking.reader.boards_mlflow import MlflowReader
-from tune_speed.tracking.reader.boards_sql import TableReader
+from tune_speed.tracking.reader.boards import MlflowReader, TableReader
 from tune_speed.tracking.reader.leaders import Leaders, Wanted, find_leaders, leaders_of
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")

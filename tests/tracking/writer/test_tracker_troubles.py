@@ -37,7 +37,7 @@ def idle(make_tracker: Make) -> Tracker:
     """A tracker whose thread has ended."""
     tracker = make_tracker()
     assert tracker.close(timeout_s=20) == ()
-    tracker._has_ended = False
+    tracker._end.is_written = False
     return tracker
 
 
@@ -60,12 +60,12 @@ def test_pause_doubles_up_to_half_a_minute_and_is_short_again_after_a_success(
         for _ in range(9):
             idle._summary.is_new = True
             idle._deliver(is_last=False)
-            pauses.append(idle._retry_at - 1000)
+            pauses.append(idle._store.retry_at - 1000)
         assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
         assert idle.trouble is not None and "gone" in idle.trouble
         monkeypatch.setattr(idle._runs, "write", write)
         idle._deliver(is_last=False)
-        assert idle.trouble is None and idle._had_trouble
+        assert idle.trouble is None and idle._store.had_trouble
 
 
 def test_searches_that_lost_one_server_do_not_return_all_at_once(
@@ -75,21 +75,21 @@ def test_searches_that_lost_one_server_do_not_return_all_at_once(
     monkeypatch.setattr(idle._runs, "write", fail(GONE))
     pauses = []
     for _ in range(300):
-        idle._pause_s, idle._summary.is_new = 8.0, True
+        idle._store._pause_s, idle._summary.is_new = 8.0, True
         idle._deliver(is_last=False)
-        pauses.append(idle._retry_at - 1000)
+        pauses.append(idle._store.retry_at - 1000)
     assert 6.0 <= min(pauses) < 6.2 and 9.8 < max(pauses) <= 10.0
 
 
 def test_news_are_told_once_when_trouble_comes_changes_or_goes(idle: Tracker) -> None:
     assert idle.news() == ()
     for trouble in ("locked", "full"):
-        idle.trouble = trouble
+        idle._store.trouble = trouble
         assert idle.news() == (
             f"trials go on, and their results wait in the study's ledger: {trouble}",
         )
         assert idle.news() == ()
-    idle.trouble = None
+    idle._store.trouble = None
     assert idle.news() == ("MLflow answers again, and gets what it has missed",)
     assert idle.news() == ()
 
@@ -175,7 +175,7 @@ def test_own_run_that_is_refused_for_good_costs_nothing_else(
 
     monkeypatch.setattr(idle._runs, "write", refuse_parent)
     idle._deliver(is_last=True)
-    assert idle.trouble is None and idle._has_ended
+    assert idle.trouble is None and idle._end.is_written
     assert not idle._summary.is_new
     assert idle.expected == set()
 
@@ -188,11 +188,11 @@ def test_own_run_that_fails_for_now_is_written_again(
     with monkeypatch.context() as patch:
         patch.setattr(idle._runs, "write", fail(GONE))
         idle._deliver(is_last=True)
-        assert idle.trouble is not None and not idle._has_ended and idle._summary.is_new
+        assert idle.trouble is not None and not idle._end.is_written and idle._summary.is_new
     idle._deliver(is_last=False)
-    assert not idle._has_ended and not idle._summary.is_new
+    assert not idle._end.is_written and not idle._summary.is_new
     idle._deliver(is_last=True)
-    assert idle._has_ended
+    assert idle._end.is_written
     assert client.get_run(idle.run_id).data.metrics["trials"] == 1.0
 
 
@@ -206,11 +206,11 @@ def test_after_trouble_the_end_looks_for_runs_that_are_there_twice(
     # As a request leaves it whose answer was lost.
     tags = {"mlflow.parentRunId": idle.run_id, **schema.start_tags("t0000", kind="estimate")}
     client.create_run(idle.experiment_id, tags=tags)
-    idle._had_trouble = had_trouble
+    idle._store.had_trouble = had_trouble
     idle._deliver(is_last=True)
     there = client.search_runs([idle.experiment_id], f"tags.`{schema.TRIAL_ID}` = 't0000'")
     assert len(there) == 2 - had_trouble
-    assert idle._has_ended
+    assert idle._end.is_written
 
 
 def test_what_had_no_time_says_so_in_the_order_of_trials(idle: Tracker) -> None:
@@ -224,7 +224,7 @@ def test_what_had_no_time_says_so_in_the_order_of_trials(idle: Tracker) -> None:
         ("t0002", reason),
         ("t0003", "too long"),
     )
-    idle.trouble = "full"
+    idle._store.trouble = "full"
     assert {missing.reason for missing in idle.close(timeout_s=0)} == {"full", "too long"}
 
 

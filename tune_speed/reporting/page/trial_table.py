@@ -1,15 +1,19 @@
 """The table of all trials of a part: columns, cells with their sort keys, and what folds out."""
 
+import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import best_first, final_metric
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import compact, fixed, short_names
-from tune_speed.reporting.page.trial_fields import fields_of
 from tune_speed.reporting.page.words import clock_text, moment, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+from tune_speed.tracking.columns import COLUMNS
+from tune_speed.tracking.filter.fields import FieldReader
 
 # Rows of the table: a browser takes seconds to sort more, and 20,000 are 50 MB.
 MOST_ROWS = 1000
@@ -156,3 +160,33 @@ def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("All of it", f"tune-speed show {trial.run_id}"),
     )
     return tuple((name, text) for name, text in rows if text)
+
+
+def fields_of(records: Sequence[TrialRecord]) -> str:
+    """Returns what a page's filter reads, as JSON.
+
+    `same` has the values that all records share by name, `rows` the others in the records' order;
+    `columns` says of each result whether it is a number, or which texts it can be; `unclear` has
+    why a name cannot be asked for, such as the last part of several settings.
+    """
+    readers = [FieldReader(record) for record in records]
+    same, rows, unclear = dict[str, Any](), dict[str, list[Any]](), dict[str, str]()
+    for name in sorted(set().union(*(reader.names() for reader in readers))):
+        try:
+            values = [_plain(reader.value(name)) for reader in readers]
+        except ConfigError as error:
+            unclear[name] = str(error)
+            continue
+        # Most settings are alike in all trials: written once they take little room.
+        if all(value == values[0] and type(value) is type(values[0]) for value in values):
+            same[name] = values[0]
+        else:
+            rows[name] = values
+    columns = {name: True if c.is_number else list(c.among) for name, c in COLUMNS.items()}
+    facts = {"same": same, "rows": rows, "columns": columns, "unclear": unclear}
+    return json.dumps(facts, separators=(",", ":"), default=str)
+
+
+def _plain(value: Any) -> Any:
+    """Returns the value as JSON has it, which knows no infinity: there such a number is absent."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

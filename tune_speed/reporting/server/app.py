@@ -24,8 +24,7 @@ from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.reporting.page.site import render
 from tune_speed.reporting.page.study_page import RecipeYaml
-from tune_speed.reporting.server.background import in_thread
-from tune_speed.reporting.server.channel import Channel
+from tune_speed.reporting.server.channel import Channel, in_thread
 from tune_speed.reporting.server.helm import Helm, fields_of
 from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address
 from tune_speed.reporting.server.overview import read_store

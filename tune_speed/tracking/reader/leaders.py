@@ -15,8 +15,7 @@ from tune_speed.core.comparability import ComparisonKey, SortKey, Totals, board_
 from tune_speed.core.records import Recommended
 from tune_speed.core.stats import ranked_s
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
-from tune_speed.tracking.reader.boards_sql import TableReader
+from tune_speed.tracking.reader.boards import BoardReader, MlflowReader, Search, TableReader
 from tune_speed.tracking.reader.mlflow_filter import PAGE
 from tune_speed.tracking.reader.queries import TrackedTrial, is_on
 from tune_speed.tracking.reader.tables import Tables, read_directly

@@ -23,7 +23,6 @@ from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader import mlflow_filter
 from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, runs_with
-from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.search_summary import NUM_TRIALS
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store, refuse_deleted
@@ -146,7 +145,7 @@ def find_search(uri: str, study: str) -> FoundSearch:
                 f" it has {len(begun)}. Begin the study anew, under another name."
             )
         (run,) = begun
-        mine = {PARENT: run.info.run_id, schema.KIND: "estimate"}
+        mine = {schema.PARENT: run.info.run_id, schema.KIND: "estimate"}
         trials = tracked(runs_with(client, experiments, mine, also=HAS_RECORD))
         found = {each.record.trial_id: with_curve(client, each).record for each in trials}
     names = ("search_id", "space_hash", "workload_hash", "protocol_version")

@@ -11,7 +11,6 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import schema
 from tune_speed.tracking.notes import Note, notes_in
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, with_curve
 from tune_speed.tracking.reader.tables import Tables, batches, read_directly
 from tune_speed.tracking.store.errors import errors_of
@@ -195,7 +194,7 @@ class StudyPicture:
                 continue
             trial = OpenTrial(
                 run_id=run.info.run_id,
-                search_run_id=run.data.tags.get(PARENT, ""),
+                search_run_id=run.data.tags.get(schema.PARENT, ""),
                 trial_id=run.data.tags[schema.TRIAL_ID],
                 started_at=_iso(run.info.start_time),
                 params=run.data.params,
@@ -222,7 +221,7 @@ ORDER BY r.start_time
 
 def _ended_in(tables: Tables, experiment_id: str, since_ms: int) -> list[_Ended]:
     values: dict[str, Any] = {"experiment": int(experiment_id), "since_ms": since_ms}
-    values |= {"trial_id": schema.TRIAL_ID, "record": schema.RECORD, "parent": PARENT}
+    values |= {"trial_id": schema.TRIAL_ID, "record": schema.RECORD, "parent": schema.PARENT}
     found = []
     for some in batches(tables.query(_ENDED, values)):
         texts = tables.texts(schema.RECORD, [run_id for run_id, *_ in some])
@@ -234,7 +233,7 @@ def _ended_in(tables: Tables, experiment_id: str, since_ms: int) -> list[_Ended]
 
 def _ended_run(run: Any) -> _Ended:
     tags = run.data.tags
-    key = (tags.get(PARENT, ""), tags[schema.TRIAL_ID])
+    key = (tags.get(schema.PARENT, ""), tags[schema.TRIAL_ID])
     return _Ended(run.info.run_id, key, run.info.end_time or 0, schema.unpack_record(tags))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.store.deadline import within
 from tune_speed.tracking.writer import descriptions
 
@@ -34,7 +33,7 @@ def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any |
 
     Raises: TimeoutError if the store does not answer; MlflowException if it says no.
     """
-    wanted = {PARENT: parent_id, schema.TRIAL_ID: trial_id}
+    wanted = {schema.PARENT: parent_id, schema.TRIAL_ID: trial_id}
 
     def find() -> Any | None:
         return next(runs_with(client, [_experiment(client, parent_id)], wanted), None)
@@ -91,7 +90,7 @@ def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
     As with runs, MLflow stores the files of deleted models until `mlflow gc`.
     """
     experiments = [_experiment(client, parent_id)]
-    own = runs_with(client, experiments, {PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
+    own = runs_with(client, experiments, {schema.PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
     # All pages before the first change: a tag that is deleted would shift the later ones.
     for run in list(own):
         if run.info.run_id == but:
