@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.targets import Target
-from tune_speed.reporting.display import as_text
 from tune_speed.reporting.live import MOST_RUNNING, LiveView
+from tune_speed.reporting.table import as_text
 
 
 def make_view(

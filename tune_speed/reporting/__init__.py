@@ -12,7 +12,7 @@ _NAMES = {
     "leaderboard.history": ("record_history",),
     "leaderboard.queries": ("Choice", "find_boards"),
     "leaderboard.ranking": ("Board", "Row", "make_boards"),
-    "page.boards": ("boards_page",),
+    "page.site": ("boards_page",),
     "page.study_page": ("study_page",),
     "study.reader": ("read_study",),
     "study.view": ("StudyView",),

@@ -3,8 +3,8 @@ import statistics
 import pytest
 from figure_parts import make_part, make_trial, viewed
 
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.step_time import STEP_TIME, medians, speeds
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import ViewedTrial
 
 

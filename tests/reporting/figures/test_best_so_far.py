@@ -6,7 +6,7 @@ from figure_parts import line, make_part, make_trial, points, random_part
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import FIGURES
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR, moments, records
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.canvas import LIGHT
 
 
 def test_line_is_the_running_minimum() -> None:

@@ -5,8 +5,8 @@ import pytest
 from figure_parts import certified_trial, make_part, make_trial, points
 
 from tune_speed.core.records import Status
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES, pairs
-from tune_speed.reporting.figures.theme import LIGHT
 
 
 def test_pairs_hold_estimate_median_interval_and_hits() -> None:

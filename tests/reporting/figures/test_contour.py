@@ -4,8 +4,8 @@ from figure_parts import make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import facts
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.slices import CELLS, CONTOUR, chosen, ground
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import StudyPart
 
 

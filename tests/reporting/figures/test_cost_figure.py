@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from figure_parts import line, make_part, make_trial
 
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.front import COST, Priced, front_of
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.leaderboard.ranking import Row, make_row
 
 

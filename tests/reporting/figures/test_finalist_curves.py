@@ -3,8 +3,8 @@ from figure_parts import certified_trial, line, make_part, make_trial, points, v
 from making import make_evaluation
 
 from tune_speed.core.records import Status
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.curves import CURVES, MOST, MOST_WITH_MISSES, finalists
-from tune_speed.reporting.figures.theme import LIGHT
 
 
 def test_leader_comes_first_and_is_drawn_last_and_thickest() -> None:

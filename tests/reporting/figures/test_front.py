@@ -3,9 +3,9 @@ from figure_parts import line, make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.canvas import LIGHT, LOOKS
 from tune_speed.reporting.figures.facts import ends_of
 from tune_speed.reporting.figures.front import FRONT, pareto
-from tune_speed.reporting.figures.theme import LIGHT, LOOKS
 
 AT_LEAST = Target(value=0.9)
 

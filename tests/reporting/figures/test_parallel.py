@@ -9,8 +9,8 @@ from figure_parts import make_part, make_trial, random_part
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import draw_svg, facts
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.parallel import FOOT, MOST, PARALLEL, Axis, axes_of
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import StudyPart
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -2,8 +2,8 @@ import pytest
 from figure_parts import make_part, make_trial, random_part
 
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures.stopped import MOST_KINDS, STOPPED, bars
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.bars import MOST_KINDS, STOPPED, bars
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.study.endings import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
 
 STOPS = {

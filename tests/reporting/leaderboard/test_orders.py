@@ -17,7 +17,7 @@ from tune_speed.reporting.leaderboard.queries import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import COST, ENERGY, as_csv, as_markdown, told
 from tune_speed.reporting.leaderboard.text import caption
-from tune_speed.reporting.page.boards import boards_page
+from tune_speed.reporting.page.site import boards_page
 from tune_speed.tracking import Tracker, open_store
 
 PRICES = {"H200": 3.6, "A100": 0.9}

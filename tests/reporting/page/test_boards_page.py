@@ -2,7 +2,7 @@ import re
 
 from page_views import certified, ordinary, trained, viewed
 
-from tune_speed.reporting.page.boards import boards_page
+from tune_speed.reporting.page.site import boards_page
 
 EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
 

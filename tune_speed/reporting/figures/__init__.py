@@ -14,19 +14,25 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.bars import IMPORTANCE, STOPPED
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
-from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
+from tune_speed.reporting.figures.canvas import (
+    DARK,
+    LIGHT,
+    SENTINELS,
+    FigureKind,
+    Palette,
+    Sketch,
+    style,
+)
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
 from tune_speed.reporting.figures.curves import CURVES, Curve, draw_curves
 from tune_speed.reporting.figures.facts import shortened
 from tune_speed.reporting.figures.front import COST, FRONT
-from tune_speed.reporting.figures.importance_bars import IMPORTANCE
 from tune_speed.reporting.figures.parallel import PARALLEL
 from tune_speed.reporting.figures.slices import CONTOUR, SLICES
 from tune_speed.reporting.figures.step_time import STEP_TIME
-from tune_speed.reporting.figures.stopped import STOPPED
 from tune_speed.reporting.figures.svg import as_svg
-from tune_speed.reporting.figures.theme import DARK, LIGHT, SENTINELS, Palette
 from tune_speed.reporting.plot_style import write_figure
 from tune_speed.reporting.study.view import StudyPart
 

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Look, Palette, Sketch, Spot
 from tune_speed.reporting.figures.facts import Measure, duration, measure_of, name_of, time_unit
-from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
 
 HEIGHT = 220.0

@@ -7,9 +7,8 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.stats import RunStatistics, median_interval_s
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Look, Palette, Sketch, Spot
 from tune_speed.reporting.figures.facts import duration, estimates_of, name_of, time_unit
-from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 ROW_HEIGHT, FRAME_HEIGHT = 36.0, 40.0

@@ -9,8 +9,16 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import DASHES, SERIES, Look, Palette
+from tune_speed.reporting.figures.canvas import (
+    DASHES,
+    SERIES,
+    Canvas,
+    FigureKind,
+    Look,
+    Palette,
+    Sketch,
+    Spot,
+)
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:

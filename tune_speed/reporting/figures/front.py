@@ -9,8 +9,16 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, significant
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import LOOKS, SERIES, WORDS, Palette
+from tune_speed.reporting.figures.canvas import (
+    LOOKS,
+    SERIES,
+    WORDS,
+    Canvas,
+    FigureKind,
+    Palette,
+    Sketch,
+    Spot,
+)
 from tune_speed.reporting.study.view import StudyPart
 
 HEIGHT = 222.0

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
-from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.theme import Palette
+from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Palette, Sketch
 from tune_speed.reporting.importance.main_effects import Column, columns_of
 from tune_speed.reporting.study.view import StudyPart
 

@@ -13,8 +13,16 @@ from tune_speed.core.records import ended_as
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
-from tune_speed.reporting.figures.canvas import WIDE, WIDTH, Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import Look, Palette
+from tune_speed.reporting.figures.canvas import (
+    WIDE,
+    WIDTH,
+    Canvas,
+    FigureKind,
+    Look,
+    Palette,
+    Sketch,
+    Spot,
+)
 from tune_speed.reporting.importance.main_effects import Column, Floats, columns_of
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.canvas import DASHES, SERIES, Canvas, FigureKind, Palette, Sketch
 from tune_speed.reporting.figures.facts import number, shortened
-from tune_speed.reporting.figures.theme import DASHES, SERIES, Palette
 from tune_speed.reporting.study.view import StudyPart
 
 if TYPE_CHECKING:

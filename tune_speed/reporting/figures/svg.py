@@ -7,8 +7,7 @@ from io import BytesIO
 from typing import NamedTuple
 from urllib.parse import quote
 
-from tune_speed.reporting.figures.canvas import MARK, Canvas, Mark
-from tune_speed.reporting.figures.theme import SENTINELS
+from tune_speed.reporting.figures.canvas import MARK, SENTINELS, Canvas, Mark
 
 SVG = "http://www.w3.org/2000/svg"
 _COLOURS = {colour: f"var(--{role})" for role, colour in SENTINELS.items()}

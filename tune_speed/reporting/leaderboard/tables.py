@@ -10,7 +10,6 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from tune_speed.core.text import ABSENT, counted, device_text, factor, printable, significant
-from tune_speed.reporting.display import html_line
 from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts, Row
 from tune_speed.reporting.leaderboard.text import (
     NO_TRIALS,
@@ -20,7 +19,14 @@ from tune_speed.reporting.leaderboard.text import (
     metric_text,
     title,
 )
-from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
+from tune_speed.reporting.table import (
+    Column,
+    Table,
+    escape_markdown,
+    fitting,
+    html_line,
+    named_lines,
+)
 from tune_speed.tracking.columns import COLUMNS
 
 

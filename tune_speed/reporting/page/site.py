@@ -4,7 +4,8 @@ A live page is made of the same; its script alone may ask again, and only where 
 """
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
@@ -16,8 +17,10 @@ from markupsafe import Markup
 
 from tune_speed.core import text
 from tune_speed.core.records import CLOCK_STATEMENT
-from tune_speed.reporting.figures import theme
-from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.figures import canvas
+from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.leaderboard.tables import PAGE, SEARCH, SHOWN, told
+from tune_speed.reporting.leaderboard.text import caption, describe_params, kind_text, title
 from tune_speed.reporting.page import words
 
 _COLOURS = {
@@ -101,8 +104,8 @@ def _script(names: Sequence[str]) -> str:
 
 @cache
 def _style() -> str:
-    light = _block("light", {**theme.LIGHT, **LIGHT})
-    dark = _block("dark", {**theme.DARK, **DARK})
+    light = _block("light", {**canvas.LIGHT, **LIGHT})
+    dark = _block("dark", {**canvas.DARK, **DARK})
     is_dark = "screen and (prefers-color-scheme: dark)"
     # What is printed is light, whatever the screen shows.
     style = f""":root {{{light}}}
@@ -116,3 +119,36 @@ def _style() -> str:
 def _block(scheme: str, colours: Mapping[str, str]) -> str:
     colours_css = " ".join(f"--{name}: {value};" for name, value in colours.items())
     return f"color-scheme: {scheme}; {colours_css}"
+
+
+def board_table(
+    board: Board, *, links: Mapping[str, str], has_studies: bool = False
+) -> dict[str, Any]:
+    """Returns `board` as the template reads it; `links` are addresses by run id.
+
+    `has_studies`: linked trials are named with their study.
+    """
+    is_one_study = len({row.study for row in board.rows}) < 2
+    names = [n for n in told(board, PAGE[board.kind]) if not (is_one_study and n == SEARCH)]
+    return {
+        "board": board,
+        "name": kind_text(board).capitalize(),
+        "title": title(board),
+        "caption": caption(board),
+        "columns": {name: SHOWN[name] for name in names},
+        "links": links,
+        "has_studies": has_studies,
+    }
+
+
+def in_order(boards: Iterable[Board]) -> list[Board]:
+    # Certified rows are known better than estimates of the same workload and device.
+    return sorted(
+        boards, key=lambda b: (b.workload, b.workload_hash, b.protocol_version, b.device, b.kind)
+    )
+
+
+def boards_page(boards: Sequence[Board]) -> str:
+    tables = [board_table(board, links={}) for board in in_order(boards)]
+    read_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return render("boards.html.j2", {"tables": tables, "read_at": read_at})

@@ -9,8 +9,7 @@ from tune_speed.core.records import counts_of_ends
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.page.answer import Answer, answer_of
-from tune_speed.reporting.page.boards import board_table
-from tune_speed.reporting.page.site import render
+from tune_speed.reporting.page.site import board_table, render
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import file_stem
 from tune_speed.reporting.study.endings import endings_of

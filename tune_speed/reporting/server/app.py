@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -22,12 +23,15 @@ from starlette.routing import Route
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.folders import STUDY_NAME
-from tune_speed.reporting.page.site import render
+from tune_speed.core.records import Status
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.page.site import board_table, in_order, render, render_part
 from tune_speed.reporting.page.study_page import RecipeYaml
-from tune_speed.reporting.server.channel import Channel, in_thread
+from tune_speed.reporting.page.words import moment, seconds
+from tune_speed.reporting.server.channel import Channel, Moment, Part, in_thread
 from tune_speed.reporting.server.helm import Helm, fields_of
-from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address
-from tune_speed.reporting.server.overview import read_store
+from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address, trials_address
+from tune_speed.tracking.reader.studies import StudySummary, list_studies
 
 # Studies whose trials stay in memory.
 MOST_STUDIES = 12
@@ -149,8 +153,8 @@ class LivePages:
     def _events(self, channel: Channel) -> Response:
         async def stream() -> AsyncIterator[str]:
             yield f"retry: {RETRY_MS}\n\n"
-            async for moment in channel.moments(self._ending):
-                yield f"data: {json.dumps(moment.facts)}\n\n" if moment else ":\n\n"
+            async for now in channel.moments(self._ending):
+                yield f"data: {json.dumps(now.facts)}\n\n" if now else ":\n\n"
 
         if self._store.viewers + sum(map(_viewers, self._studies.values())) >= MOST_STREAMS:
             raise HTTPException(503, f"{MOST_STREAMS} pages are open. Close some of them.")
@@ -227,3 +231,60 @@ async def _problem(request: Request, error: Exception) -> Response:
     if "/parts/" in request.url.path or request.url.path.endswith("/events"):
         return PlainTextResponse(text, code)
     return HTMLResponse(render("problem.html.j2", {"text": text, "code": code}), code)
+
+
+# Rows of each board; its study's page has the rest.
+ROWS = 20
+
+
+def read_store(uri: str) -> Moment:
+    """Returns what a store has now. Raises: ServiceError or StorageError."""
+    studies = list_studies(uri)
+    stamp = sha256(repr(studies).encode()).hexdigest()[:16]
+    running = sum(study.is_running for study in studies)
+    facts: dict[str, Any] = {
+        "state": "running" if running else "ended",
+        "stamp": stamp,
+        "layout": "overview",
+        "trouble": "",
+        "texts": {},
+    }
+    parts = {
+        "studies": Part(partial(studies_html, studies)),
+        "boards": Part(partial(boards_html, uri), is_heavy=True),
+    }
+    return Moment(facts=facts, part_of=parts.get, is_live=running > 0)
+
+
+def studies_html(studies: Sequence[StudySummary]) -> str:
+    return render_part("live_parts.html.j2", "studies", list(map(_row, studies)))
+
+
+def boards_html(uri: str) -> str:
+    """Returns the leaderboards. Raises: ServiceError or StorageError."""
+    tables = []
+    for board in in_order(find_boards(Choice(uri=uri), top=ROWS)):
+        links = {
+            row.run_id: f"{trials_address(row.study)}{row.run_id}"
+            for row in board.rows
+            if row.run_id and re.fullmatch(STUDY_NAME, row.study)
+        }
+        tables.append(board_table(board, links=links, has_studies=True))
+    return f"<div class=stack>{render_part('parts.html.j2', 'boards', tables)}</div>"
+
+
+def _row(study: StudySummary) -> dict[str, Any]:
+    # A stranger's experiment may be called anything: one that no address can have has no page.
+    is_ours = re.fullmatch(STUDY_NAME, study.name)
+    return {
+        "name": study.name,
+        "address": study_address(study.name) if is_ours else None,
+        "is_running": study.is_running,
+        "workload": study.workload,
+        "device": study.device,
+        "trials": sum(study.num_trials.values()),
+        "reached": study.num_trials.get(Status.REACHED, 0),
+        "best": seconds(study.best_time_s),
+        "best_trial": study.best_trial or "",
+        "last": moment(study.last_activity),
+    }

@@ -1,8 +1,8 @@
 import pytest
 from figure_parts import make_part, make_trial
 
-from tune_speed.reporting.figures import facts, importance_bars
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures import bars, facts
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
 
@@ -37,7 +37,7 @@ def test_bars_have_the_values_and_lines_the_bands(
     part: StudyPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(monkeypatch, answer(0.1, 0.4), answer(why_none="too few"))
-    sketch = importance_bars.draw(part, LIGHT)
+    sketch = bars.draw(part, LIGHT)
     assert sketch is not None
     panel = sketch.canvas.panels[0]
     assert [bar.get_width() for bar in panel.patches] == pytest.approx([0.4, 0.1])
@@ -51,7 +51,7 @@ def test_name_is_told_from_those_that_have_no_bar(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(facts, "_LATEST", [])
     give(monkeypatch, answer(0.4))
     part = make_part(make_trial(params={"group.p0": 1, "other.p0": 2}))
-    sketch = importance_bars.draw(part, LIGHT)
+    sketch = bars.draw(part, LIGHT)
     assert sketch is not None
     assert [t.get_text() for t in sketch.canvas.panels[0].get_yticklabels()] == ["group.p0"]
 
@@ -60,7 +60,7 @@ def test_question_without_an_answer_says_why(
     part: StudyPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(monkeypatch, answer(0.4), answer(why_none="it takes 8 trials, and there are 3"))
-    sketch = importance_bars.draw(part, LIGHT)
+    sketch = bars.draw(part, LIGHT)
     assert sketch is not None
     texts = " ".join(text.get_text() for text in sketch.canvas.panels[1].texts)
     assert "It takes 8 trials, and there are 3." in texts
@@ -70,7 +70,7 @@ def test_question_without_an_answer_says_why(
 
 def test_no_answer_at_all_draws_nothing(part: StudyPart, monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, answer(why_none="too few"), answer(why_none="too few"))
-    assert importance_bars.draw(part, LIGHT) is None
+    assert bars.draw(part, LIGHT) is None
 
 
 def test_names_are_as_short_as_they_can_be_told_apart() -> None:
