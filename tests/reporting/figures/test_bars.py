@@ -15,7 +15,6 @@ def answer(*values: float, why_none: str | None = None) -> Importance:
     return Importance(
         question="steps",
         title="Steps to the target",
-        about="",
         n=12,
         why_none=why_none,
         explained=0.5 if values else None,

@@ -95,8 +95,8 @@ def _alt(answer: Importance, names: Mapping[str, str]) -> str:
 
 IMPORTANCE = FigureKind(
     title="What mattered",
-    about="How much each parameter matters by itself, for three questions. Lines across the bars"
-    " are intervals: bars whose lines overlap may well be in another order. R² is the share of the"
+    about="How much each parameter matters, for three questions. Lines across the bars are"
+    " intervals: bars whose lines overlap may well be in another order. R² is the share of the"
     " differences that the parameters predict together.",
     draw=draw,
 )
