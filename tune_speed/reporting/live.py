@@ -165,7 +165,6 @@ class LiveView:
         return first if value is None else value
 
     def _left(self) -> str:
-        """Returns the time left, as the budget or the pace says, and the chance of the goal."""
         budget_s = self._time_left_s()
         # Trials of earlier sessions took none of this one's time.
         done = self._counts.total() - self._num_before

@@ -35,7 +35,6 @@ WIDTH = 100
 
 
 def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:
-    """Returns what a terminal of this width would show, without colours."""
     out = io.StringIO()
     # In a notebook rich shows a console below the cell unless `force_jupyter` is False.
     console = PlainConsole(

@@ -29,7 +29,6 @@ class Column:
     """One figure or fact of a result."""
 
     about: str
-    """What it means, in a line without the unit."""
     of: Callable[[TrialRecord], Value] | None = None
     of_run: Callable[[RunResult], Value] | None = None
     """In place of `of`: the value of a run; a trial has that of its last."""
@@ -38,7 +37,6 @@ class Column:
     format: str = ""
     """Format specification for people, such as `.2f`; tables of programs have it unrounded."""
     heading: str = ""
-    """What people read above it, where that is not its name."""
     is_metric: bool = False
     """Whether MLflow has `of_run` of each run as a metric."""
     tag: str | None = None
@@ -46,7 +44,6 @@ class Column:
     among: Collection[str] = ()
     """All values that it can have; empty where they are not known."""
     kind: type[str] | type[int] | type[float] = str
-    """Filled in from the annotation."""
 
     @property
     def is_number(self) -> bool:
@@ -57,7 +54,6 @@ class Column:
         return f"{self.about} [{self.unit}]" if self.unit not in ("", "1") else self.about
 
     def value(self, record: TrialRecord) -> Value:
-        """Returns the value, None where the record has none."""
         if self.of is not None:
             return self.of(record)
         return self.of_run(record.runs[-1]) if self.of_run else None
@@ -233,7 +229,6 @@ class TrialColumns(BoardColumns):
 
 @cache
 def columns_of(kind: type[Config]) -> Mapping[str, Column]:
-    """Returns those fields of `kind` that are columns, by name, with their types."""
     return {
         name: replace(column, kind=type_of(field.annotation))
         for name, field in kind.model_fields.items()

@@ -65,7 +65,6 @@ METRICS: dict[str, MetricAbout] = {
     "trials_<status>": MetricAbout("1", "search", "finished trials with that status"),
     "best_time_to_target_s": MetricAbout("s", "search", "the least time to target so far"),
 }
-"""Metrics by name."""
 
 TAGS: dict[str, str] = {
     "tune_speed.study": "name of the study, which is the experiment's",
@@ -119,4 +118,3 @@ TAGS: dict[str, str] = {
     "mlflow.user": "who ran the search",
     "mlflow.source.name": "tune-speed",
 }
-"""Tags by name."""

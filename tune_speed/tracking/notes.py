@@ -34,7 +34,6 @@ def trial_key(trial_id: str, kind: str) -> str:
 
 
 def notes_in(tags: Mapping[str, str]) -> dict[str, Note]:
-    """Returns the notes that an experiment's tags hold, by `trial_key`, in its order."""
     keys = {name.removeprefix(p) for name in tags for p in (NOTE, STAR) if name.startswith(p)}
     notes = {k: Note(tags.get(NOTE + k, ""), bool(tags.get(STAR + k))) for k in sorted(keys)}
     return {key: note for key, note in notes.items() if note != NO_NOTE}

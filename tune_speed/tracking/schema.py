@@ -96,7 +96,6 @@ def clean(text: str, *, limit: int) -> str:
 
 
 def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the parameters of a proposed trial: its recipe, flattened, and what was chosen."""
     return {
         safe_key(path): clean(
             value if isinstance(value, str) else json.dumps(value, default=str), limit=MAX_PARAM
@@ -170,7 +169,6 @@ def mark(evaluation: Evaluation) -> str:
 def record_points(
     record: TrialRecord, *, start_ms: int, without: Collection[str] = ()
 ) -> list[Point]:
-    """Returns all metrics of a finished trial, its curves less the `mark`s of `without`."""
     # Scores come first: MLflow's compare view shows the first metric.
     points: list[Point] = []
     for run in record.runs:
@@ -323,7 +321,6 @@ def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
 
 
 def board_id(key: ComparisonKey) -> str:
-    """Returns a board's name in tags."""
     # A hash, as MLflow's filters cannot quote each device's name.
     return sha256(_printable(key).encode()).hexdigest()[:16]
 

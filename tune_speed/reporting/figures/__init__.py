@@ -1,7 +1,6 @@
-"""Figures of a study's part, drawn once each: inline SVG for a page, PNG for a slide.
+"""Figures of a study's part: inline SVG for a page, PNG for a slide.
 
-A new figure is one file with a FigureKind and one line in FIGURES. Importing this package does not
-import matplotlib, which takes a second.
+Matplotlib, which takes a second, is imported when one is drawn.
 """
 
 import warnings
@@ -75,12 +74,10 @@ class Drawn(NamedTuple):
     name: str
     title: str
     about: str
-    """How to read it."""
     alt: str
     svg: Markup
     """All names in it are escaped."""
     is_wide: bool
-    """Whether it takes the page's whole width."""
 
 
 def draw_svg(

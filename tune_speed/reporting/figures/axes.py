@@ -27,7 +27,6 @@ TICK_GAP = 0.09
 
 
 def spans_decade(values: Iterable[float]) -> bool:
-    """Returns whether the values are positive and the largest is ten times the least or more."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) >= 10 * min(finite)
 
@@ -51,7 +50,6 @@ def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) 
 
 
 def _subs(low: float, high: float, num_ticks: int) -> Sequence[float]:
-    """Returns multiples of powers of ten that give a logarithmic axis so many ticks at most."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)):
         if sum(low <= sub * 10.0**power <= high for power in powers for sub in subs) <= num_ticks:

@@ -28,7 +28,6 @@ LEAST_SHOWN = 0.02
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a panel of bars for each question; None where no question has an answer."""
     answers = facts.importances_of(part) if part.trials else ()
     if not any(answer.params for answer in answers):
         return None
@@ -131,7 +130,6 @@ def bars(part: StudyPart) -> list[Bar]:
 
 
 def draw_ends(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws two bars for each way to end; None without a trial."""
     ended = bars(part)
     if not ended:
         return None

@@ -46,7 +46,6 @@ def records(ended: list[Moment], *, is_falling: bool = True) -> list[Moment]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a step line; None if no trial met the target."""
     measure = measure_of(part)
     ended = moments(part)
     best = records(ended, is_falling=measure.is_falling)
@@ -82,7 +81,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _draw_trials(canvas: Canvas, spots: list[Spot], best: list[Spot]) -> None:
-    """Draws the misses at the foot, then the hits, those that were the best on top."""
     panel = canvas.panel
     bottom, top = panel.get_ylim()
     is_log = panel.get_yscale() == "log"

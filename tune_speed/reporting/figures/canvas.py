@@ -145,7 +145,6 @@ class Canvas:
         return self.panels[0]
 
     def grow(self, height: float) -> None:
-        """Makes the figure so many units higher, and leaves its panels what they had."""
         self.figure.set_figheight(self.figure.get_figheight() + height / POINTS_PER_INCH)
 
     def widen(self, ratio: float) -> None:
@@ -208,7 +207,6 @@ class Canvas:
         return [i for i, t in enumerate(trials) if i % every == 0 or t is self.leader]
 
     def _marked(self, trials: Sequence[ViewedTrial], texts: Sequence[str]) -> list[str]:
-        """Takes down whose the next points are; returns the links that stand for them."""
         tips = texts or [tooltip(trial.record) for trial in trials]
         first = len(self.marks)
         self.marks += [
@@ -246,7 +244,6 @@ class Canvas:
         offset: tuple[float, float],
         **settings: Any,
     ) -> None:
-        """Writes a text next to a place, on its left or right: over lines, under points."""
         panel.annotate(
             text,
             at,
@@ -327,7 +324,6 @@ class Sketch(NamedTuple):
 
     canvas: Canvas
     alt: str
-    """What it shows, in a sentence with the figures themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +332,6 @@ class FigureKind:
 
     title: str
     about: str
-    """How to read it."""
     draw: Callable[[StudyPart, Palette], Sketch | None]
     """Draws it in a palette; None where there is nothing to draw."""
 

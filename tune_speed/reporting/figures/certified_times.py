@@ -23,7 +23,6 @@ class Pair(NamedTuple):
     """A trial's estimate and what its certificate says."""
 
     trial: ViewedTrial
-    """The certified one."""
     estimate_s: float | None
     """None: the search saw it miss."""
     median_s: float | None
@@ -31,7 +30,6 @@ class Pair(NamedTuple):
     low_s: float
     """Lower end of its interval; may be infinite."""
     high_s: float
-    """Upper end of it; may be infinite."""
     hits: int
     n: int
 
@@ -49,7 +47,6 @@ def pairs(part: StudyPart) -> list[Pair]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a row a certified trial; None without one, or if nothing ever met the target."""
     found = pairs(part)
     times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
     finite = [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]

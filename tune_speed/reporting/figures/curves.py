@@ -74,7 +74,6 @@ def finalists(part: StudyPart) -> list[Finalist]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a line a run; None if no trial has a curve."""
     found = finalists(part)
     if not found:
         return None
@@ -105,7 +104,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool:
-    """Scales the time's axis; returns whether it is logarithmic."""
     # On a linear axis the curves of short runs next to one long one would be a vertical line.
     ends = [run.evaluations[-1].train_s / unit_s for run in runs]
     moments = ([e.train_s for e in run.evaluations if e.step > 0] for run in runs)
@@ -196,7 +194,6 @@ Curve = Sequence[tuple[float, float]]
 
 
 def draw_curves(curves: Sequence[Curve], target: Target, palette: Palette) -> Sketch | None:
-    """Draws the runs; None where none was evaluated."""
     known = [curve for curve in curves if curve]
     if not known:
         return None

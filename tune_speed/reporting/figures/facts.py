@@ -1,7 +1,4 @@
-"""What several figures need of a study's part, and names and numbers as they show them.
-
-Names come from users and may hold anything.
-"""
+"""What several figures need of a study's part; its names come from users and may hold anything."""
 
 import math
 import unicodedata
@@ -89,7 +86,6 @@ def importances_of(part: StudyPart) -> tuple[Importance, ...]:
 
 
 def names_by_weight(part: StudyPart) -> list[str]:
-    """Returns the searched parameters, the most important over all questions first."""
     weight: Counter[str] = Counter()
     for answer in importances_of(part):
         weight.update({parameter.name: parameter.value for parameter in answer.params})
@@ -122,7 +118,6 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(longest_s: float) -> TimeUnit:
-    """Returns the unit in which `longest_s` is a number that people read at a glance."""
     if longest_s < 300:
         return TimeUnit("s", 1.0)
     return TimeUnit("min", 60.0) if longest_s < 3 * 3600 else TimeUnit("h", 3600.0)
@@ -138,7 +133,6 @@ class Measure(NamedTuple):
     """What a part's trials are ranked by: times to target, or the metric at the end of a time."""
 
     name: str
-    """What it is called, in a sentence."""
     target: Target
     unit: TimeUnit | None
     """That of an axis of times; None: it is the metric."""

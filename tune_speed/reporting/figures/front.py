@@ -38,7 +38,6 @@ def pareto(ends: Sequence[facts.End], target: Target) -> list[facts.End]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws each trial's end and the front; None if none was evaluated."""
     ends = facts.ends_of(part)
     if not ends:
         return None
@@ -119,7 +118,6 @@ class Priced(NamedTuple):
 
 
 def front_of(found: Sequence[Priced]) -> list[Priced]:
-    """Returns those that no other one beats in both time and cost, the cheapest first."""
     front: list[Priced] = []
     for each in sorted(found):
         if not front or each.time_s < front[-1].time_s:
@@ -136,7 +134,6 @@ def priced(part: StudyPart) -> list[Priced]:
 
 
 def draw_costs(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a point a recipe and the front; None where no cost is known, or one device alone is."""
     found = priced(part)
     kinds = list(dict.fromkeys(each.devices for each in found))
     # On one device cost is time but for a factor.

@@ -32,7 +32,6 @@ class Axis(NamedTuple):
     """From 0 to 1; FOOT for a trial without a value."""
 
     def ticks(self) -> dict[float, str]:
-        """Returns the texts along the axis, by height."""
         column, texts = self.column, dict[float, str]()
         codes = (0.0, 0.25, 0.5, 0.75, 1.0) if column.levels is None else column.levels
         for code in map(float, codes):
@@ -65,7 +64,6 @@ def axes_of(part: StudyPart) -> list[Axis]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws the lines; None where no parameter or no result varied."""
     axes = axes_of(part)
     if not axes:
         return None

@@ -76,7 +76,6 @@ def slices(part: StudyPart) -> list[Slice]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a panel a parameter; None if no trial met the target or little was tried."""
     found = slices(part) if facts.reached(part) and len(part.trials) >= LEAST_TRIALS else []
     if not found:
         return None
@@ -134,7 +133,6 @@ def _numbers(panel: "Axes", each: Slice) -> list[float]:
 
 
 def _columns(panel: "Axes", each: Slice) -> list[float]:
-    """Returns the place of each trial: columns, in which the trials are side by side."""
     texts = [_text(value) for value in each.values]
     counts = Counter(texts)
     common = [text for text, _ in counts.most_common(MOST_COLUMNS)]
@@ -226,7 +224,6 @@ def ground(places: Floats, scores: Floats) -> Floats:
 
 
 def draw_contour(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws the trials over a ground of cells; None without two such numbers."""
     columns, trials = chosen(part)
     if not columns:
         return None
@@ -249,7 +246,6 @@ def draw_contour(part: StudyPart, palette: Palette) -> Sketch | None:
 def _draw_ground(
     canvas: Canvas, columns: list[Column], trials: list[ViewedTrial]
 ) -> list[tuple[Any, str]]:
-    """Draws the cells, coloured by the ranks of the trials around; returns entries of a legend."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 

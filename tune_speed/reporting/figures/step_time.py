@@ -54,7 +54,6 @@ def speeds(part: StudyPart) -> list[Speed]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a line a precision; None where batch size and precision never varied."""
     from matplotlib.ticker import NullLocator
 
     found = speeds(part) if part.trials or part.certified else []

@@ -1,13 +1,9 @@
 """Which searched settings mattered: for meeting the target, for the steps to it, for a step's time.
 
-Three questions rather than one, since a setting may matter for one and not for another: the time to
-target is the steps to it times the time of a step, where the target is met at all.
-
 A random forest f is fitted to the trials. A setting's share is what shuffling its values does to
-the forest's predictions: mean((f(x) - f(x'))²) / 2 Var(f), which is its total effect (the index of
-Sobol) over the trials: y = 3 x_1 + x_2 of independent settings gives 0.9 and 0.1. Shares of what
-acts in combinations add up to more than 1. A search tries promising settings more often: what it
-settled early looks less important than it is.
+the forest's predictions: mean((f(x) - f(x'))²) / 2 Var(f), its total effect (the index of Sobol):
+y = 3 x_1 + x_2 of independent settings gives 0.9 and 0.1. Shares of what acts in combinations add
+up to more than 1. What a search settled early looks less important than it is.
 
 Source: Breiman, "Random forests", 2001; Saltelli et al., "Variance based sensitivity analysis of
 model output", 2010.
@@ -68,7 +64,6 @@ class Importance:
     question: Question
     title: str
     n: int
-    """Trials that the answer comes from."""
     why_none: str | None
     """Why there is no answer, in words; None where there is one."""
     explained: float | None
@@ -83,7 +78,6 @@ class _Words(NamedTuple):
 
     title: str
     counted: str
-    """Which trials answer it."""
     least: int
     """So many of them are needed for a forest to be fitted."""
     alike: tuple[str, str]

@@ -50,7 +50,6 @@ def ordered(boards: Sequence[Board], order: str) -> list[Board]:
 
 
 def _joined(boards: Iterable[Board]) -> list[Board]:
-    """Returns one board for all devices of what is the same otherwise."""
     groups: dict[tuple[Any, ...], list[Board]] = defaultdict(list)
     for board in boards:
         groups[board.key._replace(device="")].append(board)

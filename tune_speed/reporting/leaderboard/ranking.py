@@ -56,7 +56,6 @@ class Ranked(Config):
 
 
 def timed(record: TrialRecord) -> Timed:
-    """Returns the expected time with restarts of a record, which for a single run is its time."""
     if len(record.runs) == 1:
         return _timed_once(record.runs[0])
     runs = RunStatistics.of(record)
@@ -171,7 +170,6 @@ class Row(BoardColumns, Ranked):
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether it is of a certification that was disturbed, and so has no rank."""
         return self.verification == NOT_CERTIFIED
 
     @property
@@ -226,7 +224,6 @@ Trial = tuple[str | None, TrialRecord]
 
 
 def _by_configuration(trials: Iterable[Trial]) -> list[list[Trial]]:
-    """Returns a search's trials of each configuration, the fastest of them first."""
     found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
     for trial in sorted(trials, key=lambda trial: comparability.best_first(trial[1])):
         found[trial[1].study, json.dumps(trial[1].params, sort_keys=True)].append(trial)

@@ -35,9 +35,7 @@ class Shown(NamedTuple):
 
     text: Callable[[Row], str]
     narrow: str
-    """Heading in a terminal and in a notebook."""
     page: str = ""
-    """Heading on a page."""
     is_left: bool = False
     """Whether it has words, which are flush left."""
 

@@ -50,7 +50,6 @@ SOURCES = {
     "S3": "Solomatov and Stepanov, Speeding up ResNet training",
     "S4": "a blog post, Training Time Speed Ups",
 }
-"""The source documents by their short names."""
 
 
 class Item(NamedTuple):

@@ -28,9 +28,7 @@ class Answer:
     figure: str
     """What is read first, such as `0.812 s`."""
     claim: str
-    """The rest of the sentence."""
     sure: tuple[str, ...]
-    """How sure it is: sentences in plain words."""
     winner: ViewedTrial | None
     """Whose recipe to take; where none met the target, who came nearest."""
     traceback: str | None = None

@@ -63,9 +63,7 @@ class Part(NamedTuple):
     follows: str = "stamp"
     """Which stamp of a moment changes when it must be made again."""
     is_heavy: bool = False
-    """Whether it takes so long that only one at a time is made."""
     title: str = ""
-    """Of its own page, if it has one."""
 
 
 class Made(NamedTuple):

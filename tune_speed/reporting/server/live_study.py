@@ -130,7 +130,6 @@ class Results:
 
     @cached_property
     def anchors(self) -> Mapping[str, str]:
-        """Ids of the trials' rows, by run id."""
         return trial_anchors(self.parts)
 
     @cached_property

@@ -42,11 +42,9 @@ class RunningTrial:
     params: Mapping[str, str]
     """What the search chose, as text; empty where MLflow does not separate it from the recipe."""
     accuracy: float | None
-    """At its latest evaluation; None before the first."""
     train_s: float | None
     """Training clock at that moment [s]."""
     macro_f1: float | None = None
-    """At the latest evaluation."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that MLflow has of it, by MLflow's names, each as it was last."""
 
@@ -64,7 +62,6 @@ class StudyPart:
 
     @property
     def confirmed(self) -> tuple[ViewedTrial, ...]:
-        """Those of `certified` that count, see `TrialRecord.is_certified`."""
         return tuple(trial for trial in self.certified if trial.record.is_certified)
 
     @property
@@ -77,7 +74,6 @@ class StudyPart:
 
     @property
     def mode(self) -> str:
-        """Crossing mode: `fixed_length` or `anytime`."""
         return str(self.workload.get("mode", ""))
 
     @cached_property
@@ -87,7 +83,6 @@ class StudyPart:
 
     @property
     def leader(self) -> ViewedTrial | None:
-        """The fastest estimate, None if none met the target."""
         return self.records[-1] if self.records else None
 
 

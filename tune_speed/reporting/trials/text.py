@@ -194,7 +194,6 @@ def next_steps(
 
 
 def plugin_options() -> str:
-    """Returns ` --plugin NAME` for each plugin that is loaded here: a further command needs it."""
     return "".join(f" --plugin {shlex.quote(plugin.name)}" for plugin in registry.loaded())
 
 

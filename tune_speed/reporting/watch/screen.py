@@ -32,7 +32,6 @@ HINT = "Ctrl-C ends watching; the search goes on."
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 STYLES: Mapping[str, str] = {Status.REACHED: "green", Status.FAILED: "red", Status.DIVERGED: "red"}
-"""How statuses are drawn."""
 _STATE_STYLES = {
     State.RUNNING: "bold green",
     State.QUIET: "bold yellow",
@@ -45,7 +44,6 @@ _Cells = tuple[str, Text, str, str]
 
 
 def plain(text: str) -> str:
-    """Returns `text` in one line, without what a terminal would obey."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -180,7 +178,6 @@ def _head(seen: StudyStatus) -> Iterator[RenderableType]:
 
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
-    """Yields the rows on each part; there is one, unless devices or workloads differ."""
     for part in seen.parts[:MAX_PARTS]:
         is_only, key = len(seen.parts) == 1, part.key
         what = "" if is_only else f", workload {key.workload_hash[:8]}: {part.target.words}"

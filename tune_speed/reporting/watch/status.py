@@ -45,14 +45,12 @@ class StudyStatus:
     planned: int | None
     """Trials in all; None where MLflow does not say."""
     counts: dict[Status, int]
-    """Ended trials; statuses that none has are left out."""
     elapsed_s: float
     """Seconds in which a trial ran."""
     left_s: float | None
     """As the pace so far suggests, or the time budget says; None: not known, or nothing runs."""
     parts: tuple[StudyPart, ...]
     is_paused: bool = False
-    """Whether somebody paused the search: no trial begins."""
     steered: tuple[tuple[str, str], ...] = ()
     """What people changed about the search: moments (UTC, ISO 8601) and lines."""
     chance: float | None = None

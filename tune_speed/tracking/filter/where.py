@@ -364,7 +364,6 @@ def _fields_of(condition: Condition) -> list[str]:
 
 
 def _pushed(comparison: Comparison) -> Sequence[Pushed]:
-    """Returns conditions that hold wherever `comparison` does."""
     column, literals = COLUMNS.get(comparison.field), comparison.literals
     tag, sign = column.tag if column else None, comparison.sign
     sign = {"in": "=", "not in": "!="}.get(sign, sign)

@@ -36,7 +36,6 @@ class Search(NamedTuple):
     totals: dict[ComparisonKey, Totals] | None
     favourites: schema.Favourites
     range_ends: tuple[str, ...] = ()
-    """Ranges at whose ends its best lie, in words."""
 
 
 class BoardReader(ABC):

@@ -33,7 +33,6 @@ class Leaders:
     """Board by board: the fastest, and what is recommended; of a board whose trials all missed, one
     of them."""
     totals: dict[ComparisonKey, Totals]
-    """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
     """What those of each study come to, of whatever kind: what a search cost is shown with what it
     led to."""
@@ -49,7 +48,6 @@ class Wanted:
 
     workload: str | None
     device: str | None
-    """Part of the device's name, in whatever case."""
     kind: str | None
 
     def takes(self, key: ComparisonKey) -> bool:
@@ -131,7 +129,6 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
 def favourites_on(
     keys: Iterable[ComparisonKey], found: Sequence[schema.Favourites]
 ) -> dict[ComparisonKey, list[Recommended]]:
-    """Returns what searches recommend on each of these boards: first what each recommends."""
     by_id = {key: schema.board_id(key) for key in keys}
     own = {key: [best for board, best in found if board == by_id[key]] for key in by_id}
     return {

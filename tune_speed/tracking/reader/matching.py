@@ -29,7 +29,6 @@ class Query:
     kind: str | None
     only_reached: bool = False
     pushed: tuple[Pushed, ...] = ()
-    """Conditions that must hold too."""
     limit: int | None = None
 
 

@@ -280,7 +280,6 @@ def _no_record(run: Any, trial: str) -> str:
 
 
 def with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
-    """Returns the trial with the curve that its files hold; as it is where they are gone."""
     whole = whole_record(client, trial.run_id)
     return trial if whole is None else replace(trial, record=whole, has_curve=True)
 

@@ -161,7 +161,6 @@ class StudyPicture:
         return ended, killed
 
     def _over(self, since_ms: int) -> tuple[list[_Ended], list[Any]]:
-        """Returns the trials that ended since then, with an outcome and without."""
         since = f"attributes.end_time > {since_ms}"
         # MLflow takes 8 ms and 100 kB for each run, and a search may have 20,000.
         ended = read_directly(self.uri, lambda t: _ended_in(t, self.experiment_id, since_ms))

@@ -79,7 +79,6 @@ class Tables:
         return self._execute(text, {**bound, **(values or {})})
 
     def holds(self, study: str | None) -> bool:
-        """Whether there is this study, or any."""
         return any(True for _ in self.query("{studies}", study=study))
 
     def texts(self, name: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:

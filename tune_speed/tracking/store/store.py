@@ -38,7 +38,6 @@ _SETTINGS = {
 
 
 def load_mlflow() -> Any:
-    """Returns the module `mlflow`, silenced; the first call imports it (about 1.5 s)."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     import mlflow

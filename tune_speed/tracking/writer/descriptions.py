@@ -37,7 +37,6 @@ class SearchPlan:
 
     study: str
     workload: Mapping[str, Any]
-    """The whole workload, as YAML has it."""
     workload_name: str
     searched: Mapping[str, str] = field(default_factory=dict)
     """What may vary, in words, by name: `{"epochs": "from 2 to 16 (log)"}`."""

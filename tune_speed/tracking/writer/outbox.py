@@ -34,15 +34,12 @@ class Outbox:
     """Whether the trial was started in this session; if not, a run of it has the last word on what
     was proposed."""
     evaluations: list[Evaluation] = field(default_factory=list)
-    """Not delivered yet."""
     load: Callable[[], TrialRecord] | None = None
     """Returns the record of a trial that has one: kept where it takes the least memory."""
     reclocked_ms: int | None = None
     """When a record that is delivered got other times [ms since 1970]; None: it did not."""
     interrupted: str | None = None
-    """Why the trial stopped without an outcome."""
     ref: RunRef | None = None
-    """The run, once this attempt is to be seen there."""
     delivered: set[str] = field(default_factory=set)
     """Marks of what is there of the curve."""
 

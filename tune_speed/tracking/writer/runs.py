@@ -214,7 +214,6 @@ class StudyRuns:
         return self._refs
 
     def forget(self) -> None:
-        """Makes the next look-up query the server again."""
         self._refs = None
 
     def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
