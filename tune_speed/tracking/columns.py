@@ -1,9 +1,4 @@
-"""The columns of a result, each defined here and nowhere else.
-
-A column of `BoardColumns` is in leaderboards (JSON, CSV, frames, comparisons); all columns are in
-listings and frames of trials, in `--where` filters, in `tune-speed list fields`, and those with
-`is_metric` in MLflow with its glossary.
-"""
+"""The columns of a result, each defined here alone: of boards, listings, filters and MLflow."""
 
 import types
 import typing

@@ -1,8 +1,7 @@
 """What every metric and tag of ours in MLflow means. Tests hold it against what real runs carry.
 
-`<…>` in a name stands for whatever is there: `trials_<status>`. Metrics of one's
-own, such as a target's, stand under their own names beside these. Of a certified
-trial, each run has its metrics under `<name>/seed_<seed>`.
+`<…>` in a name stands for whatever is there. Of a certified trial, each run has its metrics under
+`<name>/seed_<seed>`.
 """
 
 from typing import NamedTuple

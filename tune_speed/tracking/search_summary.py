@@ -1,7 +1,4 @@
-"""The state of a search, stored on its parent run so that listing studies reads one run each.
-
-Leaderboards read there what all trials of a board come to, and fetch none but the leaders.
-"""
+"""The state of a search, stored on its parent run so that listing studies reads one run each."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

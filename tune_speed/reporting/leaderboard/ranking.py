@@ -1,7 +1,4 @@
-"""Records to ranked rows. Rows are compared only within one workload, protocol, device and kind.
-
-Sorted by expected time, a row whose interval overlaps that of the first row of a rank shares it.
-"""
+"""Records to ranked rows, only within one workload, protocol, device and kind."""
 
 import json
 import math

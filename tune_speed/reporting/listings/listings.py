@@ -1,10 +1,6 @@
 """What there is to choose from: lists of entries, and the table of techniques, read from the code.
 
-`listing` has a name and a line on each entry of a recipe's tables; `techniques_table` says where
-every technique, model, metric and question of the source documents is to be had here.
-
-The items are in `inventory.csv`, several places of one separated by `; `. Places are read as
-follows; a test looks each of them up.
+The items of the source documents are in `inventory.csv`, places of one separated by `; `:
 
 | form                               | place                                                     |
 |------------------------------------|-----------------------------------------------------------|

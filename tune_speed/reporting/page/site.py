@@ -1,6 +1,6 @@
 """Templates, style and script put together into one file that loads nothing.
 
-A live page is made of the same; its script alone may ask again, and only where it came from.
+The script of a live page may ask for more, only where it came from.
 """
 
 from base64 import b64encode

@@ -1,7 +1,4 @@
-"""Who may read: a browser that asked this machine by its own name, or that has the token.
-
-Only a page of this server may send: what could be a page from elsewhere is refused.
-"""
+"""Who may read: a browser that asked this machine by its own name, or that has the token."""
 
 import hmac
 import ipaddress

@@ -1,7 +1,6 @@
-"""A study as people look at it: one frozen picture of it, which pages, figures and `watch` draw.
+"""A study as people look at it: one frozen picture, in parts whose figures may be compared.
 
-A study's trials are split into parts whose figures may be compared: a part is one workload, one
-protocol and one device. Nothing is ever drawn or ranked across parts.
+A part is one workload, one protocol and one device.
 """
 
 from collections.abc import Mapping, Sequence

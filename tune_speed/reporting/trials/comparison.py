@@ -1,8 +1,4 @@
-"""Results side by side: what differs between their recipes, their figures, where these are from.
-
-Results are ranked against one another only if they share workload, protocol, device and kind. For
-others the figures are side by side all the same, and `why_not` says what differs.
-"""
+"""Results side by side: what differs between their recipes, their figures, where these are from."""
 
 import json
 import math

@@ -1,9 +1,7 @@
 """The leading trials of each board, and what all of its trials come to, without reading them all.
 
-A search's parent run says what its trials come to (`tune_speed.boards`), and each trial says its
-board and by what it ranks there. So one query finds the searches, and the leaders of a board come
-in order. A search that an older version made, or that has just begun, does not say it: its trials
-are read one by one. A run in the trash is no leader, but its search still counts what it cost.
+A search's parent run says what its trials come to, and each trial its board and place. Where an
+older version did not say it, or a search has just begun, its trials are read one by one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """Reads trials back, from any process, while a study is written or after it.
 
-Every query names its tags to MLflow and reads page by page; nothing loads a store as a whole. The
-record of a trial comes from its tags in one request; its curves lie in an artifact (`find_trial`).
+A record comes from a trial's tags in one request; its curves lie in an artifact (`find_trial`).
 """
 
 import logging

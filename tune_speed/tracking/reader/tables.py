@@ -1,8 +1,4 @@
-"""A store's tables, read by SQL: MLflow takes seconds to be imported before its first query.
-
-One set of statements serves SQLite files and database servers; `Words` says what they write
-differently. Nothing is ever written. The tables are MLflow's since version 1.
-"""
+"""A store's tables, read by SQL: MLflow takes seconds to be imported before its first query."""
 
 import logging
 import sqlite3

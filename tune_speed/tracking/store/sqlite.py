@@ -1,8 +1,7 @@
 """SQLite stores: made in one piece, checked before use, analysed after it.
 
-What MLflow 3 does by itself with a SQLite file, and why this module exists: two processes that open
-a fresh file together break each other's migrations, a kill in the middle leaves half a schema, a
-damaged file is tried ten times over 100 s, and the query planner never gets its statistics.
+By MLflow 3 alone, two processes that open a fresh file break each other's migrations, a kill leaves
+half a schema, a damaged file is tried for 100 s, and the query planner never gets its statistics.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Descriptions of experiments and runs in Markdown, which MLflow's pages show.
 
-Pure functions from records to text. What users wrote is escaped as HTML entities, which every
-Markdown renderer shows as plain text and none takes for markup. Secrets are stripped, and a text
-that grows too long for a tag loses rows of its tables, never its commands.
+What users wrote is escaped as HTML entities, which no Markdown renderer takes for markup. Secrets
+are stripped, and a text too long for a tag loses rows of its tables, never its commands.
 """
 
 import re

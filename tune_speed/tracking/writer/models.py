@@ -1,8 +1,4 @@
-"""Models in MLflow: of each search one, on the run of its fastest trial.
-
-A model is saved by `mlflow.pytorch` as a graph (torch's `pt2`), which holds code of ours or of the
-user's neither as text nor as a pickle, and loads without this package.
-"""
+"""Models in MLflow, one a search, saved as graphs that load without this package."""
 
 from importlib import metadata
 from pathlib import Path

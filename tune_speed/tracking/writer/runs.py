@@ -1,8 +1,7 @@
 """The MLflow runs of one study: found or created, written, ended. Every call may be repeated.
 
-Nothing here waits or retries; that is the tracker's part. A call that failed on the way may have
-reached the server all the same: points carry fixed timestamps, parameters fixed values, and
-`forget` makes the next look-up query the server, so that a repetition leaves nothing twice.
+A call that failed may have reached the server: points carry fixed timestamps, parameters fixed
+values, and `forget` makes the next look-up query the server, so that nothing is there twice.
 """
 
 import json

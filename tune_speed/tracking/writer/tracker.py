@@ -1,10 +1,9 @@
 """The observer of a search that writes it to MLflow, in a thread of its own.
 
-The driver's calls only queue what happened: they take microseconds and never raise, whatever the
-store does. The thread folds the events of a moment into one outbox per trial and empties the
-outboxes. Where the store does not answer, it waits and tries again, longer each time; where it
-refuses one trial for good, that trial is left out and named by `close`. The study's ledger is the
-durable copy, and `reconcile` delivers from it.
+The driver's calls only queue what happened: they take microseconds and never raise. The thread
+folds events into one outbox a trial and empties the outboxes. Where the store does not answer, it
+tries again, longer each time; what it refuses for good is left out and named by `close`. The
+study's ledger is the durable copy, and `reconcile` delivers from it.
 """
 
 import logging
