@@ -36,11 +36,7 @@ class LiveView:
         target: Target,
         is_verbose: bool = False,
     ) -> None:
-        """Takes note of trials that have finished already.
-
-        `target` has the metric that running trials show. `is_verbose`: the lines of a terminal say
-        why trials were proposed and ended too, as they do without one.
-        """
+        """`target` has the metric that is shown; `is_verbose`: a terminal's lines say why, too."""
         self.console, self.trials = console, trials
         self._time_left_s, self._target = time_left_s, target
         self._is_brief = console.is_terminal and not is_verbose

@@ -114,10 +114,7 @@ def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[
 
 
 def metric_key(metric: str) -> str:
-    """Returns under which name a metric of evaluations is logged.
-
-    One of a user's own that has the name of a metric with another meaning is under `own.`.
-    """
+    """Returns the name of an evaluation's metric; a taken name of a user's own is under `own.`."""
     if metric == "loss":
         return "val_loss"
     key = safe_key(metric)
@@ -187,10 +184,7 @@ def final_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 
 
 def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
-    """Returns what leaderboards rank a trial by, all its runs together.
-
-    `expected_s` is absent where half of the runs or more missed: such a trial has no rank.
-    """
+    """Returns what ranks a trial; no `expected_s` where half of the runs or more missed."""
     if not record.runs:
         return []
     last, n = record.runs[-1], len(record.runs)

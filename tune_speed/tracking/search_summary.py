@@ -79,10 +79,7 @@ class Summary:
         return {key: comparability.sum_of(parts) for key, parts in boards.items()}
 
     def tags(self, *, now: datetime, run_ids: Mapping[str, str]) -> dict[str, str]:
-        """Returns the time of the last change, the fastest trial, what is recommended, the totals.
-
-        `run_ids` are MLflow's by trial.
-        """
+        """Returns the last change, the fastest, the recommended, the totals; `run_ids` by trial."""
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
         named = [
             each.model_copy(update={"run_id": run_ids.get(each.trial_id, "")})

@@ -83,11 +83,7 @@ class Drawn(NamedTuple):
 def draw_svg(
     name: str, part: StudyPart, *, id_prefix: str, anchors: Mapping[str, str] | None = None
 ) -> Drawn | None:
-    """Returns one of FIGURES as an `<svg>` element for a page; None where nothing can be drawn.
-
-    `id_prefix` is that of its ids: figures that share a page need different ones. `anchors` are ids
-    of the elements about the trials, to which points link; see `as_svg`.
-    """
+    """Returns a figure as `<svg>` for a page, see `as_svg`; None where nothing can be drawn."""
     kind = FIGURES[name]
     with _sketched(partial(_of_part, kind, part), SENTINELS) as sketch:
         if sketch is None:
@@ -99,10 +95,7 @@ def draw_svg(
 
 
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:
-    """Writes a figure in light colours, with its title; returns whether there was one to draw.
-
-    Raises: StorageError if the file cannot be written.
-    """
+    """Writes a figure, in light; returns whether there was one. Raises: StorageError."""
     kind = FIGURES[name]
     with _sketched(partial(_of_part, kind, part), LIGHT) as sketch:
         if sketch is None:

@@ -60,10 +60,7 @@ def _subs(low: float, high: float, num_ticks: int) -> Sequence[float]:
 def padded(
     values: Sequence[float], below: float, above: float, *, is_log: bool
 ) -> tuple[float, float]:
-    """Returns the ends of an axis: least and greatest value, and room as shares of their span.
-
-    Values that are equal have a fifth of theirs as their span.
-    """
+    """Returns the ends of an axis, with room as shares of its span (of a fifth of equal values)."""
     low, high = min(values), max(values)
     if is_log:
         return low / (high / low) ** below, high * (high / low) ** above
@@ -74,10 +71,7 @@ def padded(
 def draw_metric_axis(
     canvas: Canvas, panel: "Axes", values: Sequence[float], target: Target
 ) -> tuple["Line2D", str]:
-    """Scales the upright axis, and draws the target across; returns its entry in a legend.
-
-    Where the best within a time is sought, it draws the best of the values.
-    """
+    """Scales the upright axis; draws target or best across, and returns its legend entry."""
     best = max if target.mode == "max" else min
     across, what = target.value, "target"
     if target.seeks_best:

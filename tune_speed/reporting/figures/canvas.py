@@ -121,11 +121,7 @@ class Canvas:
         heights: Sequence[float] = (),
         leader: ViewedTrial | None = None,
     ) -> None:
-        """Draws empty panels; with `share_x` a column's have one axis.
-
-        `height` and `width` are in units, without a legend; `heights` are those
-        of the rows, in any unit (empty: all alike). The keyboard reaches the points of `leader`.
-        """
+        """Takes units, without a legend; the keyboard reaches the points of `leader`."""
         # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
         from matplotlib.figure import Figure
 
@@ -159,10 +155,7 @@ class Canvas:
     def points(
         self, panel: "Axes", spots: Sequence[Spot], look: Look, *, texts: Sequence[str] = ()
     ) -> None:
-        """Draws a point for each trial, with a link to its row and a text, or its `tooltip`.
-
-        Of more than `MOST_POINTS` it draws one in `every`, and the leader.
-        """
+        """Draws linked points; of more than `MOST_POINTS` one in `every`, and the leader."""
         if not spots:
             return
         chosen = self._thinned([spot.trial for spot in spots])
@@ -216,10 +209,7 @@ class Canvas:
         return [f"{MARK}{number}" for number in range(first, len(self.marks))]
 
     def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
-        """Writes a trial's id and time above its point; on its left from that share of width on.
-
-        Where the best metric within a time is sought, the metric takes the place of the time.
-        """
+        """Writes a trial's id and result by its point; on its left from that share of width on."""
         record, text = spot.trial.record, name_of(spot.trial, NAME_WIDTH)
         time_s, metric = record.time_to_target_s, final_metric(record)
         place = panel.transLimits.transform(panel.transScale.transform((spot.x, spot.y)))

@@ -107,10 +107,7 @@ QUESTIONS: Mapping[Question, _Words] = {
 
 
 def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Importance, ...]:
-    """Returns the answers to the three questions, from finished trials that may be compared.
-
-    The same records and seed give the same answers.
-    """
+    """Returns the answers to the three questions, from finished trials that may be compared."""
     assert len({board_key(record) for record in records}) <= 1, "records of several groups"
     finished = [r for r in records if r.runs and r.status is not Status.FAILED]
     # The mean of 0 and 1 in a leaf is what a classification tree calls its probability, and twice

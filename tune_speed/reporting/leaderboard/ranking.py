@@ -178,10 +178,7 @@ class Row(BoardColumns, Ranked):
 def make_row(
     record: TrialRecord, *, run_id: str | None, search: comparability.Totals | None
 ) -> Row:
-    """Returns the row of a record of one run or more, without its rank.
-
-    `search` is what the trials of the search that found it come to; None: not known.
-    """
+    """Returns the row of a record without its rank; `search`: what its search's trials come to."""
     values: dict[str, Any] = values_of(record, BoardColumns)
     values |= mean_metric(record.runs, comparability.target_of(record.workload))
     runs, expected = RunStatistics.of(record), timed(record)
@@ -232,10 +229,7 @@ def _name(trial: Trial) -> tuple[str, str]:
 
 
 def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None) -> Row:
-    """Returns the row of the fastest of some trials of one configuration as that of all.
-
-    `known` is what their search says of it; None: nothing.
-    """
+    """Returns the row of the fastest of a configuration's trials as that of all."""
     runs = tuple(run for record in records for run in record.runs if run.status in ENDS)
     if known is None and len(runs) < 2:
         return row
@@ -441,10 +435,7 @@ def _totals_by_study(
 def _ranked(
     rows: list[Row], order_s: Mapping[tuple[str, str], float], *, target: Target
 ) -> list[Row]:
-    """Returns the rows by expected time with restarts or `order_s`, those without a rank last.
-
-    Where the best metric within a time is sought, by that.
-    """
+    """Returns the rows by `order_s`, expected time or best metric, those without a rank last."""
     sign = comparability.sign_of(target)
 
     def order(row: Row) -> comparability.SortKey:

@@ -186,10 +186,7 @@ def _none_met(board: Board) -> str:
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
-    """Returns the boards as tables for a terminal.
-
-    Names are shown as they are: never as markup, nor do their control characters reach it.
-    """
+    """Returns tables for a terminal, whose names are neither markup nor control characters."""
     if not boards:
         return Text(NO_TRIALS)
     parts: list[RenderableType] = []

@@ -24,10 +24,7 @@ def describe_params(params: Mapping[str, Any]) -> str:
 
 
 def interval_text(value_s: float | None, low_s: float | None, high_s: float | None) -> str:
-    """Returns `1.19 (1.18–1.24)`; `∞` for None.
-
-    Without brackets where the interval is a point, or says nothing.
-    """
+    """Returns `1.19 (1.18–1.24)`, `1.19` where the interval says nothing, `∞` for None."""
     value = fixed(value_s, 2, none=INFINITE)
     is_unknown = not low_s and (high_s is None or math.isinf(high_s))
     has_interval = low_s != high_s and not is_unknown

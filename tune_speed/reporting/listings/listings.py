@@ -150,10 +150,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def technique_rows() -> list[dict[str, str]]:
-    """Returns a row on each item of the inventory, then on what else is here.
-
-    Neighbours that say the same share a row.
-    """
+    """Returns a row an item of the inventory, alike neighbours in one, then what else is here."""
     rows = []
     for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1]):
         numbers = [number for number, _ in numbered]
@@ -251,10 +248,7 @@ BOUNDS = {
 
 
 def explained(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns an entry of the listing `rows`, with its source and a row on each of its fields.
-
-    What has no fields, such as a metric, is its row alone. Raises: ConfigError without such a name.
-    """
+    """Returns an entry of the listing `rows`, with its fields. Raises: ConfigError without it."""
     row = next((each for each in rows if next(iter(each.values())) == name), None)
     if row is None:
         near = did_you_mean(name, (str(next(iter(each.values()))) for each in rows))

@@ -40,10 +40,7 @@ LIVE_SCRIPTS = (*SCRIPTS, "live.js")
 
 
 def render(template: str, context: Mapping[str, Any], *, is_live: bool = False) -> str:
-    """Returns the page of `template`, filled with `context`, in which all names are escaped.
-
-    `is_live`: a server shows it, whom its script asks for what has changed.
-    """
+    """Returns a page in which all names are escaped; `is_live`: a server shows it."""
     style, script = _style(), _script(LIVE_SCRIPTS if is_live else SCRIPTS)
     # The content security policy: one script may run, and nothing may be fetched.
     digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -124,10 +121,7 @@ def _block(scheme: str, colours: Mapping[str, str]) -> str:
 def board_table(
     board: Board, *, links: Mapping[str, str], has_studies: bool = False
 ) -> dict[str, Any]:
-    """Returns `board` as the template reads it; `links` are addresses by run id.
-
-    `has_studies`: linked trials are named with their study.
-    """
+    """Returns `board` as templates read it; `has_studies`: its `links`, by run id, name them."""
     is_one_study = len({row.study for row in board.rows}) < 2
     names = [n for n in told(board, PAGE[board.kind]) if not (is_one_study and n == SEARCH)]
     return {

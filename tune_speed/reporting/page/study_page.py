@@ -46,10 +46,7 @@ def study_page(view: StudyView, *, recipe_yaml: RecipeYaml) -> str:
 def section_of(
     view: StudyView, part: StudyPart, *, anchors: Mapping[str, str], number: int
 ) -> dict[str, Any]:
-    """Returns what the templates read of a part of a study but what takes long to make.
-
-    That is its recipe, its figures and its table of trials.
-    """
+    """Returns what templates read of a part but what takes long: recipe, figures, table."""
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner

@@ -66,10 +66,7 @@ class LivePages:
         ending: asyncio.Event,
         helm: Helm | None = None,
     ) -> None:
-        """Streams end when `ending` is set; `recipe_yaml` gives recipes of trials as YAML.
-
-        `helm` steers searches; None: pages have no buttons for it.
-        """
+        """Streams end when `ending` is set; without `helm` pages have no buttons."""
         self._uri, self._recipe_yaml, self._ending = uri, recipe_yaml, ending
         self._helm = helm
         self._heavy = asyncio.Lock()
@@ -216,10 +213,7 @@ def _matching(text: str, pattern: str) -> str:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    """Returns why there is no page: in words for people, as text where a script asked.
-
-    As JSON where something was sent.
-    """
+    """Returns why there is no page: a page, as text where a script asked, JSON where it sent."""
     is_sent = request.method == "POST"
     if isinstance(error, HTTPException):
         code, text = error.status_code, error.detail

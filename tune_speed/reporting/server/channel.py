@@ -18,10 +18,7 @@ NICENESS = 10
 
 
 async def in_thread(function: Callable[[], Result], *, is_heavy: bool = False) -> Result:
-    """Returns `function()`, called in a thread; raises what it raises.
-
-    `is_heavy`: the thread leaves the processor to others.
-    """
+    """Returns `function()`, called in a thread; `is_heavy`: it leaves the processor to others."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -119,10 +116,7 @@ class Channel:
         return await asyncio.shield(self._reading)
 
     async def moments(self, ending: asyncio.Event) -> AsyncIterator[Moment | None]:
-        """Yields the present moment, each further one, and None where nothing has changed.
-
-        Until `ending` is set.
-        """
+        """Yields each new moment, and None where nothing has changed, until `ending` is set."""
         told: Moment | None = None
         self.viewers += 1
         try:
@@ -137,10 +131,7 @@ class Channel:
             self.viewers -= 1
 
     async def part(self, name: str) -> Made | None:
-        """Returns a part of the page; None if it has none of this name.
-
-        It may be an older one while the source changes often: see `Made.again_s`.
-        """
+        """Returns a part or None; an older one while much changes: see `Made.again_s`."""
         moment = await self.now()
         part = moment.part_of(name)
         if part is None:

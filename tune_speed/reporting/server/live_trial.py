@@ -32,10 +32,7 @@ def trial_html(
     history: History,
     recipe_yaml: RecipeYaml,
 ) -> str:
-    """Returns the inside of the page of a trial that the study has, finished or running.
-
-    Raises: ServiceError or StorageError.
-    """
+    """Returns the inside of a trial's page. Raises: ServiceError or StorageError."""
     view = seen.view
     ended = next((t for t in (*view.trials, *view.certified) if t.run_id == run_id), None)
     if ended is not None:

@@ -29,10 +29,7 @@ ANY = ("0.0.0.0", "::")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens; port 0: on a free one.
-
-    Raises: ConfigError if the host is not this machine's, or the port is not to be had.
-    """
+    """Returns a socket that listens; port 0: on a free one. Raises: ConfigError."""
     try:
         family, _, _, _, place = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -66,10 +66,7 @@ class Comparison:
 def compare_records(
     trials: Sequence[tuple[str, TrialRecord]], *, with_equal: bool = False
 ) -> Comparison:
-    """Returns results side by side: run ids, all different, with records of one run or more.
-
-    `with_equal`: settings that are the same in all results too.
-    """
+    """Returns results side by side; `with_equal`: settings that are the same in all, too."""
     ids = [run_id for run_id, _ in trials]
     assert len(set(ids)) == len(ids) > 0, ids
     records = [record for _, record in trials]

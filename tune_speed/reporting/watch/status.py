@@ -73,10 +73,7 @@ class StudyStatus:
 def glance(
     view: StudyView, *, now_s: float | None = None, unchanged_s: float = math.inf
 ) -> StudyStatus:
-    """Returns what there is to say.
-
-    `now_s`: seconds since 1970; `unchanged_s`: seconds since the caller last saw a change.
-    """
+    """`now_s`: seconds since 1970; `unchanged_s`: since the caller last saw a change."""
     now_s = time.time() if now_s is None else now_s
     # At least 0: the clock of the machine that writes may be ahead of this one's.
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))

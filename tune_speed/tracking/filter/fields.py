@@ -46,10 +46,7 @@ class FieldReader:
         return {**searched, **settings_of(self.record.recipe)}
 
     def value(self, name: str) -> Any:
-        """Returns the value, None where the record has none.
-
-        Raises: ConfigError if `name` is the last part of several places.
-        """
+        """Returns the value or None. Raises: ConfigError if `name` may mean several places."""
         if name in COLUMNS:
             return COLUMNS[name].value(self.record)
         places = self._places(name)
@@ -81,10 +78,7 @@ class FieldReader:
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe's settings and choices by dotted place: `optimizer`, `optimizer.sgd.lr`.
-
-    What a training function was called with has the names that the function knows.
-    """
+    """Returns a recipe's settings and choices by dotted place: `optimizer`, `optimizer.sgd.lr`."""
     named = named_settings(recipe)
     return {**_choices(named), **flatten(named)}
 

@@ -302,10 +302,7 @@ class Where:
     root: Condition
 
     def matches(self, record: TrialRecord) -> bool:
-        """Whether a record fits.
-
-        Raises: ConfigError if a field is the last part of several settings of its recipe.
-        """
+        """Raises: ConfigError if a field is the last part of several settings of its recipe."""
         return self.root.holds(FieldReader(record))
 
     def pushed(self) -> tuple[Pushed, ...]:
@@ -343,10 +340,7 @@ class Where:
 
 
 def parse_where(text: str) -> Where:
-    """Returns the filter that `text` says.
-
-    Raises: ConfigError, with the place, if it says none.
-    """
+    """Returns the filter that `text` says. Raises: ConfigError, with the place, if it says none."""
     return Where(text, Parser(text).parse())
 
 

@@ -50,10 +50,7 @@ class BoardReader(ABC):
         """Yields all finished trials of these searches."""
 
     def in_order(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
-        """Yields those of a board's trials that have a rank and say so themselves, fastest first.
-
-        Ties, in time and final metric, come in any order.
-        """
+        """Yields a board's trials that have a rank and say so, fastest first; ties in any order."""
         trials = self.ranked(key, "max")
         first = next(trials, None)
         if first is None:
@@ -183,10 +180,7 @@ class TableReader(BoardReader):
         yield from self._tables.tracked((run_id, str(experiment)) for run_id, experiment in rows)
 
     def _all_boards(self) -> dict[str, list[Row]]:
-        """Returns run, experiment, expected time and final metric of all trials that have a rank.
-
-        Board by board, in one pass.
-        """
+        """Returns run, experiment, expected time and final metric of ranked trials, by board."""
         # The runs are read as they lie in the file, as their metrics and tags have that order too.
         boards: dict[str, list[Row]] = {}
         metrics = {"expected": schema.EXPECTED, "final": schema.FINAL_METRIC}

@@ -30,10 +30,7 @@ def tag_equals(key: str, value: str) -> str:
 
 
 def tag_contains(key: str, part: str) -> str:
-    """Returns a condition that holds wherever the tag `key` contains `part`, in whatever case.
-
-    It may hold for other values too, as with `tag_equals`: check what comes back.
-    """
+    """Holds where the tag contains `part`, in whatever case, and maybe elsewhere (`tag_equals`)."""
     return f"tags.`{key}` ILIKE '%{_UNSAFE.sub('_', _UNEVEN.sub('%', part))}%'"
 
 

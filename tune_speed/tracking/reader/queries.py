@@ -128,11 +128,7 @@ class FoundSearch(NamedTuple):
 
 
 def find_search(uri: str, study: str) -> FoundSearch:
-    """Returns the search of a study that has trials.
-
-    Raises: ServiceError if the store does not answer; ConfigError if it has none of that name, or
-        several.
-    """
+    """Returns a study's one search with trials. Raises: ServiceError; ConfigError."""
     client = open_store(uri, create=False)
     with errors_of(uri):
         experiments = experiments_of(client, uri, study)
@@ -161,10 +157,7 @@ def is_on(name: str, device: str | None) -> bool:
 
 
 def study_names(uri: str) -> list[str]:
-    """Returns the names of all studies of the store.
-
-    Raises: ServiceError if the store does not answer or does not exist.
-    """
+    """Raises: ServiceError if the store does not answer or does not exist."""
     client = open_store(uri, create=False)
     with errors_of(uri):
         return [str(experiment.name) for experiment in experiments_with(client, _ANY_STUDY)]

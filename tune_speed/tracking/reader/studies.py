@@ -55,10 +55,7 @@ class _Study(NamedTuple):
 
 
 def list_studies(uri: str) -> list[StudySummary]:
-    """Returns all studies of the store, the latest active first; reads one run per search.
-
-    Raises: ServiceError if the store does not answer or does not exist.
-    """
+    """Returns all studies, the latest active first, from one run a search. Raises: ServiceError."""
     found = read_directly(uri, _from_tables)
     studies = list(map(_summarised, _from_mlflow(uri) if found is None else found))
     studies.sort(key=lambda study: study.name)
@@ -143,10 +140,7 @@ _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 
 
 def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]:
-    """Returns the windows of step times on record, of all studies, the oldest first.
-
-    Raises: ServiceError if the store does not answer.
-    """
+    """Returns the windows on record of all studies, the oldest first. Raises: ServiceError."""
 
     def find() -> tuple[StepTime, ...]:
         ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]

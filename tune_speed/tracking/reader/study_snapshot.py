@@ -78,10 +78,7 @@ class StudyPicture:
     """What MLflow had of a study at the last `refresh`."""
 
     def __init__(self, uri: str, study: str) -> None:
-        """Finds the study; nothing of it is read yet.
-
-        Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
-        """
+        """Finds the study, reads nothing of it. Raises: ServiceError, ConfigError without it."""
         self.uri = uri
         self._client = open_store(uri, create=False)
         with errors_of(uri):
@@ -111,10 +108,7 @@ class StudyPicture:
         return strip_secrets(f"{self.uri}/#/experiments/{self.experiment_id}")
 
     def refresh(self) -> None:
-        """Reads what is new. After an error the snapshot is what it was.
-
-        Raises: ServiceError or StorageError if the store does not answer.
-        """
+        """Reads what is new; all or nothing. Raises: ServiceError or StorageError."""
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
         with errors_of(self.uri):
@@ -131,18 +125,12 @@ class StudyPicture:
         self._take([run for run in (*killed, *alive) if schema.TRIAL_ID in run.data.tags])
 
     def with_curves(self, trials: Sequence[TrackedTrial]) -> list[TrackedTrial]:
-        """Returns the trials with the curves that their files hold; a file may be gone.
-
-        Raises: ServiceError or StorageError if the store does not answer.
-        """
+        """Returns the trials with their files' curves. Raises: ServiceError or StorageError."""
         with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
             return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
 
     def history(self, run_id: str, x: str, y: str) -> list[tuple[float, float]]:
-        """Returns the values of two metrics of a run at the steps where it has both, in order.
-
-        Raises: ServiceError or StorageError if the store does not answer.
-        """
+        """Returns two metrics at steps that have both. Raises: ServiceError, StorageError."""
         with errors_of(self.uri):
             found = [self._client.get_metric_history(run_id, name) for name in (x, y)]
         xs, ys = ({point.step: point.value for point in points} for points in found)

@@ -90,10 +90,7 @@ class Tables:
         return found
 
     def tracked(self, runs: Iterable[tuple[str, str]]) -> Iterator[TrackedTrial]:
-        """Yields the trials of these runs (run id, experiment id) in their order.
-
-        A run whose record cannot be read is named in the log.
-        """
+        """Yields the trials of these runs and experiments in order; logs which cannot be read."""
         for some in batches(runs):
             texts = self.texts(schema.RECORD, [run_id for run_id, _ in some])
             for run_id, experiment_id in some:

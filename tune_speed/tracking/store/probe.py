@@ -46,18 +46,12 @@ def probe_http(uri: str, *, timeout_s: float) -> None:
 
 
 def probe_database(uri: str) -> None:
-    """Connects to a database once; takes as long as its driver likes.
-
-    Raises: ServiceError if the driver is not installed; SQLAlchemyError if it does not answer.
-    """
+    """Connects once, unbounded. Raises: ServiceError without its driver; SQLAlchemyError."""
     engine_of(uri).connect().close()
 
 
 def engine_of(uri: str) -> "Engine":
-    """Returns an engine that pools no connections, and has none yet.
-
-    Raises: ServiceError if the driver is not installed; SQLAlchemyError if `uri` is none.
-    """
+    """Returns an engine without a pool. Raises: ServiceError, SQLAlchemyError."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 

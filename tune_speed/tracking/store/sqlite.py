@@ -126,10 +126,7 @@ def analyze(path: Path) -> bool:
 
 
 def analyze_if_outdated(path: Path) -> bool:
-    """Gives the planner statistics where it has none, or from when the store was much smaller.
-
-    Returns whether it did.
-    """
+    """Gives the planner statistics where it has none or much older ones; returns whether it did."""
     # A search does it at its end; one that was killed, or that still runs, leaves readers without.
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:

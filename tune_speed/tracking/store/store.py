@@ -71,10 +71,7 @@ def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "Ml
 
 
 def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> str:
-    """Returns the id of the study's experiment, found or created, with `tags` set.
-
-    Raises: ServiceError if the experiment was deleted, or as `errors_of` does.
-    """
+    """Returns the experiment's id, found or created, with `tags` set. Raises: ServiceError."""
     uri = client.tracking_uri
     with errors_of(uri):
         found = client.get_experiment_by_name(study)
@@ -108,10 +105,7 @@ def refuse_deleted(experiment: Any, uri: str) -> None:
 
 
 def artifact_root(uri: str, study: str) -> str | None:
-    """Returns the folder of a study's artifacts as a file URI; None where the server chooses it.
-
-    The folder's name holds nothing of the study's but letters, digits, `-` and `_`.
-    """
+    """Returns a study's folder as a file URI, safely named; None where the server chooses it."""
     kind = store_kind(uri)
     if kind == "http":
         return None

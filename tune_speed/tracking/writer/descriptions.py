@@ -70,11 +70,7 @@ def study_note(plan: SearchPlan) -> str:
 def search_note(
     plan: SearchPlan, *, statuses: Mapping[Status, int], best: TrialRecord | None, link: str
 ) -> str:
-    """Returns the description of a search's own run, as of now.
-
-    `best` is the fastest trial that met the target, `link` the address of its run, empty where it
-    is not known; finished trials are counted by status.
-    """
+    """`best` met the target first; `link` is its run's address, empty where that is not known."""
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
     finished = counted(sum(statuses.values()), "trial")
     lines = [f"**{finished} finished**{f': {counts}' if counts else ''}."]
@@ -116,11 +112,7 @@ def interrupted_note(reason: str) -> str:
 
 
 def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -> str:
-    """Returns how to use a model that was logged.
-
-    `accuracy` is that of the model as it was logged, on a `part` of the data; `shape` is that of
-    the images, (C, H, W).
-    """
+    """Returns how to use a logged model; `shape` is that of its images, (C, H, W)."""
     sizes = ", ".join(map(str, shape))
     return (
         f"**Model**: accuracy {accuracy:.4f} on the {plain(part)} part. It takes pixels as uint8"

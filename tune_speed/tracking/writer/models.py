@@ -25,10 +25,7 @@ EXAMPLE_SIZE = 2
 
 
 def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:
-    """Returns the MLflow run of a search's trial, or None if it is not there.
-
-    Raises: TimeoutError if the store does not answer; MlflowException if it says no.
-    """
+    """Returns a trial's MLflow run, or None. Raises: TimeoutError, MlflowException."""
     wanted = {schema.PARENT: parent_id, schema.TRIAL_ID: trial_id}
 
     def find() -> Any | None:
@@ -81,10 +78,7 @@ def log_model(
 
 
 def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
-    """Deletes the models of a search's trials, except that of the run `but`.
-
-    As with runs, MLflow stores the files of deleted models until `mlflow gc`.
-    """
+    """Deletes a search's models but that of the run `but`; files stay until `mlflow gc`."""
     experiments = [_experiment(client, parent_id)]
     own = runs_with(client, experiments, {schema.PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
     # All pages before the first change: a tag that is deleted would shift the later ones.

@@ -48,10 +48,7 @@ class Outbox:
         return self.load is not None or self.interrupted is not None
 
     def take(self, record: TrialRecord, load: Callable[[], TrialRecord] | None = None) -> None:
-        """Ends the attempt with its outcome, whose curve need not be stored twice.
-
-        `load` returns the record once more; without, it is kept here.
-        """
+        """Ends the attempt; `load` returns the record once more, without it is kept here."""
         self.load, self.interrupted = load or (lambda: record), None
         on_record = {mark(each) for run in record.runs for each in run.evaluations}
         self.evaluations = [each for each in self.evaluations if mark(each) not in on_record]
@@ -64,10 +61,7 @@ class Outbox:
 
 
 def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
-    """Delivers all that an outbox holds; may be repeated after an error.
-
-    Returns what was refused for good though the rest is there: the reason why files are missing.
-    """
+    """Delivers all that an outbox holds; returns why files are missing. May be repeated."""
     record = outbox.load() if outbox.load is not None else None
     if outbox.reclocked_ms is not None and record is not None:
         return _write_clock(outbox, record, runs)
@@ -88,10 +82,7 @@ def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
 
 
 def _write_clock(outbox: Outbox, record: TrialRecord, runs: StudyRuns) -> str | None:
-    """Writes a complete run's record and final figures again: its times are others now.
-
-    Its curve stays in MLflow as it was; that of pages comes from the record.
-    """
+    """Writes record and final figures again, as times are others now; MLflow's curve stays."""
     ref = runs.known()[outbox.key]
     refused = _write_files(record, ref, runs)
     # MLflow's latest of a metric is that of the latest moment at one step, not what came last.

@@ -216,11 +216,7 @@ class StudyRuns:
         self._refs = None
 
     def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
-        """Returns the trial's run, RUNNING; created if there is none.
-
-        Where an interrupted trial's run does not fit what is to come, it is moved to the trash and
-        a new one takes its place.
-        """
+        """Returns the trial's run, RUNNING; one that does not fit goes to the trash."""
         ref = self.known().get(key)
         if ref is not None and ref.params is None:
             ref.params = dict(self._client.get_run(ref.run_id).data.params)

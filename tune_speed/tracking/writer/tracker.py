@@ -259,10 +259,7 @@ class Tracker:
             self._events.put(("", partial(self._summary.recommend, every)))
 
     def steered(self, tags: Mapping[str, str], done: Sequence[Sequence[str]]) -> None:
-        """Queues what people changed: tags of the search and of trials to come, and the list of it.
-
-        Each of `done` is a moment (UTC, ISO 8601) and a line.
-        """
+        """Queues what people changed: tags, and moments (UTC, ISO 8601) with lines."""
 
         def take() -> None:
             self._runs.retag(tags)
@@ -271,10 +268,7 @@ class Tracker:
         self._events.put(("", take))
 
     def ended(self, **said: str) -> None:
-        """Queues what is said of the search at its end: `why_ended`, before its budget was used up.
-
-        `range_ends` are the ranges at whose ends its best lie.
-        """
+        """Queues what is said at the end: `why_ended` early, `range_ends` of the best."""
         self._events.put(("", lambda: self._summary.say(schema.study_tags(said))))
 
     def reconcile(self, records: Mapping[str, TrialRecord]) -> None:
@@ -293,10 +287,7 @@ class Tracker:
         self._events.put(("", take))
 
     def close(self, *, timeout_s: float, interrupted: bool = False) -> tuple[Undelivered, ...]:
-        """Delivers what it can within `timeout_s` and ends the search's run.
-
-        Returns the trials that MLflow does not show completely; the next `reconcile` delivers them.
-        """
+        """Delivers what it can within `timeout_s`; returns what the next `reconcile` must."""
         self._end.status = "KILLED" if interrupted else "FINISHED"
         self._end.deadline = time.monotonic() + timeout_s
         self._end.begun.set()
@@ -473,10 +464,7 @@ def _outbox_of(record: TrialRecord) -> Outbox:
 def deliver(
     records: Sequence[TrialRecord], *, study: str, search_id: str, parent_kind: str = schema.SEARCH
 ) -> tuple[Undelivered, ...]:
-    """Delivers records of one workload as the trials of a study; returns what was not taken.
-
-    Raises: ServiceError or StorageError if the store cannot be opened.
-    """
+    """Delivers records of one workload; returns what was not taken. Raises: ServiceError."""
     tags = {
         "workload": records[0].workload_name,
         "workload_hash": records[0].workload_hash,
