@@ -5,6 +5,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from pydantic import Field
@@ -26,7 +27,7 @@ class Column:
     about: str
     of: Callable[[TrialRecord], Value] | None = None
     of_run: Callable[[RunResult], Value] | None = None
-    """In place of `of`: the value of a run; a trial has that of its last."""
+    """In place of `of`: the value of a run, otherwise what has its name; a trial has its last."""
     unit: str = ""
     """`1` for counts and shares, empty for words."""
     format: str = ""
@@ -100,10 +101,9 @@ class BoardColumns(Config):
         unit="1",
     )
     n: int = column("runs, hits and misses", lambda r: len(r.runs), unit="1")
-    steps: int = column("optimizer steps of the last run", of_run=lambda x: x.steps, unit="1")
+    steps: int = column("optimizer steps of the last run", unit="1")
     images_per_s: float | None = column(
         "training samples per second of the training clock",
-        of_run=lambda x: x.images_per_s,
         unit="1/s",
         format=".0f",
         heading="images/s",
@@ -111,7 +111,6 @@ class BoardColumns(Config):
     )
     flop_per_s: float | None = column(
         "operations of forward and backward per second of the training clock, without init_s",
-        of_run=lambda x: x.flop_per_s,
         unit="FLOP/s",
         format=".2e",
         heading="FLOP/s",
@@ -119,7 +118,6 @@ class BoardColumns(Config):
     )
     peak_memory_gib: float | None = column(
         "peak of the device's memory in the last run; CPU: resident",
-        of_run=lambda x: x.peak_memory_gib,
         unit="GiB",
         format=".2f",
         heading="GiB",
@@ -138,7 +136,6 @@ class BoardColumns(Config):
     )
     power_w: float | None = column(
         "mean power of its devices in the last run's training, with nobody else on them",
-        of_run=lambda x: x.power_w,
         unit="W",
         format=".0f",
         heading="power [W]",
@@ -150,15 +147,10 @@ class BoardColumns(Config):
     )
     reclocked: str = column(
         "step time by the windows at the time → by all windows, and how many; empty if the same",
-        of_run=lambda x: x.reclocked,
         heading="re-clocked",
     )
     slowdown: float | None = column(
-        "time next to others on the device over time alone",
-        of_run=lambda x: x.slowdown,
-        unit="1",
-        format=".2f",
-        is_metric=True,
+        "time next to others on the device over time alone", unit="1", format=".2f", is_metric=True
     )
 
 
@@ -175,9 +167,7 @@ class TrialColumns(BoardColumns):
         tag="tune_speed.kind",
         among=("estimate", "certified"),
     )
-    samples: int = column(
-        "training samples that the last run saw", of_run=lambda x: x.samples, unit="1"
-    )
+    samples: int = column("training samples that the last run saw", unit="1")
     train_s: float = column(
         "training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s"
     )
@@ -186,7 +176,6 @@ class TrialColumns(BoardColumns):
     )
     step_time_ms: float | None = column(
         "training clock per optimizer step",
-        of_run=lambda x: x.step_time_ms,
         unit="ms",
         format=".4g",
         heading="step [ms]",
@@ -194,14 +183,12 @@ class TrialColumns(BoardColumns):
     )
     idle_power_w: float | None = column(
         "power of its devices while nothing trained, measured before the last run",
-        of_run=lambda x: x.idle_power_w,
         unit="W",
         format=".0f",
         is_metric=True,
     )
     energy_j: float | None = column(
         "energy to the target: mean power times time to target, of the last run",
-        of_run=lambda x: x.energy_j,
         unit="J",
         format=".4g",
         heading="energy [J]",
@@ -212,7 +199,7 @@ class TrialColumns(BoardColumns):
         lambda r: r.cost_of(r.time_to_target_s),
         format=".4g",
     )
-    seed: int = column("seed of the last run", of_run=lambda x: x.seed, unit="1")
+    seed: int = column("seed of the last run", unit="1")
     stop_reason: str = column("why the last run ended, in words", lambda r: r.stop_reason)
     protocol_version: int = column(
         "version of the measuring rules", lambda r: r.protocol_version, unit="1"
@@ -225,7 +212,11 @@ class TrialColumns(BoardColumns):
 @cache
 def columns_of(kind: type[Config]) -> Mapping[str, Column]:
     return {
-        name: replace(column, kind=type_of(field.annotation))
+        name: replace(
+            column,
+            kind=type_of(field.annotation),
+            of_run=None if column.of else column.of_run or attrgetter(name),
+        )
         for name, field in kind.model_fields.items()
         for column in field.metadata
         if isinstance(column, Column)

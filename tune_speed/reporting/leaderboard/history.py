@@ -69,14 +69,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     """
     history: list[RecordHeld] = []
     ranked = [
-        (
-            board_key(r),
-            finished,
-            loss,
-            r.study,
-            r.trial_id,
-            r,
-        )
+        (board_key(r), finished, loss, r.study, r.trial_id, r)
         for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
         if (loss := _loss(r)) is not None

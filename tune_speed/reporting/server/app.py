@@ -59,12 +59,7 @@ class LivePages:
     """Answers requests about one store. For one event loop."""
 
     def __init__(
-        self,
-        uri: str,
-        *,
-        recipe_yaml: RecipeYaml,
-        ending: asyncio.Event,
-        helm: Helm | None = None,
+        self, uri: str, *, recipe_yaml: RecipeYaml, ending: asyncio.Event, helm: Helm | None = None
     ) -> None:
         """Streams end when `ending` is set; without `helm` pages have no buttons."""
         self._uri, self._recipe_yaml, self._ending = uri, recipe_yaml, ending
@@ -77,11 +72,11 @@ class LivePages:
         routes = [
             Route("/", partial(self._overview, "studies", "Studies")),
             Route("/boards", partial(self._overview, "boards", "Leaderboards")),
-            Route("/events", self._store_events),
-            Route("/parts/{name}", self._store_part),
+            Route("/events", self._events),
+            Route("/parts/{name}", self._part),
             Route("/studies/{study}", self._study),
-            Route("/studies/{study}/events", self._study_events),
-            Route("/studies/{study}/parts/{name}", self._study_part),
+            Route("/studies/{study}/events", self._events),
+            Route("/studies/{study}/parts/{name}", self._part),
             Route("/studies/{study}/trials/{run_id}", self._trial),
         ]
         if self._helm is not None:
@@ -126,20 +121,12 @@ class LivePages:
             made=await _soon(channel.part(name)),
         )
 
-    async def _store_events(self, request: Request) -> Response:
-        await self._store.now()
-        return self._events(self._store)
-
-    async def _study_events(self, request: Request) -> Response:
-        channel = await self._channel(request)
-        await channel.now()
-        return self._events(channel)
-
-    async def _store_part(self, request: Request) -> Response:
-        return await _part(self._store, request.path_params["name"])
-
-    async def _study_part(self, request: Request) -> Response:
-        return await _part(await self._channel(request), request.path_params["name"])
+    async def _part(self, request: Request) -> Response:
+        made = await (await self._channel(request)).part(request.path_params["name"])
+        if made is None:
+            raise HTTPException(404, "This page has no such part.")
+        headers = {"stamp": made.stamp, "follows": made.follows, "again-s": f"{made.again_s:.1f}"}
+        return HTMLResponse(made.html, headers=headers)
 
     async def _steer(self, request: Request) -> Response:
         assert self._helm is not None
@@ -147,7 +134,10 @@ class LivePages:
         send = partial(self._helm.send, study, await fields_of(request))
         return JSONResponse(dict(await in_thread(send)))
 
-    def _events(self, channel: Channel) -> Response:
+    async def _events(self, request: Request) -> Response:
+        channel = await self._channel(request)
+        await channel.now()
+
         async def stream() -> AsyncIterator[str]:
             yield f"retry: {RETRY_MS}\n\n"
             async for now in channel.moments(self._ending):
@@ -158,7 +148,9 @@ class LivePages:
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def _channel(self, request: Request) -> Channel:
-        """Returns what is read of a study. Raises: ConfigError or HTTPException without one."""
+        """Returns what is read of the store, or its study. Raises: ConfigError, HTTPException."""
+        if "study" not in request.path_params:
+            return self._store
         study = _matching(request.path_params["study"], STUDY_NAME)
         found = self._studies.pop(study, None)
         if found is None or (found.done() and found.exception() is not None):
@@ -191,14 +183,6 @@ async def _soon(work: Coroutine[Any, Any, Result]) -> Result | None:
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
     return task.result() if done else None
-
-
-async def _part(channel: Channel, name: str) -> Response:
-    made = await channel.part(name)
-    if made is None:
-        raise HTTPException(404, "This page has no such part.")
-    headers = {"stamp": made.stamp, "follows": made.follows, "again-s": f"{made.again_s:.1f}"}
-    return HTMLResponse(made.html, headers=headers)
 
 
 def _page(template: str, facts: Mapping[str, Any], **context: Any) -> Response:

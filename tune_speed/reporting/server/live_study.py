@@ -150,11 +150,11 @@ class Results:
             return Part(partial(self._figure, index, found[3]), is_heavy=True)
         make = {
             "answer": self._answer,
-            "about": self._about,
-            "certified": self._certified,
-            "estimates": self._estimates,
+            "about": lambda i: self._rendered("about", self.sections[i], self.view),
+            "certified": lambda i: self._board(i, "certified", "Certified results"),
+            "estimates": lambda i: self._board(i, "estimates", "Fastest estimates"),
             "recipe": self._recipe,
-            "endings": self._endings,
+            "endings": lambda i: self._rendered("endings", self.sections[i], self.anchors),
             "trials": self._trials,
         }.get(kind)
         if make is None or found[3] is not None:
@@ -177,26 +177,15 @@ class Results:
     def _answer(self, index: int) -> str:
         return self._rendered("answer", self.sections[index])
 
-    def _about(self, index: int) -> str:
-        return self._rendered("about", self.sections[index], self.view)
-
-    def _certified(self, index: int) -> str:
-        table = self.sections[index]["certified"]
-        return self._rendered("board", table, "Certified results") if table else ""
-
-    def _estimates(self, index: int) -> str:
-        table = self.sections[index]["estimates"]
-        if not table or not table["board"].rows:
-            return ""
-        return self._rendered("board", table, "Fastest estimates")
+    def _board(self, index: int, kind: str, title: str) -> str:
+        table = self.sections[index][kind]
+        is_empty = not table or (kind == "estimates" and not table["board"].rows)
+        return "" if is_empty else self._rendered("board", table, title)
 
     def _recipe(self, index: int) -> str:
         section = self.sections[index]
         recipe = recipe_of(section, self._recipe_yaml)
         return self._rendered("recipe", {**section, "recipe": recipe})
-
-    def _endings(self, index: int) -> str:
-        return self._rendered("endings", self.sections[index], self.anchors)
 
     def _trials(self, index: int) -> str:
         table = trial_table(self.parts[index], anchors=self.anchors)
