@@ -91,15 +91,12 @@ def draw_metric_axis(
 
 
 def steep(metric: ArrayLike) -> NDArray[np.float64]:
-    height: NDArray[np.float64] = -np.log10(
-        np.maximum(1 - np.asarray(metric, dtype=float), LEAST_ERROR)
-    )
-    return height
+    error = np.maximum(1 - np.asarray(metric, dtype=float), LEAST_ERROR)
+    return np.asarray(-np.log10(error))
 
 
 def _from_steep(height: ArrayLike) -> NDArray[np.float64]:
-    metric: NDArray[np.float64] = 1 - 10 ** -np.asarray(height, dtype=float)
-    return metric
+    return np.asarray(1 - 10 ** -np.asarray(height, dtype=float))
 
 
 def _scale_errors(panel: "Axes", values: Sequence[float]) -> None:

@@ -12,9 +12,9 @@ from tune_speed.core.config import canonical_hash, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.prices import prices_file
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
-from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards, shared_ranks
+from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards, with_ranks
 from tune_speed.tracking.filter.where import Where
-from tune_speed.tracking.reader.leaders import Leaders, find_leaders
+from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.matching import find_matching
 from tune_speed.tracking.reader.queries import TrackedTrial
 
@@ -95,10 +95,7 @@ def _ranked_by(board: Board, order: str) -> Board:
     rows = sorted(board.rows, key=value)
     known = [row for row in rows if math.isfinite(value(row))]
     ends = [(end(row, row.expected_low_s), end(row, row.expected_high_s)) for row in known]
-    ranked = [
-        row.model_copy(update=place.model_dump())
-        for row, place in zip(known, shared_ranks(ends), strict=True)
-    ]
+    ranked = with_ranks(known, ends)
     others = [row.model_copy(update={"rank": None, "tied": False}) for row in rows[len(known) :]]
     return board.model_copy(update={"order": order, "rows": (*ranked, *others)})
 
@@ -137,38 +134,24 @@ def find_boards(
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
-    is_whole = with_misses or choice.where is not None
-    leaders = _leaders(choice, top=1 if is_whole else top)
     if best_of is not None or order != "time":
-        every = find_boards(choice, top=sys.maxsize, with_misses=with_misses, order="time")
+        every = find_boards(choice, top=sys.maxsize, with_misses=with_misses)
         return [_best_of_each(board, best_of, top=top) for board in ordered(every, order)]
-    if is_whole:
-        boards = _boards_of_all(choice, leaders, top=top, with_misses=with_misses)
-    else:
-        boards = make_boards(
-            ((trial.run_id, trial.record) for trial in leaders.trials),
-            top=top,
-            totals=leaders.totals,
-            study_totals=leaders.study_totals,
-            favourites=leaders.favourites,
-            range_ends=leaders.range_ends,
-        )
-    return [board for board in boards if choice.target in (None, board.target)]
-
-
-def _boards_of_all(choice: Choice, leaders: Leaders, *, top: int, with_misses: bool) -> list[Board]:
-    trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
+    is_whole = with_misses or choice.where is not None
+    leaders = find_leaders(choice.uri, **choice.of_trial, top=1 if is_whole else top)
     # Certified trials do not say what the search before them cost.
-    has_cost = choice.where is None and choice.kind is not None
-    return make_boards(
-        trials,
+    has_cost = not is_whole or (choice.where is None and choice.kind is not None)
+    boards = make_boards(
+        ((t.run_id, t.record) for t in (chosen_trials(choice) if is_whole else leaders.trials)),
         top=top,
         with_misses=with_misses,
+        totals=None if is_whole else leaders.totals,
         study_totals=leaders.study_totals if has_cost else None,
         where=choice.where.text if choice.where else "",
         favourites=leaders.favourites,
         range_ends=leaders.range_ends,
     )
+    return [board for board in boards if choice.target in (None, board.target)]
 
 
 def _best_of_each(board: Board, name: str | None, *, top: int) -> Board:
@@ -209,7 +192,3 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
 def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
     """Returns all chosen trials, or those of them that met the target; raises as `find_boards`."""
     return find_matching(choice.uri, choice.where, **choice.of_trial, only_reached=only_reached)
-
-
-def _leaders(choice: Choice, *, top: int) -> Leaders:
-    return find_leaders(choice.uri, **choice.of_trial, top=top)

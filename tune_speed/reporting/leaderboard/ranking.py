@@ -422,6 +422,11 @@ def make_boards(
     return boards
 
 
+def with_ranks(rows: Sequence[Row], intervals: Sequence[tuple[float, float]]) -> list[Row]:
+    ranks = shared_ranks(intervals)
+    return [r.model_copy(update=p.model_dump()) for r, p in zip(rows, ranks, strict=True)]
+
+
 def _totals_by_study(
     groups: Mapping[comparability.ComparisonKey, Sequence[Trial]],
 ) -> dict[tuple[comparability.ComparisonKey, str], comparability.Totals]:
@@ -462,8 +467,7 @@ def _ranked(
 
     ordered = sorted(rows, key=order)
     timed_rows = list(filter(has_rank, ordered))
-    ranks = shared_ranks(list(map(interval, timed_rows)))
-    ranked = [r.model_copy(update=p.model_dump()) for r, p in zip(timed_rows, ranks, strict=True)]
+    ranked = with_ranks(timed_rows, list(map(interval, timed_rows)))
     return [*ranked, *ordered[len(ranked) :]]
 
 

@@ -78,7 +78,11 @@ class StudyPart:
     @cached_property
     def records(self) -> tuple[ViewedTrial, ...]:
         """Estimates that were the fastest when they ended; empty: none met the target."""
-        return records_of(self.trials)
+        best: list[ViewedTrial] = []
+        for trial in self.trials:
+            if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
+                best.append(trial)
+        return tuple(best)
 
     @property
     def leader(self) -> ViewedTrial | None:
@@ -133,14 +137,6 @@ class StudyView:
         rows = [r for b in alike for r in b.rows if b.kind == "estimate" and r.rank is not None]
         known = [(row.expected_cost, n, row) for n, row in enumerate(rows) if row.expected_cost]
         return tuple(row for _, _, row in sorted(known))
-
-
-def records_of(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
-    best: list[ViewedTrial] = []
-    for trial in trials:
-        if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
-            best.append(trial)
-    return tuple(best)
 
 
 def part_key(record: TrialRecord) -> ComparisonKey:

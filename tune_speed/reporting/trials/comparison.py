@@ -13,7 +13,7 @@ from rich.text import Text
 from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.config import flatten
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import device_text, printable
+from tune_speed.core.text import ABSENT, device_text, printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_boards
 from tune_speed.reporting.table import Column, Section, Table, escape_markdown
 from tune_speed.tracking.columns import BoardColumns, columns_of, values_of
@@ -150,7 +150,6 @@ def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
     )
 
 
-ABSENT = "–"
 # Characters for which a field's name has room before it is folded.
 LONGEST_NAME = 48
 # Characters that each result's column has at least; with fewer, results are in tables of their own.

@@ -88,18 +88,16 @@ class MlflowReader(BoardReader):
         return cls(client, experiments_of(client, uri, study), top=top)
 
     def searches(self) -> list[Search]:
-        runs = runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
-        infos = [(run.info.run_id, run.info.experiment_id, run.data.tags) for run in runs]
         return [
             Search(
-                run_id,
-                experiment,
-                tags.get(schema.STUDY, ""),
-                schema.unpack_boards(tags),
-                schema.unpack_favourites(tags),
-                schema.unpack_range_ends(tags),
+                run.info.run_id,
+                run.info.experiment_id,
+                run.data.tags.get(schema.STUDY, ""),
+                schema.unpack_boards(run.data.tags),
+                schema.unpack_favourites(run.data.tags),
+                schema.unpack_range_ends(run.data.tags),
             )
-            for run_id, experiment, tags in infos
+            for run in runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
         ]
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:

@@ -87,16 +87,8 @@ def matching(
 
 
 def by_mlflow(uri: str, query: Query) -> list[TrackedTrial]:
-    return find_trials(
-        uri,
-        study=query.study,
-        workload=query.workload,
-        device=query.device,
-        kind=query.kind,
-        only_reached=query.only_reached,
-        also=in_mlflow(query.pushed),
-        limit=query.limit,
-    )
+    facts = {name: value for name, value in vars(query).items() if name != "pushed"}
+    return find_trials(uri, also=in_mlflow(query.pushed), **facts)
 
 
 def by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:

@@ -34,11 +34,6 @@ def tag_contains(key: str, part: str) -> str:
     return f"tags.`{key}` ILIKE '%{_UNSAFE.sub('_', _UNEVEN.sub('%', part))}%'"
 
 
-def all_tags(tags: Mapping[str, str]) -> str:
-    """Returns the condition that all of `tags` hold, with the caveat of `tag_equals`."""
-    return " AND ".join(tag_equals(key, value) for key, value in tags.items())
-
-
 def has_tags(run: Any, tags: Mapping[str, str]) -> bool:
     """Whether an MLflow run (or experiment) has exactly these tags, among others."""
     own = run.data.tags if hasattr(run, "data") else run.tags
@@ -68,7 +63,8 @@ def experiments_with(client: "MlflowClient", tags: Mapping[str, str], **view: in
 def _all_pages(
     search: Callable[..., Any], tags: Mapping[str, str], *, also: str = "", page_size: int = PAGE
 ) -> Iterator[Any]:
-    conditions, token = " AND ".join(filter(None, (all_tags(tags), also))), None
+    wanted = [tag_equals(key, value) for key, value in tags.items()]
+    conditions, token = " AND ".join(filter(None, (*wanted, also))), None
     while True:
         page = search(filter_string=conditions, max_results=page_size, page_token=token)
         yield from (each for each in page if has_tags(each, tags))
