@@ -36,9 +36,7 @@ class Column:
     is_metric: bool = False
     """Whether MLflow has `of_run` of each run as a metric."""
     tag: str | None = None
-    """MLflow tag that holds the same text."""
     among: Collection[str] = ()
-    """All values that it can have; empty where they are not known."""
     kind: type[str] | type[int] | type[float] = str
 
     @property

@@ -55,9 +55,7 @@ def notes_of(uri: str, experiment_id: str) -> dict[str, Note]:
 
 
 def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> tuple[str, Note]:
-    """Changes what is said of a trial, `STUDY/TRIAL` or a run id; None: as it was; "": no note.
-
-    Returns the trial as `study/trial`, and what is said of it now.
+    """Changes what is said of a trial (None: as it was); returns it as `study/trial` with its note.
 
     Raises: ConfigError if there is no such trial or the text is too long; ServiceError.
     """

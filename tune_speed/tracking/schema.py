@@ -198,10 +198,9 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 
 
 def gap(record: TrialRecord, run: RunResult) -> float | None:
-    """Returns how far the run stayed off the target, in units of the metric; 0 if it met it.
+    """Returns how far the run stayed off the target, in the metric's units: `anytime` at its best.
 
-    `fixed_length` counts the last evaluation, `anytime` the best one. None where the metric was not
-    measured.
+    None where the metric was not measured.
     """
     target = target_of(record.workload)
     seen = [comparability.goodness(e.value(target.metric), target) for e in run.evaluations]

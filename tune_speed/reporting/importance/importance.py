@@ -65,7 +65,6 @@ class Importance:
     title: str
     n: int
     why_none: str | None
-    """Why there is no answer, in words; None where there is one."""
     explained: float | None
     """Share of the differences that the settings predict of trials which the forest has not seen
     (out-of-bag R²), above 0; None without an answer."""

@@ -60,12 +60,11 @@ class RecordHeld(BoardFacts):
 
 
 def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
-    """Returns the records of each board, board by board, in the order in which they were set.
+    """Returns the records of each board, in the order in which they were set.
 
     A record is set by a trial that has a rank and is strictly better than all that finished before
-    it, by the expected time, or the mean metric where the best within a time is sought; an equal
-    one sets none. Of several that finished at the same moment the best alone does. Trials that do
-    not say when they finished are left out.
+    it, of several at the same moment by the best. Trials that do not say when they finished are
+    left out.
     """
     history: list[RecordHeld] = []
     ranked = [

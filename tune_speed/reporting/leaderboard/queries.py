@@ -32,9 +32,8 @@ _UNKNOWN = {
 def ordered(boards: Sequence[Board], order: str) -> list[Board]:
     """Returns whole boards with their rows ranked so; those of `cost` hold all types of device.
 
-    Each row has its own clock: it is money that is compared. A row's interval is that of its time.
-    Rows of which cost or energy is not known come last, without a rank. Boards of the best metric
-    within a time stay as they are: the cheapest is not what they ask for.
+    A row's interval is that of its time; rows of which nothing is known come last, without a rank.
+    Boards of the best metric within a time stay as they are.
 
     Raises: ConfigError if none is known of any row.
     """
@@ -112,7 +111,6 @@ class Choice:
     kind: str | None = None
     where: Where | None = None
     target: float | None = None
-    """Value of the target that a board is of."""
 
     @property
     def of_trial(self) -> dict[str, Any]:
@@ -129,8 +127,7 @@ def find_boards(
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    `order` says by what rows are ranked, see `ordered`. Of each choice that the parameter `best_of`
-    had, only the best row is left, with its rank.
+    `order`: see `ordered`. Of each choice that the parameter `best_of` had, the best row is left.
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """

@@ -31,9 +31,7 @@ SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
 class Timed(NamedTuple):
     """The expected time of a record [s], with its interval; infinite where nothing met the target.
 
-    `interval_of` says what the interval is made of: `seeds`, the spread over several runs;
-    `step time`, how exactly the isolated step time of a single run was measured, which leaves out
-    the spread over seeds; `none`, a single run on a clock without an interval.
+    See `Row.interval_of` for what the interval is made of.
     """
 
     expected_s: float
@@ -371,16 +369,12 @@ def make_boards(
     range_ends: Mapping[str, tuple[str, ...]] | None = None,
     by_configuration: bool = True,
 ) -> list[Board]:
-    """Returns a leaderboard for each group of comparable records.
+    """Returns a leaderboard for each group of comparable records, of `top` rows each.
 
-    A search's trials of one configuration are one row, unless not `by_configuration`.
-
-    A board's first n ranks need no more than its n fastest trials and what searches recommend; the
-    next one decides whether the last of them is tied. `top` rows of each board are kept;
-    `with_misses` keeps configurations that missed the target too, unranked, at the end. `totals`
-    and `study_totals` are what the trials of a board, and of each of its studies, come to where
-    `trials`, chosen by the condition `where`, are not all of them. `favourites` are what searches
-    recommend on each board, `range_ends` what they say of their ranges (see `Leaders`).
+    A board's first n ranks need its n fastest trials, the next one, which may tie, and what
+    searches recommend. `with_misses` keeps unranked rows at the end. `totals` and `study_totals`
+    say what all trials come to where `trials`, chosen by `where`, are not all; for the rest see
+    `Leaders`.
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:

@@ -76,7 +76,6 @@ FASTER, FACTOR = "faster than", "factor, p"
 EXPECTED, METRIC, BETTER = "expected_s (95 %)", "metric (95 %)", "better by"
 COST, ENERGY, SCALING, DEVICE = "expected cost", "expected energy [J]", "scaling", "device"
 IF_KNOWN = (COST, ENERGY, SCALING, DEVICE)
-"""Columns that a board has only where they say something."""
 NAME, SEARCH = "study/trial", "search: trials, device"
 
 SHOWN: dict[str, Shown] = {

@@ -42,11 +42,9 @@ class TrialRow(NamedTuple):
     """One trial."""
 
     anchor: str
-    """Id of its element on the page."""
     trial: ViewedTrial
     cells: tuple[Cell, ...]
     facts: tuple[tuple[str, str], ...]
-    """What folds out: names and texts."""
     is_leader: bool
 
 
@@ -56,7 +54,6 @@ class TrialTable(NamedTuple):
     columns: tuple[Column, ...]
     rows: tuple[TrialRow, ...]
     statuses: tuple[tuple[str, int], ...]
-    """Ways to end that occurred, with how many of the rows each."""
     num_trials: int
     """All of the part; the last of them have no row where they are more than `MOST_ROWS`."""
     fields: str
@@ -165,9 +162,8 @@ def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
 def fields_of(records: Sequence[TrialRecord]) -> str:
     """Returns what a page's filter reads, as JSON.
 
-    `same` has the values that all records share by name, `rows` the others in the records' order;
-    `columns` says of each result whether it is a number, or which texts it can be; `unclear` has
-    why a name cannot be asked for, such as the last part of several settings.
+    `same` has the values that all records share, `rows` the others in their order; `columns` says
+    which texts a result can be (true: a number); `unclear` why a name cannot be asked for.
     """
     readers = [FieldReader(record) for record in records]
     same, rows, unclear = dict[str, Any](), dict[str, list[Any]](), dict[str, str]()

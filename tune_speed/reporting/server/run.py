@@ -87,13 +87,11 @@ def serve(
 ) -> None:
     """Serves the live pages of a store until Ctrl-C; `announce` gets the address to open.
 
-    `helm` steers searches from their pages; None: nobody does.
+    Viewers from elsewhere need a token: $TUNE_SPEED_TOKEN, or a new one; on loopback where that is
+    set.
 
-    Where other machines reach it, viewers need a token: $TUNE_SPEED_TOKEN, or a new one. On
-    loopback they need one if that variable is set.
-
-    Raises: ConfigError if the host or the port is not to be had; ServiceError or StorageError if
-        the store does not answer or does not exist; KeyboardInterrupt on Ctrl-C.
+    Raises: ConfigError if host or port is not to be had; ServiceError or StorageError without the
+        store; KeyboardInterrupt on Ctrl-C.
     """
     token = os.environ.get(TOKEN_VARIABLE)
     if token and not (token.isascii() and token.isprintable()):

@@ -20,13 +20,11 @@ CERTIFIED = "certified"
 
 
 def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
-    """Returns a study as it is now, from the store of a tracking URI.
+    """Returns a study as it is now; of each part, so many `finalists` have curves (0: none at all).
 
-    So many `finalists` of each part come with their curves, the fastest first and then those that
-    came nearest to the target, and with them all certified trials. 0: no curves at all.
+    Those are the fastest, then what came nearest to the target, and all certified trials.
 
-    Raises: ServiceError if the store does not answer, ConfigError if it has no such study,
-        StorageError.
+    Raises: ServiceError if the store does not answer, ConfigError without the study, StorageError.
     """
     return StudyReader(uri, study).read(finalists=finalists)
 

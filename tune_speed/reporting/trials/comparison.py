@@ -23,7 +23,6 @@ SECTIONS = ("recipe", "workload", "result", "setting")
 RANKING = ("rank", "tied", "times_the_fastest")
 EXPECTED = ("expected_s", "expected_low_s", "expected_high_s")
 NAMED = ("study", "trial_id")
-"""Columns that the names of the results have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,11 +92,10 @@ def recipe_yaml(
     search: Totals | None = None,
     rerun: str | None = None,
 ) -> str:
-    """Returns a file for `tune-speed train` that repeats the record's last run.
+    """Returns a file for `tune-speed train` that repeats the record's last run, with its seed.
 
-    It holds what the run's figures depend on besides the recipe: seed, threads and kind of device.
-    Its first lines, a comment, say where it comes from and how far to believe it: `search` is what
-    the trials of the search that found it come to (None: not known), `rerun` trains the file.
+    Its first lines say where it comes from and how far to believe it: `search` is what the trials
+    of its search come to (None: not known), `rerun` trains the file.
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)

@@ -156,9 +156,7 @@ def next_steps(
 ) -> str:
     """Returns a search's last lines: how all finished trials ended, and where to go from here.
 
-    `folder` has ledger and study file, `uri` of the MLflow store no password. MLflow has not
-    taken `num_undelivered` trials. `certify` certifies the fastest of a training function; empty:
-    nothing is said of it.
+    `folder` has ledger and study file, `uri` no password; `certify` is a command, empty: none.
     """
     ended = ", ".join(f"{count} {word}" for word, count in counts_of_ends(records).items())
     lines = [f"{counted(len(records), 'trial')}: {ended or 'none'}"]

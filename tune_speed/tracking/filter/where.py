@@ -306,10 +306,9 @@ class Where:
         return self.root.holds(FieldReader(record))
 
     def pushed(self) -> tuple[Pushed, ...]:
-        """Returns conditions that all hold for every run whose record fits; a store checks them.
+        """Returns conditions on tags that all hold for every run whose record fits.
 
-        They are coarser than the filter where a store knows no such thing (`or`, `not`, a last
-        part), or where it may hold another text than the record (secrets are hidden).
+        They are coarser than the filter: a store knows no `or`, and may hide secrets in its texts.
         """
         root = self.root
         parts = root.parts if isinstance(root, Joined) and root.word == "and" else (root,)

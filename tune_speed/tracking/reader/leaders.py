@@ -20,7 +20,6 @@ from tune_speed.tracking.reader.tables import Tables, read_directly
 from tune_speed.tracking.store.errors import errors_of
 
 Place = tuple[ComparisonKey, str]
-"""A board and a study."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +66,8 @@ def find_leaders(
 ) -> Leaders:
     """Returns the `top` trials of each board, over the studies, and the boards' totals.
 
-    One more is given where there is one: it shows whether the last of the `top` shares its rank.
-    As many of what searches recommend are among them. Trials that miss in half of their runs or
-    more are no leaders. Ties are broken as leaderboards do it: by the better final metric, the
-    study's name, the trial's.
+    One more is given where there is one: it shows whether the last of them shares its rank. As many
+    of what searches recommend are among them, and none that misses in half of its runs.
 
     Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
     """

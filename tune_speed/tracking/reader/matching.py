@@ -44,10 +44,7 @@ def find_matching(
 ) -> list[TrackedTrial]:
     """Returns the finished trials that fit, board by board, the fastest first and misses last.
 
-    Where `where` is None, all fit; the other arguments are those of `find_trials`.
-
-    Raises: ConfigError if the filter names a field that no trial has; ServiceError if the store
-        does not answer or does not hold the study.
+    Raises: ConfigError if the filter names a field that no trial has; ServiceError.
     """
     bare = Query(study=study, workload=workload, device=device, kind=kind)
 

@@ -19,9 +19,8 @@ _UNEVEN = re.compile(r"[^\x20-\x7e]")
 def tag_equals(key: str, value: str) -> str:
     """Returns a condition that holds wherever the tag `key` equals `value`.
 
-    A value with quotes, backslashes or control characters cannot be written in the language. They
-    become the one-character wildcard of LIKE, so the condition may then hold for other values too:
-    check what comes back with `has_tags`.
+    Quotes, backslashes and control characters cannot be written: they become wildcards of LIKE, so
+    it may hold for other values too. Check what comes back with `has_tags`.
     """
     assert "`" not in key, key
     if not _UNSAFE.search(value):

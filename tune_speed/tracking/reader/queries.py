@@ -68,9 +68,8 @@ def find_trials(
 ) -> list[TrackedTrial]:
     """Returns finished trials, fastest first and misses last, `limit` of them at most.
 
-    Only those of the study, the workload and the kind (`estimate` or `certified`) that are given,
-    on devices whose name contains `device` in whatever case, and for which `also`, a condition in
-    MLflow's filter language, holds too. Curves take a request for each trial.
+    `device` is part of its name in whatever case, `also` a condition in MLflow's filter language.
+    Curves take a request for each trial.
 
     Raises: ServiceError if the store does not answer; ConfigError if it does not hold the study.
     """
@@ -99,9 +98,7 @@ def find_trials(
 
 
 def find_trial(uri: str, trial: str) -> TrackedTrial:
-    """Returns one trial with its curves, by run id (or its first digits) or by `study/trial_id`.
-
-    The latter is the search's run; `study/trial_id@certified` is the certified one.
+    """Returns a trial with its curves, by run id (or first digits) or `study/trial[@certified]`.
 
     Raises: ConfigError if there is no such trial, or more than one, or it has not finished;
         ServiceError if the store does not answer.

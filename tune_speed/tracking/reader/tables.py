@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Row = Sequence[Any]
 Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
-"""Runs a statement with its bound values."""
 # Runs that one statement reads: few at first, as the leaders of a board are few.
 FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
 
@@ -115,13 +114,12 @@ def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def read_directly(uri: str, read: Callable[[Tables], Result | None]) -> Result | None:
-    """Returns what `read` makes of the store's tables.
+    """Returns what `read` makes of the store's tables; None where MLflow must be used.
 
-    None where MLflow must be used: of a tracking server, where a statement fails (no such table or
-    file, no permission), and where `read` returns it, as it does not find what it looks for.
+    So it is with a tracking server, and where a statement fails or `read` returns None.
 
-    Raises: ServiceError if a database server does not answer, or its driver is not installed; what
-        `read` raises.
+    Raises: ServiceError if a database server does not answer or lacks its driver; what `read`
+        raises.
     """
     kind = store_kind(uri)
     if kind == "sqlite":
@@ -189,4 +187,3 @@ WHERE e.name = :study_name AND e.lifecycle_stage = 'active'
 """
 _TAG = "SELECT t.run_uuid, t.value FROM tags t WHERE t.{key} = :tag AND t.run_uuid IN ({runs})"
 OF_THESE_STUDIES = "r.lifecycle_stage = 'active' AND r.experiment_id IN ({studies})"
-"""Goes into statements on runs `r`."""

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def probe_http(uri: str, *, timeout_s: float) -> None:
     """Requests one experiment of an MLflow server, with MLflow's own login and TLS settings.
 
-    Raises: ServiceError if it does not let us in or is no MLflow server; MlflowException or OSError
-        if it does not answer.
+    Raises: ServiceError if it refuses us or is no MLflow server; MlflowException, OSError.
     """
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request

@@ -50,9 +50,8 @@ def load_mlflow() -> Any:
 def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "MlflowClient":
     """Returns a client of the store at `uri` (see `tracking_uri`), which has been seen to answer.
 
-    A SQLite store is created if it is missing and `create` holds, in one piece and under a lock, so
-    that drivers and readers may start at the same time. A server has `timeout_s` to answer; the
-    tables of a new database may take longer.
+    A missing SQLite store is created if `create`, whole and under a lock. A server has `timeout_s`
+    to answer; the tables of a new database may take longer.
 
     Raises: ServiceError if it cannot be reached, is no MLflow, or is missing; StorageError if its
         file is damaged or cannot be written; ConfigError if it is no address of a store.

@@ -46,8 +46,7 @@ def log_model(
 ) -> str:
     """Logs a model on a trial's run, says so in its description, and returns the model's address.
 
-    The model is a torch module of pixels (C, H, W), on the CPU and in evaluation mode, with
-    `num_classes` logits and this `accuracy` on a `part` of the data.
+    The model takes pixels (C, H, W), on the CPU and in evaluation mode.
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """

@@ -29,7 +29,6 @@ class Outbox:
     params: dict[str, str] | None
     """As proposed; None: as the record says."""
     searched: tuple[str, ...] = ()
-    """Names of those parameters that the search chose."""
     is_new: bool = False
     """Whether the trial was started in this session; if not, a run of it has the last word on what
     was proposed."""
@@ -41,7 +40,6 @@ class Outbox:
     interrupted: str | None = None
     ref: RunRef | None = None
     delivered: set[str] = field(default_factory=set)
-    """Marks of what is there of the curve."""
 
     @property
     def has_ended(self) -> bool:

@@ -39,7 +39,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_AT_THE_END_S = 0.5, 30.0, 1.0
 # Events that come within this time go to the store together.
 LINGER_S = 1.0
 MOST_NAMED = 20
-"""Undelivered trials that a message names."""
 # Longest wait for the store at the end [s]; what it has not taken is in the ledger.
 DELIVERY_S = 60.0
 # Longest wait for the study's experiment and parent run, some ten requests.
@@ -130,9 +129,8 @@ class Tracker:
     ) -> None:
         """Finds or creates the study's experiment and the search's parent run, and begins.
 
-        `study_tags` go to every run as `tune_speed.<name>`. `search_id` distinguishes two searches
-        of one study; resuming a search gives the same one. `parent_kind` is what the parent run is.
-        `plan` is for descriptions, which MLflow's pages show.
+        `study_tags` go to every run. `search_id` distinguishes two searches of one study; a resumed
+        one has the same. `plan` is for descriptions.
 
         Raises: ServiceError or StorageError if the store does not take it within two minutes;
             ConfigError if the search `is_only` to be one of its name, and the store has another.
@@ -274,9 +272,8 @@ class Tracker:
     def reconcile(self, records: Mapping[str, TrialRecord]) -> None:
         """Makes MLflow show each of the ledger's records once, and nothing running that is not.
 
-        Call it when a search begins or is resumed, before its first trial starts. Returns at once.
-        Records are looked up one by one when they are delivered, also those that come later: those
-        of 20,000 trials take 0.5 GB unpacked.
+        Call it before the first trial starts. Returns at once; records are looked up one by one
+        when they are delivered: those of 20,000 trials take 0.5 GB unpacked.
         """
         trial_ids, self._records = tuple(records), records
 
