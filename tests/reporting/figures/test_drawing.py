@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from figure_parts import certified_trial, make_part, make_trial, random_part, viewed
+from figure_parts import certified_trial, make_part, make_trial, random_part, svg, viewed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -222,8 +222,7 @@ def odd_part() -> StudyPart:
 
 @EVERY
 def test_names_of_users_stay_names(name: str) -> None:
-    drawn = draw_svg(name, odd_part(), id_prefix="a")
-    assert drawn is not None
+    drawn = svg(name, odd_part())
     root = ET.fromstring(drawn.svg)
     assert not [e for e in root.iter() if any(key.startswith("on") for key in e.attrib)]
     assert not [e for e in root.iter() if e.tag.endswith("script")]
@@ -231,8 +230,7 @@ def test_names_of_users_stay_names(name: str) -> None:
 
 def test_every_odd_name_is_in_a_figure() -> None:
     """Otherwise that names stay names would say little."""
-    drawn = draw_svg("front", odd_part(), id_prefix="a")
-    assert drawn is not None
+    drawn = svg("front", odd_part())
     titles = [title.text or "" for title in ET.fromstring(drawn.svg).iter(f"{SVG}title")]
     assert all(any(name in title for title in titles) for name in (*MARKUP, FORMULA))
 
