@@ -55,7 +55,7 @@ def test_names_are_neither_markup_nor_html() -> None:
 
 
 @pytest.mark.parametrize("held", [history(), ()], ids=["three", "none"])
-def test_history_in_a_terminal_and_as_markdown(
+def test_history_as_people_read_it(
     held: tuple[RecordHeld, ...], kept_text: Callable[[str, str], None]
 ) -> None:
     kept_text("\n".join(line.rstrip() for line in drawn(held).splitlines()), "terminal")

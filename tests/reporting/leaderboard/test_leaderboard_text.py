@@ -153,9 +153,7 @@ BOARDS: dict[str, list[Board]] = {
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_boards_in_a_terminal_as_markdown_and_their_columns_on_a_page(
-    name: str, kept_text: Callable[[str, str], None]
-) -> None:
+def test_boards_as_people_read_them(name: str, kept_text: Callable[[str, str], None]) -> None:
     found = BOARDS[name]
     kept_text("\n".join(line.rstrip() for line in shown(found).splitlines()), "terminal")
     kept_text(tables.as_markdown(found), "markdown")
