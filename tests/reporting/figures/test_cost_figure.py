@@ -1,5 +1,3 @@
-"""The figure of time and money: its points are rows, its front is the Pareto set by brute force."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -57,7 +57,6 @@ def whole_part() -> StudyPart:
 
 
 def with_costs(part: StudyPart) -> StudyPart:
-    """Returns the part with the costs of its hits, in turns on a device and on two."""
     met = [each for each in part.trials if each.record.time_to_target_s is not None]
     rows = [make_row(each.record, run_id=None, search=None) for each in met]
     costs = [
@@ -82,7 +81,6 @@ def drawing_of_whole(name: str) -> Drawn:
 
 @pytest.fixture
 def drawn(name: str) -> Drawn:
-    """The whole part's figure, for tests that only look at it."""
     return drawing_of_whole(name)
 
 
@@ -209,7 +207,6 @@ FORMULA = "$x_$ \\frac{1}{0}"
 
 @cache
 def odd_part() -> StudyPart:
-    """A part with markup and formulas for names."""
     names = itertools.cycle((*MARKUP, FORMULA))
     trials = []
     for trial, name in zip(random_part(12).trials, names, strict=False):

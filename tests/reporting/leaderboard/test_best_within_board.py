@@ -1,5 +1,3 @@
-"""Boards of the best metric within a time: ranked by it, and said in its words."""
-
 from collections.abc import Callable
 from typing import Any
 

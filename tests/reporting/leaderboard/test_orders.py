@@ -1,5 +1,3 @@
-"""Boards by cost and energy: which order they have, and that devices meet only by money."""
-
 import csv
 import io
 import json

@@ -1,5 +1,3 @@
-"""An entry of a listing in full."""
-
 import pytest
 
 from tune_speed.core.errors import ConfigError

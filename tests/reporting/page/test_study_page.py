@@ -19,8 +19,6 @@ VOID = {"meta", "link", "input", "img", "br"}
 
 
 class Outline(HTMLParser):
-    """Collects tags, ids, headings and what is not closed."""
-
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []

@@ -68,7 +68,6 @@ def set_status(uri: str, trial_id: str | None, status: str) -> None:
 
 
 def statuses(uri: str) -> list[str]:
-    """Returns those of the trials' runs, in order."""
     client = open_store(uri)
     experiment = client.get_experiment_by_name("study").experiment_id
     runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])

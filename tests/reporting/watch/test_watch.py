@@ -91,8 +91,6 @@ def drawn(view: StudyView, *, now_s: float = 0.0, width: int = 80, **fields: Any
 
 
 class Told:
-    """A reader of a store that gives these answers, one a time."""
-
     def __init__(self, *answers: StudyView | Exception) -> None:
         self.answers = list(answers)
 
@@ -271,7 +269,6 @@ def test_facts_for_machines_are_json_without_nan() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[tuple[Tracker, Path]]:
-    """A store in which a trial has ended and another runs; the tracker is open."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracker = Tracker(open_store(uri), study="study", study_tags={"trials": "3"}, linger_s=0.01)
     tracker.trial_finished(record=make_record())

@@ -34,7 +34,6 @@ FILTERS: list[dict[str, Any]] = [
 
 
 def records(study: str) -> Iterator[TrialRecord]:
-    """Yields trials on several devices, with misses, ties, errors, and certified ones."""
     chance = random.Random(study)
     for number in range(NUM_ESTIMATES):
         status = chance.choice([Status.REACHED] * 3 + [Status.MISSED, Status.OOM, Status.FAILED])
@@ -64,7 +63,6 @@ def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -
 
 
 def forget(uri: str, study: str) -> None:
-    """Makes runs such as an older version left."""
     runs = "(SELECT run_uuid FROM tags WHERE key = :study AND value = :name)"
     names = {"study": schema.STUDY, "name": study}
     engine = create_engine(uri, poolclass=NullPool)

@@ -1,5 +1,3 @@
-"""Reading a store's tables without MLflow: what it may not do, and what it leaves to MLflow."""
-
 import socket
 import sys
 from contextlib import closing
@@ -27,7 +25,6 @@ from tune_speed.tracking.reader.tables import (
 
 @pytest.fixture
 def store(any_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store with one trial, in an SQLite file or on a database server."""
     monkeypatch.chdir(tmp_path)
     put([make_record()], any_store)
     return any_store

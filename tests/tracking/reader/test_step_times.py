@@ -1,5 +1,3 @@
-"""Isolated step times survive the trials that measured them, in a real store."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -20,8 +20,6 @@ PARAMS = {"batch_size": "64", "model.resnet20": "{}"}
 
 
 class Told:
-    """Runs that write down what they are told."""
-
     def __init__(self, ref: RunRef | None = None, *, files: Exception | None = None) -> None:
         self.ref = ref or RunRef("r", 1000, "RUNNING")
         self.files_error = files

@@ -29,7 +29,6 @@ def start(tracker: Tracker, trial_id: str = "t0000", *, batch_size: int = 32) ->
 
 
 def runs_of(client: Any, tracker: Tracker) -> dict[str, Any]:
-    """Returns the runs of trials by trial id; a trial that is there twice fails the test."""
     runs = client.search_runs([tracker.experiment_id], f"tags.`{schema.TRIAL_ID}` != ''")
     by_id = {run.data.tags[schema.TRIAL_ID]: run for run in runs}
     assert len(by_id) == len(runs)
@@ -44,7 +43,6 @@ def wait_for(condition: Callable[[], object], *, timeout_s: float = 20) -> None:
 
 
 def leave_running(client: Any, tracker: Tracker, *trial_ids: str) -> None:
-    """Leaves trials as a killed driver does."""
     tracker.close(timeout_s=20)
     for trial_id in trial_ids:
         client.update_run(runs_of(client, tracker)[trial_id].info.run_id, status="RUNNING")

@@ -1,8 +1,3 @@
-"""What the tracker does while the store fails: how long it waits, what it leaves out and repeats.
-
-Its thread has ended, so that each step is taken by the test.
-"""
-
 import random
 import time
 import weakref
@@ -34,7 +29,6 @@ def fail(error: Exception) -> Callable[..., Any]:
 
 @pytest.fixture
 def idle(make_tracker: Make) -> Tracker:
-    """A tracker whose thread has ended."""
     tracker = make_tracker()
     assert tracker.close(timeout_s=20) == ()
     tracker._end.is_written = False
@@ -42,7 +36,6 @@ def idle(make_tracker: Make) -> Tracker:
 
 
 def take(tracker: Tracker) -> None:
-    """Takes in what was queued, as the thread does."""
     tracker._gather()
 
 
