@@ -39,6 +39,11 @@ def take(tracker: Tracker) -> None:
     tracker._gather()
 
 
+def deliver(tracker: Tracker) -> None:
+    tracker._gather()
+    tracker._deliver(is_last=False)
+
+
 def test_pause_doubles_up_to_half_a_minute_and_is_short_again_after_a_success(
     idle: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,22 +111,19 @@ def test_trial_that_is_refused_for_good_is_ended_and_named_once(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     run_id = idle._runs.known()["estimate", "t0000"].run_id
-    deliver = tracker_module.deliver_outbox
+    deliver_it = tracker_module.deliver_outbox
     monkeypatch.setattr(tracker_module, "deliver_outbox", fail(TypeError("no hunter2")))
     idle.trial_finished(record=make_record())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     assert idle._refused == {"t0000": "TypeError: no ***"}
     assert idle.expected == set() and idle._outboxes == {}
     assert client.get_run(run_id).info.status == "KILLED"
     # What is delivered after all is named no more.
-    monkeypatch.setattr(tracker_module, "deliver_outbox", deliver)
+    monkeypatch.setattr(tracker_module, "deliver_outbox", deliver_it)
     idle.trial_finished(record=make_record())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     assert idle._refused == {} and client.get_run(run_id).info.status == "FINISHED"
 
 
@@ -129,13 +131,11 @@ def test_trial_that_goes_on_is_not_ended_though_a_part_was_refused(
     client: Any, idle: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     run_id = idle._runs.known()["estimate", "t0000"].run_id
     monkeypatch.setattr(tracker_module, "deliver_outbox", fail(REFUSED))
     idle.trial_evaluated(trial_id="t0000", evaluation=make_evaluation())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     assert idle._refused == {"t0000": "MlflowException: value too long"}
     assert client.get_run(run_id).info.status == "RUNNING"
 
@@ -144,8 +144,7 @@ def test_second_error_of_a_trial_that_is_given_up_is_told_too(
     idle: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     monkeypatch.setattr(tracker_module, "deliver_outbox", fail(TypeError("one")))
     monkeypatch.setattr(idle._runs, "end", fail(TypeError("two")))
     idle.trial_finished(record=make_record())
@@ -194,8 +193,7 @@ def test_after_trouble_the_end_looks_for_runs_that_are_there_twice(
     client: Any, idle: Tracker, had_trouble: bool
 ) -> None:
     idle.trial_finished(record=make_record())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     # As a request leaves it whose answer was lost.
     tags = {"mlflow.parentRunId": idle.run_id, **schema.start_tags("t0000", kind="estimate")}
     client.create_run(idle.experiment_id, tags=tags)
@@ -302,14 +300,14 @@ def test_of_what_waits_for_a_slow_store_only_names_take_memory(
     assert [outbox.params for outbox in idle._outboxes.values()] == [None, None]
     # What happens while one trial is delivered is taken in before the next one is.
     seen = []
-    deliver = tracker_module.deliver_outbox
+    deliver_it = tracker_module.deliver_outbox
 
     def slow(outbox: Any, runs: Any) -> Any:
         if not seen:
             idle.trial_started(trial_id="t0002", params={}, recipe={})
             idle.trial_interrupted(trial_id="t0002", reason="Ctrl-C")
         seen.append((outbox.key[1], "t0002" in idle._outboxes))
-        return deliver(outbox, runs)
+        return deliver_it(outbox, runs)
 
     monkeypatch.setattr(tracker_module, "deliver_outbox", slow)
     idle._deliver(is_last=False)
