@@ -76,11 +76,9 @@ def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> 
 
 
 def discard_study(uri: str, experiment_id: str, study: str) -> str:
-    """Moves a study to MLflow's trash; its name is free again. Returns its name there.
+    """Moves a study to MLflow's trash, from where `mlflow experiments restore` brings it back.
 
-    `mlflow experiments restore` brings it back, `mlflow gc` removes it for good.
-
-    Raises: ServiceError if the store does not answer.
+    Returns its name there. Raises: ServiceError if the store does not answer.
     """
     client = open_store(uri, create=False)
     # MLflow keeps the names of what is in its trash taken.

@@ -62,8 +62,7 @@ class Summary:
     def points(self) -> list[schema.Point]:
         """Returns the counts, and the best time to target [s] if there is one.
 
-        They have the time at which the last of these trials ended, whenever they are delivered:
-        delivering them twice leaves them once.
+        Their time is that of the last end, so that delivering them twice leaves them once.
         """
         values = {NUM_TRIALS: float(len(self._statuses))}
         values |= {count_key(status): float(n) for status, n in self.statuses().items()}

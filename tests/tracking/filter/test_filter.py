@@ -343,11 +343,7 @@ def test_mlflow_leaves_out_no_match(
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "status=oom and study=first",
-        "kind = certified",
-        "device='NVIDIA H200'",
-    ],
+    ["status=oom and study=first", "kind = certified", "device='NVIDIA H200'"],
 )
 def test_mlflow_decides_these_alone(store: tuple[Any, list[str]], text: str) -> None:
     where = parse_where(text)

@@ -87,10 +87,6 @@ def test_filters_hold_together(filled: str, filters: dict[str, Any], num: int) -
     assert len(found(filled, **filters)) == num
 
 
-def test_a_limit_gives_the_fastest(filled: str) -> None:
-    assert found(filled, study="first", limit=1) == [("first", "t0001")]
-
-
 def test_records_come_back_with_their_last_evaluation(filled: str) -> None:
     (trial,) = find_trials(filled, study="first", limit=1)
     assert trial.record == next(r for r in records() if r.trial_id == "t0001")
@@ -174,12 +170,9 @@ def test_a_study_made_between_two_queries_is_found(filled: str) -> None:
         assert experiments_of(store, filled, "first") == [experiment]
 
 
-def test_an_empty_store_says_what_to_do(uri: str, client: Any) -> None:
+def test_an_empty_or_missing_store_says_what_to_do(uri: str, client: Any, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match=r"there is no study in .* yet.*tune-speed search"):
         find_trials(uri)
-
-
-def test_a_missing_store_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="no such file yet"):
         find_trials(f"sqlite:///{tmp_path / 'none.db'}")
 

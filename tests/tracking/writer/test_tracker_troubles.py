@@ -73,7 +73,7 @@ def test_searches_that_lost_one_server_do_not_return_all_at_once(
     monkeypatch.setattr(idle._runs, "write", fail(GONE))
     pauses = []
     for _ in range(300):
-        idle._store._pause_s, idle._summary.is_new = 8.0, True
+        idle._store.pause_s, idle._summary.is_new = 8.0, True
         idle._deliver(is_last=False)
         pauses.append(idle._store.retry_at - 1000)
     assert 6.0 <= min(pauses) < 6.2 and 9.8 < max(pauses) <= 10.0

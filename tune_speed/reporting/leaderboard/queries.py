@@ -127,7 +127,7 @@ def find_boards(
 ) -> list[Board]:
     """Returns the boards; reads no more than their leading rows where these are all it takes.
 
-    `order`: see `ordered`. Of each choice that the parameter `best_of` had, the best row is left.
+    `order`: see `ordered`. Of each choice of the parameter `best_of` the best row is left.
 
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """

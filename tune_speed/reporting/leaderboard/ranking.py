@@ -29,10 +29,7 @@ SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
 
 
 class Timed(NamedTuple):
-    """The expected time of a record [s], with its interval; infinite where nothing met the target.
-
-    See `Row.interval_of` for what the interval is made of.
-    """
+    """The expected time of a record [s], infinite without a hit; see `Row.interval_of`."""
 
     expected_s: float
     low_s: float

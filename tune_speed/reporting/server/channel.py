@@ -103,10 +103,10 @@ class Channel:
         self._making: dict[str, asyncio.Task[Made]] = {}
 
     async def now(self) -> Moment:
-        """Returns the present moment, or one that is no older than the pause between two looks.
+        """Returns a moment no older than the pause between two looks.
 
-        Raises: what `read` raises, the first time. Later a store that does not answer is a fact
-            (`trouble`) of the moment before.
+        Raises: what `read` raises, the first time; later that is a fact (`trouble`) of the moment
+            before.
         """
         if self._moment is not None and time.monotonic() - self._read_at_s < self._pause_s:
             return self._moment

@@ -31,9 +31,9 @@ RECIPE_FIELDS = (
 class FieldReader:
     """Reads values of a record by name.
 
-    A name is, in this order: a column of results; the dotted place of a setting in the recipe that
-    ran; the place of a choice, whose value is what was chosen (`optimizer` is `sgd`); a searched
-    parameter that is none of these; the last part of one such place (`lr`).
+    A name is, in this order: a column of results; the place of a setting of the recipe that ran;
+    the place of a choice (`optimizer` is `sgd`); another searched parameter; the last part of a
+    place (`lr`).
     """
 
     def __init__(self, record: TrialRecord) -> None:

@@ -318,8 +318,6 @@ class Where:
     def check(self, records: Iterable[TrialRecord]) -> None:
         """Refuses a field that none of `records` has; without records, refuses nothing.
 
-        A trial may lack a field, but what all lack is a mistake in writing.
-
         Raises: ConfigError that names it, and the nearest one that there is.
         """
         missing, known = dict.fromkeys(_fields_of(self.root)), set[str]()

@@ -100,8 +100,7 @@ def find_trials(
 def find_trial(uri: str, trial: str) -> TrackedTrial:
     """Returns a trial with its curves, by run id (or first digits) or `study/trial[@certified]`.
 
-    Raises: ConfigError if there is no such trial, or more than one, or it has not finished;
-        ServiceError if the store does not answer.
+    Raises: ConfigError if none or several fit, or it has not finished; ServiceError.
     """
     client = open_store(uri, create=False)
     with errors_of(uri):

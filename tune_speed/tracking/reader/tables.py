@@ -61,7 +61,7 @@ class Tables:
         """Returns the rows that a statement finds.
 
         It has `:name` for bound values, `{key}` and so on for `Words`, `{studies}` for the ids of
-        the chosen experiments (`study` None: all), `{runs}` for those of the runs.
+        the chosen experiments, `{runs}` for those of the runs.
         """
         text = query.format(
             **self._words,

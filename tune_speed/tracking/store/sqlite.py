@@ -37,8 +37,7 @@ ANALYSIS_LIMIT = 1000
 def folder_lock(folder: Path, *, timeout_s: float) -> Iterator[None]:
     """Holds an exclusive lock on `folder`; the kernel frees it if the process dies.
 
-    Raises: ServiceError if another process holds it for longer than `timeout_s`; StorageError if
-        the file system knows no locks.
+    Raises: ServiceError after `timeout_s`; StorageError if the file system knows no locks.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

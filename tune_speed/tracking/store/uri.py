@@ -19,9 +19,7 @@ SHORTEST_SECRET = 4
 
 
 def tracking_uri(explicit: str | None = None) -> str:
-    """Returns `explicit`, else $MLFLOW_TRACKING_URI, else `mlflow.db` in the current directory.
-
-    Paths of SQLite files are absolute in it, so that it means the same in every process.
+    """Returns `explicit`, else $MLFLOW_TRACKING_URI, else `mlflow.db` here; its paths are absolute.
 
     Raises: ConfigError if it names a store that does not hold up: a folder of files, or memory.
     """

@@ -40,8 +40,8 @@ def open_parent(
 ) -> str:
     """Returns the id of a search's own run, RUNNING, with `tags` set.
 
-    Raises: ConfigError if it would be a new one, `is_only` to be one of its name, and the store has
-        another, of a driver whose ledger lies elsewhere: `study/t0003` would mean two trials.
+    Raises: ConfigError if it would be new, `is_only` and the store has another: `study/t0003` would
+        mean two trials.
     """
     identity = {key: tags[key] for key in (schema.KIND, schema.SEARCH_ID)}
     run = next(runs_with(client, [experiment_id], identity), None)
@@ -183,10 +183,8 @@ class StudyRuns:
     ) -> Self:
         """Returns the runs of one search; its experiment and parent run are found or created.
 
-        The parent's kind is another than a search's for runs that no search made.
-
-        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError if the
-            search `is_only` to be one of its name, and the store has another.
+        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError as
+            `open_parent` does.
         """
         shared = schema.study_tag_entries(study, tags)
         run_tags = {**shared, **schema.user_tags()}

@@ -74,7 +74,7 @@ class _Store:
         """The trouble that `news` told last."""
         self.had_trouble = False
         self.retry_at = 0.0
-        self._pause_s = FIRST_PAUSE_S
+        self.pause_s = FIRST_PAUSE_S
         self._file = sqlite_path(uri) if store_kind(uri) == "sqlite" else None
         self._file_id = self._file and sqlite.file_id(self._file)
 
@@ -87,11 +87,8 @@ class _Store:
         _log.debug("delivery to MLflow failed", exc_info=error)
         self.trouble, self.had_trouble = str(explain(error, self.uri)), True
         # Jitter keeps the searches that lost the same server from returning all at once.
-        self.retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-
-    def took_something(self) -> None:
-        self._pause_s = FIRST_PAUSE_S
+        self.retry_at = time.monotonic() + self.pause_s * random.uniform(0.75, 1.25)
+        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
 
     def analyze(self) -> None:
         if self._file is not None:
@@ -359,8 +356,7 @@ class Tracker:
         except Exception as error:
             self._store.failed(error)
         else:
-            self._store.trouble = None
-            self._store.took_something()
+            self._store.trouble, self._store.pause_s = None, FIRST_PAUSE_S
 
     def _deliver_trial(self, trial_id: str) -> None:
         outbox = self._outboxes.pop(trial_id)
@@ -372,7 +368,7 @@ class Tracker:
                 self._outboxes[trial_id] = outbox
                 raise
             refused = self._give_up(outbox, error)
-        self._store.took_something()
+        self._store.pause_s = FIRST_PAUSE_S
         self._refused.pop(trial_id, None)
         if refused is not None:
             self._refused[trial_id] = refused
