@@ -32,7 +32,7 @@ from tune_speed.reporting.trials.text import Trial, machine_row
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.matching import Query, find_matching
 from tune_speed.tracking.reader.queries import find_trial
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
@@ -214,7 +214,7 @@ class Results:
             or does not hold the study.
         """
         chosen = parse_where(where) if where is not None else None
-        found = find_matching(self._uri, chosen, study=study, kind=_known_kind(kind))
+        found = find_matching(self._uri, chosen, Query(study=study, kind=_known_kind(kind)))
         return trials_frame((trial.run_id, trial.record) for trial in found)
 
     @_documented

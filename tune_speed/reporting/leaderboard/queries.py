@@ -15,7 +15,7 @@ from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, reco
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards, with_ranks
 from tune_speed.tracking.filter.where import Where
 from tune_speed.tracking.reader.leaders import find_leaders
-from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.matching import Query, find_matching
 from tune_speed.tracking.reader.queries import TrackedTrial
 
 FIELDS: Mapping[str, str] = {"cost": "expected_cost", "energy": "expected_energy_j"}
@@ -188,4 +188,6 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
 
 def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
     """Returns all chosen trials, or those of them that met the target; raises as `find_boards`."""
-    return find_matching(choice.uri, choice.where, **choice.of_trial, only_reached=only_reached)
+    return find_matching(
+        choice.uri, choice.where, Query(**choice.of_trial, only_reached=only_reached)
+    )
