@@ -27,7 +27,7 @@ from tune_speed.core.records import (
 from tune_speed.tracking import open_store, schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.writer import descriptions
-from tune_speed.tracking.writer.runs import PARENT, StudyRuns
+from tune_speed.tracking.writer.runs import StudyRuns
 
 TRIALS_PER_STUDY = 500
 CERTIFIED_PER_STUDY = 3
@@ -116,7 +116,7 @@ def add_trials(
             )
         }
         for record in made[first : first + BATCH]:
-            tags = {**shared, PARENT: runs.parent.run_id}
+            tags = {**shared, schema.PARENT: runs.parent.run_id}
             for table, new in zip(
                 rows, _rows_of(record, runs.experiment_id, location, tags), strict=True
             ):

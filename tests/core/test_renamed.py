@@ -16,7 +16,7 @@ from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.study.file import parse_recipe
 from tune_speed.tracking import find_trial
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.matching import Query, find_matching
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.driver.ledger import Ledger
 
@@ -107,7 +107,7 @@ def test_old_record_in_mlflow_is_found_filtered_and_exported(tmp_path: Path) -> 
     assert record.recipe == with_present_names(OLD)
     assert record.params["lr_schedule"] == "multi_step"
     matching = "lr_schedule=multi_step and lr_schedule.multi_step.gamma=0.1"
-    assert [t.record for t in find_matching(uri, parse_where(matching))] == [record]
+    assert [t.record for t in find_matching(uri, parse_where(matching), Query())] == [record]
     text = recipe_yaml(record, run_id=None)
     assert "multi_step" in text and "step_drops" not in text
     again = parse_recipe(text, file="again.yaml", check_data=False)

@@ -20,7 +20,7 @@ CLOCKS = re.compile(r"^\s*(?:from|import)\b.*\b(?:time|datetime)\b", re.MULTILIN
 """What a module that can read a clock imports."""
 TIMESTAMPS = {
     "training.trial.utc_now": "when a trial began and ended, for people",
-    "reporting.page.boards.": "when a page was made, for people",
+    "reporting.page.site.": "when a page was made, for people",
     "reporting.study.reader.": "when a study was read, for people",
     "runtime.hardware.strangers": "NVML's samples have moments, since 1970",
     "tracking.": "MLflow keeps moments, since 1970",

@@ -21,7 +21,6 @@ if __name__ == "__main__":
         "read_filter",
         modules=[
             "tune_speed.tracking.filter.where",
-            "tune_speed.tracking.filter.syntax",
             "tune_speed.tracking.filter.fields",
         ],
         seeds=seeds,

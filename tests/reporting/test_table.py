@@ -4,8 +4,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from tune_speed.reporting.display import as_text
-from tune_speed.reporting.table import Column, Section, Table, fitting
+from tune_speed.reporting.table import Column, Section, Table, as_text, fitting
 
 TABLE = Table(
     [Column("name", is_left=True), Column("time [s]")],

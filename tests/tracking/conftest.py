@@ -1,5 +1,3 @@
-"""Stores for tests: the tables are made once by the real thing, and copied."""
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +45,6 @@ def any_store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=STORES)
 def any_new_store(request: pytest.FixtureRequest) -> str:
-    """One for all tests of a module."""
     return new_store(request.param, request)
 
 
@@ -64,7 +61,6 @@ def client(uri: str) -> Any:
 
 @pytest.fixture
 def make_tracker(client: Any) -> Iterator[Callable[..., Tracker]]:
-    """Trackers of the study `study`, closed at the end."""
     trackers: list[Tracker] = []
 
     def make(**settings: Any) -> Tracker:

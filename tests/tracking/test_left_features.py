@@ -1,5 +1,3 @@
-"""What left the package is read where earlier versions recorded it, and shown as what it is."""
-
 import re
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from tune_speed.training.workload import Workload
 
 
 class ByCost(Recommended):
-    """What a search for the least cost recommended."""
-
     expected_cost: float
 
 
@@ -31,7 +27,6 @@ def recommended(number: int, expected_s: float, cost: float) -> ByCost:
 
 @pytest.fixture
 def by_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of a search for the least cost, on one device or two, or on types of them."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
     tags = {"goal": "cost"}
     tracker = Tracker(open_store(uri), study="study", study_tags=tags, search_id="s", linger_s=0.02)
@@ -66,7 +61,6 @@ def test_the_page_and_watch_show_a_search_for_the_least_cost(by_cost: str) -> No
 
 @pytest.fixture
 def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of a search for accuracy 0.94 and 0.9 at once, and one for 0.9 alone."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
     target = {"metric": "accuracy", "value": 0.94, "values": [0.9, 0.94], "weights": [1, 2]}
     lower = {"value": 0.9, "workload_name": "digits-accuracy-0.9", "workload_hash": "l" * 16}

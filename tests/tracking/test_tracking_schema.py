@@ -113,14 +113,6 @@ def test_curves_stand_at_steps_and_at_training_seconds() -> None:
     assert {(p.step, p.timestamp_ms) for p in points} == {(7, 3500)}
 
 
-def test_a_miss_has_no_time_and_a_gap() -> None:
-    record = make_record(status=Status.MISSED, runs=(make_run(Status.MISSED, accuracy=0.85),))
-    values = {p.key: p.value for p in schema.record_points(record, start_ms=0)}
-    assert "time_to_target_s" not in values
-    assert values["reached"] == 0.0
-    assert values["gap"] == pytest.approx(0.05)
-
-
 @pytest.mark.parametrize(("mode", "gap"), [("fixed_length", 0.1), ("anytime", 0.0)])
 def test_the_gap_counts_the_last_or_the_best_evaluation(mode: str, gap: float) -> None:
     evaluations = (make_evaluation(step=1, accuracy=0.92), make_evaluation(step=2, accuracy=0.8))
@@ -162,6 +154,8 @@ def test_secrets_reach_neither_tags_nor_files() -> None:
     written |= schema.param_entries(record.recipe, record.params)
     assert "hunter2" not in json.dumps(written)
     assert written["tune_speed.env.torch"] == "2"
+    proposed = record.model_copy(update={"proposal_reason": "gain: 42% likely"})
+    assert schema.record_tags(proposed)[schema.PROPOSAL_REASON] == "gain: 42% likely"
 
 
 def test_control_characters_are_replaced_and_long_texts_cut() -> None:
@@ -169,36 +163,8 @@ def test_control_characters_are_replaced_and_long_texts_cut() -> None:
     assert schema.clean("abcdef", limit=4) == "abc…"
 
 
-def test_reason_of_a_proposal_is_a_tag_and_in_the_record() -> None:
-    record = make_record().model_copy(update={"proposal_reason": "gain: 42% likely"})
-    tags = schema.record_tags(record)
-    assert tags[schema.PROPOSAL_REASON] == "gain: 42% likely"
-    back = schema.unpack_record(tags)
-    assert back is not None and back.proposal_reason == "gain: 42% likely"
-
-
 def metrics_of(record: TrialRecord) -> dict[str, float]:
     return {point.key: point.value for point in schema.record_points(record, start_ms=0)}
-
-
-def test_a_single_run_ranks_by_its_time() -> None:
-    values = metrics_of(make_record(time_s=3.0))
-    assert values["expected_s"] == values["time_to_target_s"] == 3.0
-    assert values["final_metric"] == values["final_accuracy"]
-    assert "n" not in values
-
-
-def test_several_runs_rank_by_their_expected_time_with_restarts() -> None:
-    runs = (make_run(time_s=1.0), make_run(time_s=3.0), make_run(Status.MISSED, time_s=6.0))
-    values = metrics_of(make_record(runs=runs))
-    assert values["expected_s"] == (1.0 + 3.0 + 6.0) / 2
-    assert (values["time_to_target_s"], values["hits"], values["n"]) == (3.0, 2.0, 3.0)
-
-
-def test_what_misses_in_half_of_its_runs_has_no_rank() -> None:
-    values = metrics_of(make_record(runs=(make_run(), make_run(Status.MISSED, seed=1))))
-    assert "expected_s" not in values and "time_to_target_s" not in values
-    assert (values["hits"], values["n"]) == (1.0, 2.0)
 
 
 @settings(max_examples=30)
@@ -284,3 +250,19 @@ def test_settings_of_a_recipe_are_parameters_and_no_metrics() -> None:
     keys = {p.key for p in schema.record_points(record, start_ms=0)}
     assert not [key for key in keys if "batch_size" in key]
     assert schema.param_entries(record.recipe, record.params)["batch_size"] == "32"
+
+
+def test_runs_rank_by_their_expected_time_and_misses_have_a_gap() -> None:
+    one = metrics_of(make_record(time_s=3.0))
+    assert one["expected_s"] == one["time_to_target_s"] == 3.0 and "n" not in one
+    assert one["final_metric"] == one["final_accuracy"]
+    hits = (make_run(time_s=1.0), make_run(time_s=3.0))
+    several = metrics_of(make_record(runs=(*hits, make_run(Status.MISSED, time_s=6.0))))
+    assert several["expected_s"] == (1.0 + 3.0 + 6.0) / 2
+    assert (several["time_to_target_s"], several["hits"], several["n"]) == (3.0, 2.0, 3.0)
+    half = metrics_of(make_record(runs=(make_run(), make_run(Status.MISSED, seed=1))))
+    assert {"expected_s", "time_to_target_s"}.isdisjoint(half)
+    assert (half["hits"], half["n"]) == (1.0, 2.0)
+    missed = metrics_of(make_record(runs=(make_run(Status.MISSED, accuracy=0.85),)))
+    assert "time_to_target_s" not in missed and missed["reached"] == 0.0
+    assert missed["gap"] == pytest.approx(0.05)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from tune_speed.core.text import counted, printable_lines
-from tune_speed.reporting.display import PlainConsole
 from tune_speed.reporting.live import LiveView
+from tune_speed.reporting.table import PlainConsole
 
 if TYPE_CHECKING:
     from tune_speed.api.study import Study

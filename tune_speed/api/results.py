@@ -26,14 +26,13 @@ from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.core.records import Status
-from tune_speed.reporting.leaderboard.orders import FIELDS
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.matching import Query, find_matching
 from tune_speed.tracking.reader.queries import find_trial
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
@@ -215,7 +214,7 @@ class Results:
             or does not hold the study.
         """
         chosen = parse_where(where) if where is not None else None
-        found = find_matching(self._uri, chosen, study=study, kind=_known_kind(kind))
+        found = find_matching(self._uri, chosen, Query(study=study, kind=_known_kind(kind)))
         return trials_frame((trial.run_id, trial.record) for trial in found)
 
     @_documented

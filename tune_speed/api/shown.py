@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_speed.core.text import printable_lines
-from tune_speed.reporting.display import WIDTH, as_text, html_block, html_text
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
+from tune_speed.reporting.table import WIDTH, as_text, html_block, html_text
 from tune_speed.reporting.trials.text import to_json
 
 # Characters of a line of a table that has no HTML of its own.

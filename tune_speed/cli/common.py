@@ -195,7 +195,7 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
 
     What it holds of others' texts is printable. `is_file`: it is not for a terminal.
     """
-    from tune_speed.reporting.display import PlainConsole
+    from tune_speed.reporting.table import PlainConsole
 
     is_terminal = sys.stdout.isatty() and not is_file
     # None: rich takes the terminal's own width; a pipe has none.

@@ -27,9 +27,9 @@ def delete(
     from tune_speed.core.config import did_you_mean
     from tune_speed.core.folders import studies_folder
     from tune_speed.study.schema import check_study_name
+    from tune_speed.tracking.notes import discard_study
     from tune_speed.tracking.reader.studies import list_studies
     from tune_speed.tracking.store.uri import tracking_uri
-    from tune_speed.tracking.writer.trash import discard_study
 
     check_study_name(study)
     uri, folder = tracking_uri(), studies_folder() / study

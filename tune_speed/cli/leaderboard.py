@@ -189,7 +189,7 @@ def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableTyp
     if form is BoardFormat.TABLE:
         return as_renderable(boards)
     if form is BoardFormat.HTML:
-        from tune_speed.reporting.page.boards import boards_page
+        from tune_speed.reporting.page.site import boards_page
 
         return boards_page(boards)
     forms = {

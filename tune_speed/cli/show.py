@@ -216,7 +216,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 def _print_entry(
     what: Listing, name: str, rows: list[dict[str, Any]], form: common.ListFormat
 ) -> None:
-    from tune_speed.reporting.listings.details import explained
+    from tune_speed.reporting.listings.listings import explained
 
     entry = explained(what.value, name, rows)
     if form is common.ListFormat.JSON:
@@ -286,12 +286,12 @@ def _print_trials(
     from tune_speed.reporting.trials import text
     from tune_speed.tracking.filter.where import parse_where
     from tune_speed.tracking.notes import read_notes
-    from tune_speed.tracking.reader.matching import find_matching
+    from tune_speed.tracking.reader.matching import Query, find_matching
     from tune_speed.tracking.store.uri import tracking_uri
 
     chosen = None if where is None else parse_where(where)
     uri = tracking_uri()
-    found = find_matching(uri, chosen, study=study)
+    found = find_matching(uri, chosen, Query(study=study))
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]

@@ -30,8 +30,8 @@ def watch(
 
     Example: tune-speed watch digits_quickstart
     """
-    from tune_speed.reporting.display import PlainConsole
     from tune_speed.reporting.study.reader import StudyReader
+    from tune_speed.reporting.table import PlainConsole
     from tune_speed.reporting.watch import loop, screen, status
     from tune_speed.tracking.store.uri import tracking_uri
 

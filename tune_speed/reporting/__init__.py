@@ -1,9 +1,4 @@
-"""Results for eyes: leaderboards, trials, figures, pages and listings. It needs no torch.
-
-`Table` prints rows to a terminal, as HTML, CSV or Markdown; `find_boards` ranks what a store holds;
-`read_study` takes one frozen picture of a study, from which `study_page` and `draw_svg` are
-made. Columns of results are defined in `tune_speed.tracking.columns`.
-"""
+"""Results for eyes: leaderboards, trials, figures, pages and listings. It needs no torch."""
 
 from tune_speed.core.lazy import lazy_names
 
@@ -12,7 +7,7 @@ _NAMES = {
     "leaderboard.history": ("record_history",),
     "leaderboard.queries": ("Choice", "find_boards"),
     "leaderboard.ranking": ("Board", "Row", "make_boards"),
-    "page.boards": ("boards_page",),
+    "page.site": ("boards_page",),
     "page.study_page": ("study_page",),
     "study.reader": ("read_study",),
     "study.view": ("StudyView",),

@@ -36,11 +36,7 @@ class LiveView:
         target: Target,
         is_verbose: bool = False,
     ) -> None:
-        """Takes note of trials that have finished already.
-
-        `target` has the metric that running trials show. `is_verbose`: the lines of a terminal say
-        why trials were proposed and ended too, as they do without one.
-        """
+        """`target` has the metric that is shown; `is_verbose`: a terminal's lines say why, too."""
         self.console, self.trials = console, trials
         self._time_left_s, self._target = time_left_s, target
         self._is_brief = console.is_terminal and not is_verbose
@@ -56,12 +52,10 @@ class LiveView:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
 
     def start(self) -> None:
-        """Begins to draw, on a terminal."""
         if self.console.is_terminal:
             self._live.start()
 
     def stop(self) -> None:
-        """Ends drawing; ended trials' lines stay."""
         self._live.stop()
 
     def tick(self) -> None:
@@ -73,16 +67,13 @@ class LiveView:
             self.note(self.standing())
 
     def note(self, line: str) -> None:
-        """Prints a line."""
         # A `Text`: `[bold]` in a name is no markup.
         self.console.print(Text(line), soft_wrap=True)
 
     def replan(self, *, trials: int) -> None:
-        """Takes another number of trials."""
         self.trials = trials
 
     def picture(self) -> Group:
-        """Returns a bar with the time left, what has ended, and a line per running trial."""
         done, passed = self._counts.total(), duration(time.monotonic() - self._started)
         parts = [
             f"{bar(done, self.trials)} {done} of {counted(self.trials, 'trial')}",
@@ -108,7 +99,6 @@ class LiveView:
         )
 
     def standing(self) -> str:
-        """Returns trials done, running and failed, the best so far and the time left, in a line."""
         failed = self._counts[Status.FAILED]
         parts = [
             f"{self._counts.total()}/{counted(self.trials, 'trial')}",
@@ -126,16 +116,13 @@ class LiveView:
     def trial_started(
         self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
     ) -> None:
-        """Notes that a trial runs."""
         self._running[trial_id] = None, describe_params(params)
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
-        """Notes how far a running trial is."""
         if trial_id in self._running:
             self._running[trial_id] = evaluation, self._running[trial_id][1]
 
     def trial_finished(self, *, record: TrialRecord) -> None:
-        """Prints a line on the trial."""
         self._running.pop(record.trial_id, None)
         self._counts[ended_as(record)] += 1
         self._best = fastest(filter(None, (self._best, record)))
@@ -151,7 +138,6 @@ class LiveView:
         self.console.print(text)
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
-        """Prints a line on the trial."""
         self._running.pop(trial_id, None)
         self.note(f"{trial_id} interrupted: {reason}")
 
@@ -160,7 +146,6 @@ class LiveView:
         return f"best {result_text(self._best)} ({self._best.trial_id})"
 
     def _progress(self, evaluation: Evaluation | None) -> tuple[str, str]:
-        """Returns the metric, and how far the trial is."""
         if evaluation is None:
             return "not evaluated yet", ""
         value, name = self._metric(evaluation), self._target.metric
@@ -176,7 +161,6 @@ class LiveView:
         return first if value is None else value
 
     def _left(self) -> str:
-        """Returns the time left, as the budget or the pace says, and the chance of the goal."""
         budget_s = self._time_left_s()
         # Trials of earlier sessions took none of this one's time.
         done = self._counts.total() - self._num_before

@@ -21,10 +21,7 @@ DPI = 130
 def write_figure(
     figure: "Figure", path: Path, *, dpi: float = DPI, facecolor: str = "auto"
 ) -> None:
-    """Writes a picture, in the format of the path's suffix; makes its folder if needed.
-
-    Raises: StorageError if the file cannot be written.
-    """
+    """Writes a picture in the format of the path's suffix. Raises: StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, facecolor=facecolor)
@@ -48,7 +45,6 @@ def plain_ticks(axis: "Axis", locator: "Locator") -> None:
 
 
 def log_scales(panel: "Axes") -> None:
-    """Gives both axes a logarithmic scale, with plain numbers such as 20 and 50."""
     from matplotlib.ticker import LogLocator
 
     panel.set(xscale="log", yscale="log")

@@ -5,13 +5,58 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich import box, table
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Text
 
 from tune_speed.core.text import printable, printable_lines
+
+
+class PlainConsole(Console):
+    """Draws tables, colours and moving lines; of the texts in them, only what is printable."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yields what is drawn, with a mark for each character that a terminal would obey."""
+        for segment in super().render(renderable, options):
+            # rich's own control segments move the cursor; only texts come from others.
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable_lines(segment.text), segment.style)
+
+
+# Characters of a line of text where there is no terminal.
+WIDTH = 100
+
+
+def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:
+    out = io.StringIO()
+    # In a notebook rich shows a console below the cell unless `force_jupyter` is False.
+    console = PlainConsole(
+        file=out, width=width, color_system=None, force_terminal=False, force_jupyter=False
+    )
+    console.print(renderable)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
+
+
+def html_text(text: str) -> Markup:
+    return Markup("<pre>{}</pre>").format(printable_lines(text))
+
+
+def html_line(text: str, *, tag: str = "p") -> Markup:
+    return Markup("<{}>{}</{}>").format(tag, printable_lines(text), tag)
+
+
+def html_block(*parts: Markup | str) -> str:
+    """Returns the parts as one element; what is no markup is escaped."""
+    inner = Markup("").join(escape(part) for part in parts)
+    return str(Markup("<div>{}</div>").format(inner))
+
 
 # Characters of a line, to measure a table's own width.
 UNLIMITED = 100_000
@@ -70,7 +115,6 @@ class Table:
         return cls(heads, (tuple(row.values()) for row in rows), title=title)
 
     def __rich__(self) -> table.Table:
-        """Returns rich's table, whose cells fold where the terminal is narrow."""
         shown = table.Table(
             title=Text(printable(self.title)) if self.title else None,
             title_justify="left",
@@ -102,7 +146,6 @@ class Table:
         return shown
 
     def html(self) -> Markup:
-        """Returns it without scripts and styles but for the sides of the cells."""
         head = self._html_row("th", [column.heading for column in self.columns])
         body = Markup("").join(self._html_row("td", cells) for cells in self._cells())
         return Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(head, body)
@@ -157,7 +200,6 @@ def fitting(tables: Sequence[RenderableType], console: Console, options: Console
 
 
 def named_lines(lines: Iterable[tuple[str, str]]) -> table.Table:
-    """Returns texts next to their names, folded where the terminal is narrow."""
     grid = table.Table.grid(padding=(0, 2))
     grid.add_column(min_width=4)
     grid.add_column(overflow="fold")

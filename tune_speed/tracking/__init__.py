@@ -1,7 +1,6 @@
 """MLflow: what a study leaves there, and how it is read back.
 
-`schema` says what a trial looks like in MLflow, `Tracker` writes a search from a thread of its own,
-the readers query. MLflow is imported by nothing but this package, and only on first use.
+Nothing but this package imports MLflow, and only on first use.
 """
 
 from tune_speed.core.lazy import lazy_names

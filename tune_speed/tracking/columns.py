@@ -1,15 +1,11 @@
-"""The columns of a result, each defined here and nowhere else.
-
-A column of `BoardColumns` is in leaderboards (JSON, CSV, frames, comparisons); all columns are in
-listings and frames of trials, in `--where` filters, in `tune-speed list fields`, and those with
-`is_metric` in MLflow with its glossary.
-"""
+"""The columns of a result, each defined here alone: of boards, listings, filters and MLflow."""
 
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from pydantic import Field
@@ -29,37 +25,29 @@ class Column:
     """One figure or fact of a result."""
 
     about: str
-    """What it means, in a line without the unit."""
     of: Callable[[TrialRecord], Value] | None = None
     of_run: Callable[[RunResult], Value] | None = None
-    """In place of `of`: the value of a run; a trial has that of its last."""
+    """In place of `of`: the value of a run, otherwise what has its name; a trial has its last."""
     unit: str = ""
     """`1` for counts and shares, empty for words."""
     format: str = ""
     """Format specification for people, such as `.2f`; tables of programs have it unrounded."""
     heading: str = ""
-    """What people read above it, where that is not its name."""
     is_metric: bool = False
     """Whether MLflow has `of_run` of each run as a metric."""
     tag: str | None = None
-    """MLflow tag that holds the same text."""
     among: Collection[str] = ()
-    """All values that it can have; empty where they are not known."""
     kind: type[str] | type[int] | type[float] = str
-    """Filled in from the annotation."""
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are numbers; otherwise they are texts."""
         return self.kind is not str
 
     @property
     def about_with_unit(self) -> str:
-        """The meaning, with the unit in brackets where it is not 1."""
         return f"{self.about} [{self.unit}]" if self.unit not in ("", "1") else self.about
 
     def value(self, record: TrialRecord) -> Value:
-        """Returns the value, None where the record has none."""
         if self.of is not None:
             return self.of(record)
         return self.of_run(record.runs[-1]) if self.of_run else None
@@ -70,7 +58,6 @@ class Column:
 
 
 def column(about: str, of: Callable[[TrialRecord], Value] | None = None, **facts: Any) -> Any:
-    """Returns a field that is a `Column` of these facts."""
     field: FieldInfo = Field()
     field.metadata.append(Column(about, of, **facts))
     return field
@@ -112,10 +99,9 @@ class BoardColumns(Config):
         unit="1",
     )
     n: int = column("runs, hits and misses", lambda r: len(r.runs), unit="1")
-    steps: int = column("optimizer steps of the last run", of_run=lambda x: x.steps, unit="1")
+    steps: int = column("optimizer steps of the last run", unit="1")
     images_per_s: float | None = column(
         "training samples per second of the training clock",
-        of_run=lambda x: x.images_per_s,
         unit="1/s",
         format=".0f",
         heading="images/s",
@@ -123,7 +109,6 @@ class BoardColumns(Config):
     )
     flop_per_s: float | None = column(
         "operations of forward and backward per second of the training clock, without init_s",
-        of_run=lambda x: x.flop_per_s,
         unit="FLOP/s",
         format=".2e",
         heading="FLOP/s",
@@ -131,7 +116,6 @@ class BoardColumns(Config):
     )
     peak_memory_gib: float | None = column(
         "peak of the device's memory in the last run; CPU: resident",
-        of_run=lambda x: x.peak_memory_gib,
         unit="GiB",
         format=".2f",
         heading="GiB",
@@ -150,7 +134,6 @@ class BoardColumns(Config):
     )
     power_w: float | None = column(
         "mean power of its devices in the last run's training, with nobody else on them",
-        of_run=lambda x: x.power_w,
         unit="W",
         format=".0f",
         heading="power [W]",
@@ -162,15 +145,10 @@ class BoardColumns(Config):
     )
     reclocked: str = column(
         "step time by the windows at the time → by all windows, and how many; empty if the same",
-        of_run=lambda x: x.reclocked,
         heading="re-clocked",
     )
     slowdown: float | None = column(
-        "time next to others on the device over time alone",
-        of_run=lambda x: x.slowdown,
-        unit="1",
-        format=".2f",
-        is_metric=True,
+        "time next to others on the device over time alone", unit="1", format=".2f", is_metric=True
     )
 
 
@@ -187,9 +165,7 @@ class TrialColumns(BoardColumns):
         tag="tune_speed.kind",
         among=("estimate", "certified"),
     )
-    samples: int = column(
-        "training samples that the last run saw", of_run=lambda x: x.samples, unit="1"
-    )
+    samples: int = column("training samples that the last run saw", unit="1")
     train_s: float = column(
         "training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s"
     )
@@ -198,7 +174,6 @@ class TrialColumns(BoardColumns):
     )
     step_time_ms: float | None = column(
         "training clock per optimizer step",
-        of_run=lambda x: x.step_time_ms,
         unit="ms",
         format=".4g",
         heading="step [ms]",
@@ -206,14 +181,12 @@ class TrialColumns(BoardColumns):
     )
     idle_power_w: float | None = column(
         "power of its devices while nothing trained, measured before the last run",
-        of_run=lambda x: x.idle_power_w,
         unit="W",
         format=".0f",
         is_metric=True,
     )
     energy_j: float | None = column(
         "energy to the target: mean power times time to target, of the last run",
-        of_run=lambda x: x.energy_j,
         unit="J",
         format=".4g",
         heading="energy [J]",
@@ -224,7 +197,7 @@ class TrialColumns(BoardColumns):
         lambda r: r.cost_of(r.time_to_target_s),
         format=".4g",
     )
-    seed: int = column("seed of the last run", of_run=lambda x: x.seed, unit="1")
+    seed: int = column("seed of the last run", unit="1")
     stop_reason: str = column("why the last run ended, in words", lambda r: r.stop_reason)
     protocol_version: int = column(
         "version of the measuring rules", lambda r: r.protocol_version, unit="1"
@@ -236,9 +209,12 @@ class TrialColumns(BoardColumns):
 
 @cache
 def columns_of(kind: type[Config]) -> Mapping[str, Column]:
-    """Returns those fields of `kind` that are columns, by name, with their types."""
     return {
-        name: replace(column, kind=type_of(field.annotation))
+        name: replace(
+            column,
+            kind=type_of(field.annotation),
+            of_run=None if column.of else column.of_run or attrgetter(name),
+        )
         for name, field in kind.model_fields.items()
         for column in field.metadata
         if isinstance(column, Column)
@@ -256,10 +232,8 @@ COLUMNS: Mapping[str, Column] = columns_of(TrialColumns)
 
 
 def values_of(record: TrialRecord, kind: type[Config] = TrialColumns) -> dict[str, Value]:
-    """Returns the values of a record in the columns of `kind`, by name."""
     return {name: column.value(record) for name, column in columns_of(kind).items()}
 
 
 def run_metrics(run: RunResult) -> dict[str, Any]:
-    """Returns the metrics of one run that are columns, by name."""
     return {name: c.of_run(run) for name, c in COLUMNS.items() if c.is_metric and c.of_run}

@@ -1,8 +1,7 @@
 """What every metric and tag of ours in MLflow means. Tests hold it against what real runs carry.
 
-`<…>` in a name stands for whatever is there: `trials_<status>`. Metrics of one's
-own, such as a target's, stand under their own names beside these. Of a certified
-trial, each run has its metrics under `<name>/seed_<seed>`.
+`<…>` in a name stands for whatever is there. Of a certified trial, each run has its metrics under
+`<name>/seed_<seed>`.
 """
 
 from typing import NamedTuple
@@ -65,7 +64,6 @@ METRICS: dict[str, MetricAbout] = {
     "trials_<status>": MetricAbout("1", "search", "finished trials with that status"),
     "best_time_to_target_s": MetricAbout("s", "search", "the least time to target so far"),
 }
-"""Metrics by name."""
 
 TAGS: dict[str, str] = {
     "tune_speed.study": "name of the study, which is the experiment's",
@@ -119,4 +117,3 @@ TAGS: dict[str, str] = {
     "mlflow.user": "who ran the search",
     "mlflow.source.name": "tune-speed",
 }
-"""Tags by name."""

@@ -1,6 +1,7 @@
-"""What people say of trials: a note, a star. Tags of the study, read with one query."""
+"""What people change on record: notes and stars of trials, a study that goes to the trash."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tune_speed.core.errors import ConfigError
@@ -33,7 +34,6 @@ def trial_key(trial_id: str, kind: str) -> str:
 
 
 def notes_in(tags: Mapping[str, str]) -> dict[str, Note]:
-    """Returns the notes that an experiment's tags hold, by `trial_key`, in its order."""
     keys = {name.removeprefix(p) for name in tags for p in (NOTE, STAR) if name.startswith(p)}
     notes = {k: Note(tags.get(NOTE + k, ""), bool(tags.get(STAR + k))) for k in sorted(keys)}
     return {key: note for key, note in notes.items() if note != NO_NOTE}
@@ -55,9 +55,7 @@ def notes_of(uri: str, experiment_id: str) -> dict[str, Note]:
 
 
 def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> tuple[str, Note]:
-    """Changes what is said of a trial, `STUDY/TRIAL` or a run id; None: as it was; "": no note.
-
-    Returns the trial as `study/trial`, and what is said of it now.
+    """Changes what is said of a trial (None: as it was); returns it as `study/trial` with its note.
 
     Raises: ConfigError if there is no such trial or the text is too long; ServiceError.
     """
@@ -75,3 +73,17 @@ def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> 
         if star is not None:
             client.set_experiment_tag(experiment_id, STAR + key, "yes" if star else "")
     return found.name, notes_of(uri, experiment_id).get(key, NO_NOTE)
+
+
+def discard_study(uri: str, experiment_id: str, study: str) -> str:
+    """Moves a study to MLflow's trash, from where `mlflow experiments restore` brings it back.
+
+    Returns its name there. Raises: ServiceError if the store does not answer.
+    """
+    client = open_store(uri, create=False)
+    # MLflow keeps the names of what is in its trash taken.
+    name = f"{study} (deleted {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ})"
+    with errors_of(uri):
+        client.rename_experiment(experiment_id, name)
+        client.delete_experiment(experiment_id)
+    return name

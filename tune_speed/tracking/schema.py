@@ -49,6 +49,8 @@ MAX_TRACEBACK = 1500
 PREFIX = "tune_speed."
 KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"
 SEARCH_ID = f"{PREFIX}search_id"
+PARENT = "mlflow.parentRunId"
+"""Tag of a trial's run: the run of its search."""
 STATUS, STOP_REASON = f"{PREFIX}status", f"{PREFIX}stop_reason"
 PROPOSAL_REASON, SEARCHED = f"{PREFIX}proposal_reason", f"{PREFIX}searched"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
@@ -94,7 +96,6 @@ def clean(text: str, *, limit: int) -> str:
 
 
 def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the parameters of a proposed trial: its recipe, flattened, and what was chosen."""
     return {
         safe_key(path): clean(
             value if isinstance(value, str) else json.dumps(value, default=str), limit=MAX_PARAM
@@ -113,10 +114,7 @@ def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[
 
 
 def metric_key(metric: str) -> str:
-    """Returns under which name a metric of evaluations is logged.
-
-    One of a user's own that has the name of a metric with another meaning is under `own.`.
-    """
+    """Returns the name of an evaluation's metric; a taken name of a user's own is under `own.`."""
     if metric == "loss":
         return "val_loss"
     key = safe_key(metric)
@@ -125,7 +123,6 @@ def metric_key(metric: str) -> str:
 
 
 def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> list[Point]:
-    """Returns an evaluation as metrics at its step and its time on the training clock."""
     values = {
         "accuracy": evaluation.accuracy,
         "macro_f1": evaluation.macro_f1,
@@ -140,7 +137,6 @@ def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> 
 
 
 def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Point]:
-    """Returns all metrics of one run of a record but the curve."""
     final, target = run.final, target_of(record.workload)
     values = {
         "reached": float(run.status is Status.REACHED),
@@ -170,7 +166,6 @@ def mark(evaluation: Evaluation) -> str:
 def record_points(
     record: TrialRecord, *, start_ms: int, without: Collection[str] = ()
 ) -> list[Point]:
-    """Returns all metrics of a finished trial, its curves less the `mark`s of `without`."""
     # Scores come first: MLflow's compare view shows the first metric.
     points: list[Point] = []
     for run in record.runs:
@@ -189,10 +184,7 @@ def final_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 
 
 def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
-    """Returns what leaderboards rank a trial by, all its runs together.
-
-    `expected_s` is absent where half of the runs or more missed: such a trial has no rank.
-    """
+    """Returns what ranks a trial; no `expected_s` where half of the runs or more missed."""
     if not record.runs:
         return []
     last, n = record.runs[-1], len(record.runs)
@@ -206,10 +198,9 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 
 
 def gap(record: TrialRecord, run: RunResult) -> float | None:
-    """Returns how far the run stayed off the target, in units of the metric; 0 if it met it.
+    """Returns how far the run stayed off the target, in the metric's units: `anytime` at its best.
 
-    `fixed_length` counts the last evaluation, `anytime` the best one. None where the metric was not
-    measured.
+    None where the metric was not measured.
     """
     target = target_of(record.workload)
     seen = [comparability.goodness(e.value(target.metric), target) for e in run.evaluations]
@@ -221,7 +212,6 @@ def gap(record: TrialRecord, run: RunResult) -> float | None:
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:
-    """Returns the suffix that separates the metrics of several runs."""
     return f"/seed_{run.seed}" if len(record.runs) > 1 else ""
 
 
@@ -231,7 +221,6 @@ def study_tag_entries(study: str, tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def study_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns tags with the prefix `tune_speed.`."""
     return _tags({f"{PREFIX}{safe_key(name)}": value for name, value in tags.items()})
 
 
@@ -250,7 +239,6 @@ def unpack_steered(tags: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def user_tags() -> dict[str, str]:
-    """Returns who runs the search, as MLflow's pages show it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -260,23 +248,19 @@ def user_tags() -> dict[str, str]:
 
 
 def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:
-    """Returns the tags of a trial that begins."""
     return _tags({KIND: kind, TRIAL_ID: trial_id, STATUS: "running"})
 
 
 def searched_tag(names: Iterable[str]) -> dict[str, str]:
-    """Returns the tag that names the searched parameters of the recipe."""
     text = ", ".join(map(safe_key, names))
     return _tags({SEARCHED: text}) if text else {}
 
 
 def interrupted_tags(reason: str) -> dict[str, str]:
-    """Returns the tags of a trial that was stopped without an outcome."""
     return _tags({STATUS: "interrupted", STOP_REASON: reason})
 
 
 def record_tags(record: TrialRecord) -> dict[str, str]:
-    """Returns the tags of a finished trial, its record among them."""
     facts = {
         KIND: record.kind,
         f"{PREFIX}verdict": record.verdict,
@@ -330,7 +314,6 @@ def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
 
 
 def board_id(key: ComparisonKey) -> str:
-    """Returns a board's name in tags."""
     # A hash, as MLflow's filters cannot quote each device's name.
     return sha256(_printable(key).encode()).hexdigest()[:16]
 
@@ -381,7 +364,6 @@ def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None
 
 
 def artifact_files(record: TrialRecord) -> dict[str, str]:
-    """Returns names and texts of a finished trial's files."""
     recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
     environment = json.dumps(_public(record.environment), indent=2, sort_keys=True)
     certificate = json.dumps(record.certificate, indent=2, allow_nan=False)

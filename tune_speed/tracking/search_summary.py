@@ -1,7 +1,4 @@
-"""The state of a search, stored on its parent run so that listing studies reads one run each.
-
-Leaderboards read there what all trials of a board come to, and fetch none but the leaders.
-"""
+"""The state of a search, stored on its parent run so that listing studies reads one run each."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -27,6 +24,8 @@ class Summary:
         """The fastest trial; None if none met the target."""
         self.favourites: tuple[Recommended, ...] = ()
         """What the search recommends, best first."""
+        self.said: dict[str, str] = {}
+        """Tags of the search's run that say what people changed, and of its end."""
         self._at_ms = 0
 
     def add(self, record: TrialRecord) -> None:
@@ -36,6 +35,19 @@ class Summary:
         self.is_new = True
         self.best = fastest([record] if self.best is None else [self.best, record])
         self._at_ms = max(self._at_ms, schema.time_ms(record.finished_at) or 0)
+
+    def forget_trials(self) -> None:
+        """Forgets what trials came to; what the search recommends and what was said of it stay."""
+        self._statuses.clear()
+        self._counted.clear()
+        self.best, self._at_ms = None, 0
+
+    def recommend(self, favourites: tuple[Recommended, ...]) -> None:
+        self.favourites, self.is_new = favourites, True
+
+    def say(self, tags: Mapping[str, str]) -> None:
+        self.said |= tags
+        self.is_new = True
 
     def retold(self, now_ms: int) -> None:
         """Notes that records it has got other times at this moment [ms since 1970]."""
@@ -50,8 +62,7 @@ class Summary:
     def points(self) -> list[schema.Point]:
         """Returns the counts, and the best time to target [s] if there is one.
 
-        They have the time at which the last of these trials ended, whenever they are delivered:
-        delivering them twice leaves them once.
+        Their time is that of the last end, so that delivering them twice leaves them once.
         """
         values = {NUM_TRIALS: float(len(self._statuses))}
         values |= {count_key(status): float(n) for status, n in self.statuses().items()}
@@ -61,17 +72,13 @@ class Summary:
         return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
 
     def totals(self) -> dict[ComparisonKey, Totals]:
-        """Returns what the trials come to, those of each board together."""
         boards: dict[ComparisonKey, list[Totals]] = {}
         for key, each in self._counted.values():
             boards.setdefault(key, []).append(each)
         return {key: comparability.sum_of(parts) for key, parts in boards.items()}
 
     def tags(self, *, now: datetime, run_ids: Mapping[str, str]) -> dict[str, str]:
-        """Returns the time of the last change, the fastest trial, what is recommended, the totals.
-
-        `run_ids` are MLflow's by trial.
-        """
+        """Returns the last change, the fastest, the recommended, the totals; `run_ids` by trial."""
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
         named = [
             each.model_copy(update={"run_id": run_ids.get(each.trial_id, "")})
@@ -84,5 +91,4 @@ class Summary:
 
 
 def count_key(status: Status) -> str:
-    """Returns the name of the metric that counts trials with `status`."""
     return f"trials_{status.value}"

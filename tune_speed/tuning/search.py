@@ -27,7 +27,7 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.range_ends import at_ends
 from tune_speed.study.settings import SearchConfig
 from tune_speed.study.validation import most_devices
-from tune_speed.tracking.reader.step_times import find_step_times
+from tune_speed.tracking.reader.studies import find_step_times
 from tune_speed.tracking.store.deadline import begun
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store, refuse_deleted

@@ -20,7 +20,7 @@ from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_csv, as_markdown
 from tune_speed.reporting.leaderboard.text import caption, title
 from tune_speed.reporting.page.answer import Answer, answer_of
-from tune_speed.reporting.page.boards import boards_page
+from tune_speed.reporting.page.site import boards_page
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.reporting.trials.text import describe
 from tune_speed.reporting.watch.status import as_dict as status_dict

@@ -8,7 +8,8 @@ from typing import Any
 from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.reporting.figures.canvas import Sketch
+from tune_speed.reporting.figures import Drawn, draw_svg
+from tune_speed.reporting.figures.canvas import LIGHT, FigureKind, Sketch
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, part_key
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -129,3 +130,15 @@ def points(sketch: Sketch, *, panel: int = 0) -> dict[str, tuple[float, float]]:
                 mark = sketch.canvas.marks[int(url.removeprefix("mark:"))]
                 found[mark.trial_id] = (float(x), float(y))
     return found
+
+
+def sketched(kind: FigureKind, part: StudyPart) -> Sketch:
+    sketch = kind.draw(part, LIGHT)
+    assert sketch is not None
+    return sketch
+
+
+def svg(name: str, part: StudyPart) -> Drawn:
+    drawn = draw_svg(name, part, id_prefix="a")
+    assert drawn is not None
+    return drawn

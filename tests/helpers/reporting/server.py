@@ -13,8 +13,7 @@ from helpers.reporting.pages import trained
 
 from tune_speed.cli.report import recipe_text
 from tune_speed.core.records import Evaluation, Status, TrialRecord
-from tune_speed.reporting.server.address import address_of, listen
-from tune_speed.reporting.server.run import server_of
+from tune_speed.reporting.server.run import address_of, listen, server_of
 from tune_speed.tracking import Tracker, open_store
 
 Result = TypeVar("Result")

@@ -1,10 +1,10 @@
 import statistics
 
 import pytest
-from helpers.reporting.figures import make_part, make_trial, viewed
+from helpers.reporting.figures import make_part, make_trial, sketched, viewed
 
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.step_time import STEP_TIME, medians, speeds
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import ViewedTrial
 
 
@@ -23,8 +23,7 @@ def test_batch_is_that_of_a_whole_step() -> None:
 def test_each_precision_has_a_line_through_its_medians() -> None:
     times = {32: [1.0, 2.0, 9.0], 64: [3.0, 4.0]}
     fp32 = [timed(batch, t) for batch, group in times.items() for t in group]
-    sketch = STEP_TIME.draw(make_part(*fp32, timed(32, 0.5, precision="bf16")), LIGHT)
-    assert sketch is not None
+    sketch = sketched(STEP_TIME, make_part(*fp32, timed(32, 0.5, precision="bf16")))
     drawn = sketch.canvas.panels[1].get_lines()
     assert len(drawn) == 2
     assert list(drawn[0].get_ydata()) == pytest.approx(
@@ -40,8 +39,7 @@ def test_models_are_named_where_there_are_several() -> None:
 
 
 def test_alt_tells_the_fastest_batch() -> None:
-    sketch = STEP_TIME.draw(make_part(timed(32, 10.0), timed(64, 10.0)), LIGHT)
-    assert sketch is not None
+    sketch = sketched(STEP_TIME, make_part(timed(32, 10.0), timed(64, 10.0)))
     assert sketch.alt == (
         "fp32 is fastest at 6400 samples per second, with an effective batch size of 64"
         " (of 2 sizes)."

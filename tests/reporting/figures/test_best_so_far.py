@@ -1,18 +1,17 @@
 import itertools
 
 import pytest
-from helpers.reporting.figures import line, make_part, make_trial, points, random_part
+from helpers.reporting.figures import line, make_part, make_trial, points, random_part, sketched
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import FIGURES
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR, moments, records
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.canvas import LIGHT
 
 
 def test_line_is_the_running_minimum() -> None:
     part = random_part(60, seed=3)
-    sketch = BEST_SO_FAR.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(BEST_SO_FAR, part)
     ended = sorted(part.trials, key=lambda trial: trial.record.finished_at)
     hits = [t.record.time_to_target_s for t in ended if t.record.time_to_target_s is not None]
     running = sorted(set(itertools.accumulate(hits, min)), reverse=True)
@@ -28,15 +27,13 @@ def test_clock_stands_between_sessions() -> None:
         make_trial("t1", time_s=4.0, started_s=86400.0, took_s=20.0),
     )
     assert [moment.clock_s for moment in moments(part)] == pytest.approx([10.0, 30.0])
-    sketch = BEST_SO_FAR.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(BEST_SO_FAR, part)
     assert "after 30 s" in sketch.alt
 
 
 def test_every_trial_has_a_point_and_misses_stand_at_the_foot() -> None:
     part = random_part(30, seed=5)
-    sketch = BEST_SO_FAR.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(BEST_SO_FAR, part)
     found = points(sketch)
     assert set(found) == {trial.record.trial_id for trial in part.trials}
     times = {t.record.trial_id: t.record.time_to_target_s for t in part.trials}
@@ -47,8 +44,7 @@ def test_every_trial_has_a_point_and_misses_stand_at_the_foot() -> None:
 
 
 def test_all_points_are_within_the_panel() -> None:
-    sketch = BEST_SO_FAR.draw(random_part(60, seed=3), LIGHT)
-    assert sketch is not None
+    sketch = sketched(BEST_SO_FAR, random_part(60, seed=3))
     (left, right), (low, high) = sketch.canvas.panel.get_xlim(), sketch.canvas.panel.get_ylim()
     assert all(left <= x <= right and low <= y <= high for x, y in points(sketch).values())
 
@@ -58,8 +54,7 @@ def test_first_hit_is_told() -> None:
         make_trial("t0", Status.MISSED, took_s=10.0),
         make_trial("t1", time_s=4.0, started_s=10.0, took_s=5.0),
     )
-    sketch = BEST_SO_FAR.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(BEST_SO_FAR, part)
     assert "1 of 2 trials met the target, the first of them (t1, 4 s) after 15 s" in sketch.alt
     texts = [text.get_text() for text in sketch.canvas.panel.texts]
     assert "first hit after 15 s" in texts
@@ -92,8 +87,7 @@ def test_line_rises_with_the_metric_where_the_best_within_a_time_is_sought() -> 
         for i, end in enumerate(ends)
     )
     part = make_part(*trials, target=0.1, within_s=6.0)
-    sketch = BEST_SO_FAR.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(BEST_SO_FAR, part)
     assert [y for _, y in line(sketch, "best")] == pytest.approx([0.7, 0.9, 0.95, 0.95])
     assert "4 of 4 trials ended in time" in sketch.alt
     assert "the best accuracy rose to 0.95 (t3)" in sketch.alt

@@ -2,11 +2,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from helpers.reporting.figures import certified_trial, make_part, make_trial, points
+from helpers.reporting.figures import certified_trial, make_part, make_trial, points, sketched
 
 from tune_speed.core.records import Status
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES, pairs
-from tune_speed.reporting.figures.theme import LIGHT
 
 
 def test_pairs_hold_estimate_median_interval_and_hits() -> None:
@@ -36,8 +36,7 @@ def test_points_are_the_medians_in_rows_the_best_first() -> None:
         make_trial("t1", time_s=2.0),
         certified=[certified_trial("t0", [5.0] * 6), certified_trial("t1", [3.0] * 6)],
     )
-    sketch = CERTIFIED_TIMES.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(CERTIFIED_TIMES, part)
     drawn = [
         (sketch.canvas.marks[int(url.removeprefix("mark:"))].trial_id, float(x), float(y))
         for group in sketch.canvas.panel.collections
@@ -51,8 +50,7 @@ def test_times_without_an_end_stand_at_the_right_edge() -> None:
     part = make_part(
         make_trial("t0", time_s=1.0), certified=[certified_trial("t0", [2.0, None, None])]
     )
-    sketch = CERTIFIED_TIMES.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(CERTIFIED_TIMES, part)
     intervals = [c for c in sketch.canvas.panel.collections if c.get_gid() == "interval"]
     right = sketch.canvas.panel.get_xlim()[1]
     assert intervals[0].get_paths()[0].vertices[:, 0] == pytest.approx([2.0, right])
@@ -62,8 +60,7 @@ def test_times_without_an_end_stand_at_the_right_edge() -> None:
 
 def test_certified_trial_whose_estimate_missed_is_shown_all_the_same() -> None:
     part = make_part(make_trial("t0", Status.MISSED), certified=[certified_trial("t0", [2.0, 3.0])])
-    sketch = CERTIFIED_TIMES.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(CERTIFIED_TIMES, part)
     assert "estimated as a miss" in sketch.alt
 
 

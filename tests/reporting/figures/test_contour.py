@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from helpers.reporting.figures import make_part, make_trial, points, random_part
+from helpers.reporting.figures import make_part, make_trial, points, random_part, sketched
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import facts
-from tune_speed.reporting.figures.contour import CELLS, CONTOUR, chosen, ground
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.canvas import LIGHT
+from tune_speed.reporting.figures.slices import CELLS, CONTOUR, chosen, ground
 from tune_speed.reporting.study.view import StudyPart
 
 
@@ -50,8 +50,7 @@ def test_points_stand_at_their_values() -> None:
 
 
 def test_cells_of_the_best_trials_have_the_most_colour() -> None:
-    sketch = CONTOUR.draw(slope(), LIGHT)
-    assert sketch is not None
+    sketch = sketched(CONTOUR, slope())
     (mesh, *_) = sketch.canvas.panel.collections
     found = np.nanmean(np.ma.filled(mesh.get_array().reshape(CELLS, CELLS), np.nan), axis=0)
     assert found[:5].min() > 0.6 and found[-5:].max() < 0.4
@@ -76,8 +75,7 @@ def test_misses_count_as_worse_than_any_hit() -> None:
         make_trial(f"m{i}", Status.MISSED, accuracy=0.5, params={"a": 0.5 + i / 50, "b": i % 5})
         for i in range(25)
     ]
-    sketch = CONTOUR.draw(make_part(*hits, *misses), LIGHT)
-    assert sketch is not None
+    sketch = sketched(CONTOUR, make_part(*hits, *misses))
     (mesh, *_) = sketch.canvas.panel.collections
     found = np.ma.filled(mesh.get_array().reshape(CELLS, CELLS), np.nan)
     assert np.nanmin(found[:, : CELLS // 2 - 1]) > 0.5 > np.nanmax(found[:, CELLS // 2 + 1 :])

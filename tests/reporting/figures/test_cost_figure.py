@@ -1,13 +1,11 @@
-"""The figure of time and money: its points are rows, its front is the Pareto set by brute force."""
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.reporting.figures import line, make_part, make_trial
+from helpers.reporting.figures import line, make_part, make_trial, sketched
 
-from tune_speed.reporting.figures.cost import COST, Priced, front_of
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.canvas import LIGHT
+from tune_speed.reporting.figures.front import COST, Priced, front_of
 from tune_speed.reporting.leaderboard.ranking import Row, make_row
 
 
@@ -27,8 +25,7 @@ def test_front_is_the_pareto_set(seed: int) -> None:
 
 def test_each_row_has_a_point_among_those_of_its_devices() -> None:
     rows = (row("t0", 1.0, 20.0), row("t1", 2.0, 30.0), row("t2", 4.0, 10.0, "2 x H200"))
-    sketch = COST.draw(replace(make_part(make_trial("t0")), priced=rows), LIGHT)
-    assert sketch is not None
+    sketch = sketched(COST, replace(make_part(make_trial("t0")), priced=rows))
     assert line(sketch, "priced-0") == [(1.0, 20.0), (2.0, 30.0)]
     assert line(sketch, "priced-1") == [(4.0, 10.0)]
     assert line(sketch, "front") == [(1.0, 20.0), (4.0, 10.0), (4.0, 10.0)]

@@ -7,7 +7,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.reporting.figures import certified_trial, make_part, make_trial, random_part, viewed
+from helpers.reporting.figures import (
+    certified_trial,
+    make_part,
+    make_trial,
+    random_part,
+    svg,
+    viewed,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -24,7 +31,7 @@ from tune_speed.reporting.figures import (
     draw_svg,
     facts,
 )
-from tune_speed.reporting.figures.theme import SENTINELS
+from tune_speed.reporting.figures.canvas import SENTINELS
 from tune_speed.reporting.importance.importance import Importance, importance
 from tune_speed.reporting.leaderboard.ranking import make_row
 from tune_speed.reporting.study.view import StudyPart
@@ -57,7 +64,6 @@ def whole_part() -> StudyPart:
 
 
 def with_costs(part: StudyPart) -> StudyPart:
-    """Returns the part with the costs of its hits, in turns on a device and on two."""
     met = [each for each in part.trials if each.record.time_to_target_s is not None]
     rows = [make_row(each.record, run_id=None, search=None) for each in met]
     costs = [
@@ -82,7 +88,6 @@ def drawing_of_whole(name: str) -> Drawn:
 
 @pytest.fixture
 def drawn(name: str) -> Drawn:
-    """The whole part's figure, for tests that only look at it."""
     return drawing_of_whole(name)
 
 
@@ -209,7 +214,6 @@ FORMULA = "$x_$ \\frac{1}{0}"
 
 @cache
 def odd_part() -> StudyPart:
-    """A part with markup and formulas for names."""
     names = itertools.cycle((*MARKUP, FORMULA))
     trials = []
     for trial, name in zip(random_part(12).trials, names, strict=False):
@@ -222,8 +226,7 @@ def odd_part() -> StudyPart:
 
 @EVERY
 def test_names_of_users_stay_names(name: str) -> None:
-    drawn = draw_svg(name, odd_part(), id_prefix="a")
-    assert drawn is not None
+    drawn = svg(name, odd_part())
     root = ET.fromstring(drawn.svg)
     assert not [e for e in root.iter() if any(key.startswith("on") for key in e.attrib)]
     assert not [e for e in root.iter() if e.tag.endswith("script")]
@@ -231,8 +234,7 @@ def test_names_of_users_stay_names(name: str) -> None:
 
 def test_every_odd_name_is_in_a_figure() -> None:
     """Otherwise that names stay names would say little."""
-    drawn = draw_svg("front", odd_part(), id_prefix="a")
-    assert drawn is not None
+    drawn = svg("front", odd_part())
     titles = [title.text or "" for title in ET.fromstring(drawn.svg).iter(f"{SVG}title")]
     assert all(any(name in title for title in titles) for name in (*MARKUP, FORMULA))
 

@@ -1,11 +1,11 @@
 import pytest
-from helpers.reporting.figures import line, make_part, make_trial, points, random_part
+from helpers.reporting.figures import line, make_part, make_trial, points, random_part, sketched
 
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.canvas import LIGHT, LOOKS
 from tune_speed.reporting.figures.facts import ends_of
 from tune_speed.reporting.figures.front import FRONT, pareto
-from tune_speed.reporting.figures.theme import LIGHT, LOOKS
 
 AT_LEAST = Target(value=0.9)
 
@@ -24,8 +24,7 @@ def test_front_is_the_pareto_set(seed: int) -> None:
 
 def test_line_goes_through_the_front_of_what_was_not_stopped() -> None:
     part = random_part(50, seed=2)
-    sketch = FRONT.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(FRONT, part)
     whole = [end for end in ends_of(part) if end.trial.record.status != Status.CAPPED]
     front = [(end.train_s, end.metric) for end in pareto(whole, AT_LEAST)]
     assert line(sketch, "front")[:-1] == front
@@ -42,8 +41,7 @@ def test_a_stopped_trial_is_a_point_and_never_on_the_front() -> None:
 
 def test_each_evaluated_trial_has_a_point_of_its_status() -> None:
     part = random_part(30)
-    sketch = FRONT.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(FRONT, part)
     expected = {
         t.record.trial_id: (final.train_s, final.accuracy)
         for t in part.trials
@@ -65,8 +63,7 @@ def test_trials_without_an_evaluation_are_left_out() -> None:
         make_trial("t1", Status.OOM, evaluations=()),
         make_trial("t2", Status.FAILED, evaluations=()),
     )
-    sketch = FRONT.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(FRONT, part)
     assert set(points(sketch)) == {"t0"}
 
 
@@ -76,8 +73,7 @@ def test_alt_tells_the_target_the_best_and_the_leader() -> None:
         make_trial("t1", time_s=20.0, accuracy=0.98),
         make_trial("t2", Status.MISSED, time_s=1.0, accuracy=0.4),
     )
-    sketch = FRONT.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(FRONT, part)
     assert sketch.alt == (
         "2 of 3 evaluated trials met the target accuracy 0.9. The highest accuracy, 0.98, is that"
         " of t1 after 20 s of training; t0 took 2 s to 0.91. 3 trials on the front."

@@ -2,8 +2,7 @@ import pytest
 
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.axes import draw_metric_axis, steep
-from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.canvas import LIGHT, Canvas
 
 
 @pytest.mark.parametrize("target", [0.3, 0.79, 0.8, 0.97, 0.999])

@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from helpers.reporting.figures import make_part, make_trial, random_part
+from helpers.reporting.figures import make_part, make_trial, random_part, svg
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import draw_svg, facts
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.parallel import FOOT, MOST, PARALLEL, Axis, axes_of
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import StudyPart
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -82,8 +82,7 @@ def test_what_matters_most_stands_next_to_the_results_and_the_rest_is_left_out()
 
 def test_each_line_has_a_corner_on_each_axis_for_the_brush() -> None:
     part = random_part(40)
-    drawn = draw_svg("parallel", part, id_prefix="a")
-    assert drawn is not None
+    drawn = svg("parallel", part)
     lines = [a.find(f"{SVG}path") for a in ET.fromstring(drawn.svg).iter(f"{SVG}a")]
     corners = [re.findall(r"[ML] ?(\S+) (\S+)", e.attrib["d"]) for e in lines if e is not None]
     assert len(corners) == len(part.trials)

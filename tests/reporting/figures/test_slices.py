@@ -1,12 +1,12 @@
 from collections.abc import Sequence
 
 import pytest
-from helpers.reporting.figures import make_part, make_trial, points, random_part
+from helpers.reporting.figures import make_part, make_trial, points, random_part, sketched
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import facts
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.figures.slices import MOST, MOST_OTHERS, SLICES, slices
-from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import ViewedTrial
 
 
@@ -24,8 +24,7 @@ def trials(values: Sequence[object], *, name: str = "p") -> list[ViewedTrial]:
 
 def test_points_stand_at_value_and_time_and_misses_at_the_top() -> None:
     part = random_part(40)
-    sketch = SLICES.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(SLICES, part)
     names = [each.name for each in slices(part)]
     panel = names.index("epochs")
     found, top = points(sketch, panel=panel), sketch.canvas.panels[panel].get_ylim()[1]
@@ -51,8 +50,7 @@ def test_axis_is_logarithmic_where_values_span_a_decade() -> None:
 
 
 def test_few_values_become_columns_in_their_order() -> None:
-    sketch = SLICES.draw(make_part(*trials([128, 32, 64, 64, 32, 128, 32])), LIGHT)
-    assert sketch is not None
+    sketch = sketched(SLICES, make_part(*trials([128, 32, 64, 64, 32, 128, 32])))
     labels = [label.get_text() for label in sketch.canvas.panel.get_xticklabels()]
     assert labels == ["32", "64", "128"]
     places = [round(x) for x, _ in points(sketch).values()]
@@ -61,8 +59,7 @@ def test_few_values_become_columns_in_their_order() -> None:
 
 def test_rare_choices_share_a_column() -> None:
     many = ["a", "b", "c", "d", "e", "f"] * 3 + ["x", "y", "z"]
-    sketch = SLICES.draw(make_part(*trials(list(many))), LIGHT)
-    assert sketch is not None
+    sketch = sketched(SLICES, make_part(*trials(list(many))))
     labels = [label.get_text() for label in sketch.canvas.panel.get_xticklabels()]
     assert len(labels) == 7
     assert sum(round(x) == 6 for x, _ in points(sketch).values()) == 3
@@ -97,8 +94,7 @@ def test_every_number_has_a_panel_and_the_epochs_before_all_that_may_be_left_out
 def test_many_panels_share_the_points_that_a_page_can_bear() -> None:
     params = [{f"p{i}": n for i in range(12)} for n in range(1500)]
     trials = [make_trial(f"t{n}", time_s=1.0 + n, params=each) for n, each in enumerate(params)]
-    sketch = SLICES.draw(make_part(*trials), LIGHT)
-    assert sketch is not None
+    sketch = sketched(SLICES, make_part(*trials))
     assert sketch.canvas.every == 3
     assert len(sketch.canvas.marks) <= 12 * 502
 

@@ -1,9 +1,8 @@
 import pytest
-from helpers.reporting.figures import make_part, make_trial, random_part
+from helpers.reporting.figures import make_part, make_trial, random_part, sketched
 
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures.stopped import MOST_KINDS, STOPPED, bars
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures.bars import MOST_KINDS, STOPPED, bars
 from tune_speed.reporting.study.endings import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
 
 STOPS = {
@@ -60,8 +59,7 @@ def test_bars_are_shares_of_trials_and_of_time() -> None:
     part = make_part(
         make_trial("t0", time_s=30.0), *(make_trial(f"m{i}", Status.MISSED) for i in range(3))
     )
-    sketch = STOPPED.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(STOPPED, part)
     widths = [bar.get_width() for bar in sketch.canvas.panel.patches]
     assert widths == pytest.approx([25.0, 75.0, 100 * 30 / 33, 100 * 3 / 33])
     assert sketch.alt == (

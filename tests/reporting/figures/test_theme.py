@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tune_speed.reporting.figures.theme import DARK, LIGHT, LOOKS, SENTINELS, SERIES, Palette
+from tune_speed.reporting.figures.canvas import DARK, LIGHT, LOOKS, SENTINELS, SERIES, Palette
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 # Machado, Oliveira and Fernandes 2009, severity 1.0.

@@ -1,15 +1,21 @@
 import functools
+import math
+import warnings
 
 import numpy as np
+import optuna
 import pytest
 from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
+from tune_speed.reporting.importance import importance as module
 from tune_speed.reporting.importance.importance import (
     LEARNING_ONLY,
     OPTIMIZERS_LEARNING_ONLY,
     Importance,
+    ParamImportance,
+    _answer,
     can_change_step_time,
     importance,
 )
@@ -185,3 +191,79 @@ def test_steps_in_an_anytime_run_end_where_the_target_was_met():
 def test_groups_that_may_not_be_compared_are_not_mixed():
     with pytest.raises(AssertionError, match="several groups"):
         importance([make_record("t0"), make_record("t1", device="NVIDIA H200")])
+
+
+def shares(rows, outcome, *, seed=0) -> dict[str, ParamImportance]:
+    records = [make_record(f"t{n:04}", params=row) for n, row in enumerate(rows)]
+    return {each.name: each for each in _answer("reaching", records, outcome, seed=seed).params}
+
+
+def uniform(n: int, names: str, *, seed: int = 0) -> list[dict[str, float]]:
+    rng = np.random.default_rng(seed)
+    return [{name: float(rng.random()) for name in names} for _ in range(n)]
+
+
+def test_additive_function_gives_the_shares_of_its_squared_slopes():
+    rows = uniform(400, "abc")
+    found = shares(rows, [3 * row["a"] + row["b"] for row in rows])
+    assert found["a"].value == pytest.approx(0.9, abs=0.06)
+    assert found["b"].value == pytest.approx(0.1, abs=0.04)
+    assert found["c"].value < 0.005
+
+
+def test_what_acts_in_combination_counts_for_each_of_it():
+    rows = uniform(400, "ab")
+    found = shares(rows, [math.copysign(1, r["a"] - 0.5) * (r["b"] > 0.5) for r in rows])
+    assert found["a"].value == pytest.approx(1.0, abs=0.1)
+    assert found["b"].value == pytest.approx(0.5, abs=0.1)
+
+
+def test_band_of_a_useless_parameter_holds_small_values():
+    rng = np.random.default_rng(3)
+    rows = uniform(60, "ab")
+    found = shares(rows, [row["a"] + 0.2 * rng.standard_normal() for row in rows])
+    assert found["b"].value < 0.1 and found["b"].low < 0.05
+    assert found["a"].low > found["b"].high
+
+
+def test_presence_is_the_parents_effect_and_a_value_is_the_childs():
+    rng = np.random.default_rng(0)
+    names = [str(name) for name in rng.choice(["sgd", "adam"], 300)]
+    rows = [{"opt": name, f"opt.{name}.lr": float(rng.random())} for name in names]
+    found = shares(rows, [float(name == "sgd") for name in names])
+    assert found["opt"].value > 0.9 and found["opt.sgd.lr"].value < 0.02
+    # 2 lr for sgd and 1 for adam, 1 in the mean of both: all of the variance is lr's of sgd.
+    outcome = [row["opt.sgd.lr"] * 2 if row["opt"] == "sgd" else 1.0 for row in rows]
+    found = shares(rows, outcome)
+    assert found["opt.sgd.lr"].value > 0.9
+    assert found["opt.adam.lr"].value < 0.02 and found["opt"].value < 0.05
+
+
+def test_order_is_that_of_optunas_functional_anova():
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+
+    def objective(trial: optuna.Trial) -> float:
+        lr = trial.suggest_float("lr", 1e-4, 1.0, log=True)
+        depth = trial.suggest_int("depth", 1, 20)
+        kind = trial.suggest_categorical("kind", ["p", "q"])
+        trial.suggest_float("unused", 0.5, 1.0)
+        return (math.log10(lr) + 2) ** 2 + 0.1 * depth + (1.5 if kind == "p" else 0.0)
+
+    study.optimize(objective, n_trials=150)
+    ours = shares([t.params for t in study.trials], [t.value for t in study.trials])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        theirs = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    assert list(ours) == list(theirs)
+    total = sum(each.value for each in ours.values())
+    assert all(ours[name].value / total == pytest.approx(theirs[name], abs=0.1) for name in ours)
+
+
+def test_trees_of_very_many_trials_see_some_and_say_the_same(monkeypatch):
+    monkeypatch.setattr(module, "MOST_TRIALS", 300)
+    rows = uniform(3000, "abc")
+    found = shares(rows, [3 * row["a"] + row["b"] for row in rows])
+    assert found["a"].value == pytest.approx(0.9, abs=0.08)
+    assert found["b"].value == pytest.approx(0.1, abs=0.04)

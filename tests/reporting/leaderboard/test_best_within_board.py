@@ -1,5 +1,4 @@
-"""Boards of the best metric within a time: ranked by it, and said in its words."""
-
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tune_speed.core.stats import mean_interval
 from tune_speed.reporting.leaderboard.history import history_markdown, record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown
-from tune_speed.reporting.leaderboard.text import caption, title
+from tune_speed.reporting.leaderboard.text import caption
 from tune_speed.reporting.page.answer import answer_of
 from tune_speed.reporting.trials.text import describe
 
@@ -63,44 +62,6 @@ def test_lucky_runs_come_after_what_the_search_recommends() -> None:
     assert "another is expected to end at 0.9200 (0.9100 to 0.9300)" in caption(board)
 
 
-def test_what_did_not_end_in_time_has_no_rank() -> None:
-    late = record(0, 0.99).model_copy(update={"status": Status.CAPPED})
-    run = late.runs[0].model_copy(update={"status": Status.CAPPED, "time_to_target_s": None})
-    board = board_of(late.model_copy(update={"runs": (run,)}), record(1, 0.5))
-    assert [row.trial_id for row in board.rows] == ["t0001"]
-    assert "1 of 2 trials ended in time" in caption(board)
-
-
-def test_tables_speak_of_the_metric() -> None:
-    board = board_of(record(0, 0.8), record(1, 0.9))
-    assert "best accuracy within 60 s" in title(board)
-    table = as_markdown([board])
-    assert "metric (95 %)" in table and "expected_s" not in table and "0.9000" in table
-
-
-def test_of_certified_rows_the_gain_over_the_rival_is_shown() -> None:
-    verification = {"status": "re-timed", "incumbent": "study/t0001", "metric_gain": 0.012}
-    verification |= {"p_value": 0.01, "adjusted_p_value": 0.02}
-    certified = record(0, 0.9, 0.92, 0.94, kind="certified").model_copy(
-        update={"certificate": {"verification": verification}}
-    )
-    board = board_of(certified)
-    assert "+0.0120, p = 0.02" in as_markdown([board])
-    view = viewed([record(0, 0.9), certified])
-    (part,) = view.parts
-    found = answer_of(part, view.boards)
-    assert (found.verdict, found.lead, found.figure) == (
-        "certified",
-        "Best known",
-        "accuracy 0.9200",
-    )
-    assert "ended by +0.0120 better than study/t0001, beyond chance" in " ".join(found.sure)
-
-
-def test_a_trial_says_its_training_time_and_no_time_to_target() -> None:
-    assert "  training time    50.000 s" in describe(record(0, 0.9), run_id=None)
-
-
 def ended(record: TrialRecord, minute: int) -> TrialRecord:
     return record.model_copy(update={"finished_at": f"2026-01-01T00:{minute:02d}:00.000+00:00"})
 
@@ -108,11 +69,8 @@ def ended(record: TrialRecord, minute: int) -> TrialRecord:
 def test_history_is_one_of_the_metric_and_not_of_the_time() -> None:
     """By hand: of means 0.80, 0.79, 0.94 and 0.94 the first and the third are records."""
     ends = [(0.80, 0.80, 0.80), (0.79,), (0.93, 0.94, 0.95), (0.94,)]
-    late = record(4, 0.99)
-    missed = late.runs[0].model_copy(update={"status": Status.CAPPED, "time_to_target_s": None})
-    late = late.model_copy(update={"status": Status.CAPPED, "runs": (missed,)})
     runs = [ended(record(n, *e, time_s=50.0 - n), n) for n, e in enumerate(ends)]
-    first, second = record_history([*runs[::-1], ended(late, 5)])
+    first, second = record_history([*runs[::-1], ended(late(4), 5)])
     assert (first.trial_id, second.trial_id) == ("t0000", "t0002")
     assert first.mean_metric == pytest.approx(0.80)
     assert (first.metric_gain, first.is_clear) == (None, None)
@@ -144,10 +102,34 @@ def with_loss(run: RunResult, loss: float) -> RunResult:
     return run.model_copy(update={"evaluations": (*run.evaluations[:-1], final)})
 
 
-def test_answer_is_the_metric_within_the_time() -> None:
-    view = viewed([record(0, 0.8, time_s=1.0), record(1, 0.9)])
+def late(number: int) -> TrialRecord:
+    made = record(number, 0.99)
+    capped = {"status": Status.CAPPED, "time_to_target_s": None}
+    run = made.runs[0].model_copy(update=capped)
+    return made.model_copy(update={"status": Status.CAPPED, "runs": (run,)})
+
+
+GAIN = {"status": "re-timed", "incumbent": "study/t0001", "metric_gain": 0.012}
+CERTIFICATE = {"verification": {**GAIN, "p_value": 0.01, "adjusted_p_value": 0.02}}
+CERTIFIED = record(0, 0.9, 0.92, 0.94, kind="certified").model_copy(
+    update={"certificate": CERTIFICATE}
+)
+SHOWN = {
+    "estimates": [record(0, 0.8, time_s=1.0), record(1, 0.9)],
+    "one too late": [late(0), record(1, 0.5)],
+    "certified": [record(0, 0.9), CERTIFIED],
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_tables_answers_and_trials_speak_of_the_metric(
+    name: str, kept_text: Callable[[str, str], None]
+) -> None:
+    view = viewed(SHOWN[name])
+    kept_text(as_markdown(view.boards), "boards")
     (part,) = view.parts
     found = answer_of(part, view.boards)
-    assert (found.lead, found.figure) == ("Recommended", "accuracy 0.9000")
-    assert found.claim.startswith("within 60.0 s of training on cpu (1 thread, test)")
-    assert found.winner is not None and found.winner.record.trial_id == "t0001"
+    said = f"{found.verdict}, {found.lead}: {found.figure} {found.claim}"
+    kept_text("\n".join([said, *found.sure]), "answer")
+    last = describe(SHOWN[name][-1], run_id=None).splitlines()
+    kept_text("\n".join(last[:4]), "trial")

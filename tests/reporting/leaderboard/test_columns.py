@@ -1,5 +1,3 @@
-"""A column that is defined once is in every form of results."""
-
 import csv
 import io
 import json

@@ -1,5 +1,3 @@
-"""One row a configuration: what its runs, and its search, say of it."""
-
 import math
 
 import pytest

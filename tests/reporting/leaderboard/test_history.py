@@ -28,18 +28,6 @@ def test_only_what_was_the_fastest_when_it_finished_is_a_record() -> None:
     ]
 
 
-def test_a_record_says_by_how_much_it_beat_the_one_before() -> None:
-    first, second = record_history([finished(0, 5.0), finished(1, 4.0)])
-    assert (first.gained_s, first.speedup, first.is_clear) == (None, None, None)
-    assert (second.gained_s, second.speedup, second.is_clear) == (1.0, 1.25, True)
-
-
-def test_a_record_is_held_until_the_next_one_is_set() -> None:
-    first, second = record_history([finished(0, 5.0), finished(9, 4.0)])
-    assert first.held_until == second.held_from == "2026-01-01T00:09:00.000+00:00"
-    assert second.held_until is None
-
-
 def test_an_overlapping_record_is_not_clear() -> None:
     spread = [tuple(make_run(time_s=base + i, seed=i) for i in range(5)) for base in (8.0, 7.5)]
     _, second = record_history(finished(i, 1.0, runs=runs) for i, runs in enumerate(spread))
@@ -83,3 +71,11 @@ def test_a_certified_trial_that_strangers_disturbed_sets_no_record() -> None:
     fast, slow = finished(1, 1.0, runs=runs, kind="certified"), finished(2, 2.0, kind="certified")
     assert [held.expected_s for held in record_history([fast, slow])] == [2.0]
     assert len(record_history([fast.model_copy(update={"kind": "estimate"})])) == 1
+
+
+def test_a_record_is_held_until_the_next_which_says_by_how_much_it_beat_it() -> None:
+    first, second = record_history([finished(0, 5.0), finished(9, 4.0)])
+    assert (first.gained_s, first.speedup, first.is_clear) == (None, None, None)
+    assert (second.gained_s, second.speedup, second.is_clear) == (1.0, 1.25, True)
+    assert first.held_until == second.held_from == "2026-01-01T00:09:00.000+00:00"
+    assert second.held_until is None

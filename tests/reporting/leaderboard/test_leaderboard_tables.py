@@ -1,20 +1,18 @@
-import io
+from collections.abc import Callable
 
 import pytest
 from helpers.making import make_record, make_run
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown, as_renderable
+from tune_speed.reporting.table import as_text
 
 
 def drawn(renderable: RenderableType, *, width: int) -> list[str]:
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(renderable)
-    return captured.get().splitlines()
+    return as_text(renderable, width=width).splitlines()
 
 
 def certified() -> list[Board]:
@@ -51,39 +49,6 @@ def test_no_figure_or_name_is_broken_from_80_columns_on(boards: list[Board], wid
     assert "1.35×, p = 0.08" in text or boards[0].kind == "estimate"
 
 
-def test_a_wider_terminal_shows_more_columns() -> None:
-    header = {width: drawn(as_renderable(certified()), width=width)[1] for width in (80, 200)}
-    assert "median" not in header[80] and "median" in header[200]
-
-
-def test_a_rival_that_has_no_column_stands_below() -> None:
-    lines = drawn(as_renderable(certified()), width=80)
-    assert any("rival digits_quickstart/t0016" in line for line in lines)
-    assert not any("; rival" in line for line in drawn(as_renderable(certified()), width=200))
-
-
-def test_shared_ranks_have_their_digits_below_one_another() -> None:
-    trials = [make_record("t0000"), make_record("t0001"), make_record("t0002", time_s=9.0)]
-    lines = drawn(as_renderable(make_boards((None, t) for t in trials)), width=80)
-    ranks = [line[:4] for line in lines if "study/t000" in line]
-    assert ranks == ["  1=", "  1=", "  3 "]
-
-
-def test_how_a_miss_ended_is_shown_only_where_there_is_one() -> None:
-    trials = [(None, make_record("t0000")), (None, make_record("t0001", Status.OOM))]
-    with_misses = drawn(as_renderable(make_boards(trials, with_misses=True)), width=80)
-    assert any("oom" in line for line in with_misses)
-    assert not any("status" in line for line in drawn(as_renderable(make_boards(trials)), width=80))
-
-
-def test_rows_of_several_studies_say_what_each_search_took() -> None:
-    text = " ".join(drawn(as_renderable(estimates()), width=200))
-    assert text.count("found in 1 trial, ") == 4
-    assert "found in" not in " ".join(
-        drawn(as_renderable(make_boards([(None, make_record())])), width=200)
-    )
-
-
 def test_control_characters_in_names_never_reach_the_terminal() -> None:
     evil = "\x1b]0;evil\x07\x1b[31m\u202e"
     record = make_record(study=evil, device=evil, params={evil: evil})
@@ -102,3 +67,21 @@ def test_misses_say_how_they_ended_in_the_words_of_lists() -> None:
     (board,) = make_boards(trials, with_misses=True)
     assert {row.ended for row in board.rows} == set(reasons)
     assert all(f"| {words} |" in as_markdown([board]) for words in reasons)
+
+
+SHARED = [make_record("t0000"), make_record("t0001"), make_record("t0002", time_s=9.0)]
+MISSES = [make_record("t0000"), make_record("t0001", Status.OOM)]
+SHOWN = {
+    "certified": certified(),
+    "several studies": estimates(),
+    "shared ranks": make_boards((None, record) for record in SHARED),
+    "misses": make_boards(((None, record) for record in MISSES), with_misses=True),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_boards_take_the_room_that_there_is(
+    name: str, kept_text: Callable[[str, str], None]
+) -> None:
+    for width in (80, 200):
+        kept_text("\n".join(drawn(as_renderable(SHOWN[name]), width=width)), str(width))

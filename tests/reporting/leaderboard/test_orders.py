@@ -1,5 +1,3 @@
-"""Boards by cost and energy: which order they have, and that devices meet only by money."""
-
 import csv
 import io
 import json
@@ -13,11 +11,11 @@ from helpers.making import make_record, make_run
 from tune_speed.api.results import Results
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.reporting.leaderboard.orders import ordered
+from tune_speed.reporting.leaderboard.queries import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import COST, ENERGY, as_csv, as_markdown, told
 from tune_speed.reporting.leaderboard.text import caption
-from tune_speed.reporting.page.boards import boards_page
+from tune_speed.reporting.page.site import boards_page
 from tune_speed.tracking import Tracker, open_store
 
 PRICES = {"H200": 3.6, "A100": 0.9}

@@ -14,7 +14,6 @@ ENDS = st.floats(min_value=0.0, max_value=9.0)
 
 @st.composite
 def intervals(draw: st.DrawFn) -> list[tuple[float, float]]:
-    """Draws intervals around times, in the order of these; some are points, some have no end."""
     rows = []
     for time_s in sorted(draw(st.lists(st.integers(1, 20).map(float), max_size=12))):
         low, high = draw(ENDS), draw(ENDS | st.just(math.inf))

@@ -1,5 +1,3 @@
-"""What a search recommends, from its parent run to the board, the export and the page."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +44,6 @@ def record_of(number: int, *, time_s: float, status: Status = Status.REACHED) ->
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of a search whose fastest runs are not what it recommends."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)

@@ -1,10 +1,7 @@
-"""An entry of a listing in full."""
-
 import pytest
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.reporting.listings.details import explained
-from tune_speed.reporting.listings.listings import SETTINGS, TABLES, listing
+from tune_speed.reporting.listings.listings import SETTINGS, TABLES, explained, listing
 
 KINDS = {"optim": "optimizers"}
 

@@ -1,5 +1,3 @@
-"""The numbered list of the source documents against the code: nothing may be silently missing."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Pages for a browser that were made once."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +25,6 @@ def deliver(uri: str, records: list[TrialRecord], *, parent_kind: str) -> None:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> str:
-    """The address of a page that the command wrote, of a study in a store."""
     folder = tmp_path_factory.mktemp("study")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     deliver(uri, ordinary(), parent_kind="search")
@@ -42,7 +39,6 @@ def study(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> str:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a page with every figure that a search can have."""
     path = tmp_path_factory.mktemp("varied") / "page.html"
     path.write_text(page_of(varied()))
     return path.as_uri()

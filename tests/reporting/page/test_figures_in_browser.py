@@ -1,5 +1,3 @@
-"""The figures of a page in a real browser: their places, sizes, and what the mouse does."""
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -89,7 +87,6 @@ def parallel(page: "Page") -> "Locator":
 
 
 def drag(page: "Page", axis: int, low: float, high: float) -> None:
-    """Drags along the axis of that number, over a share of its height from the top."""
     script = """([svg, axis]) => {
         const lines = [...svg.querySelectorAll("a > path, .mark > path")].map(
             path => path.getAttribute("d").match(/-?[\\d.]+/g).map(Number));

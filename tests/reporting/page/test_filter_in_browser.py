@@ -1,5 +1,3 @@
-"""The table of all trials in a real browser: its filter is `--where`, and its rows are lines."""
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 

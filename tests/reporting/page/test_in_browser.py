@@ -1,5 +1,3 @@
-"""The page in a real browser: it is told nothing of Python, and it may ask nobody."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
 
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a page whose names are all attacks."""
     changes: dict[str, Any] = {
         **dict.fromkeys(("study", "device", "workload_name", "proposal_reason"), EVIL),
         "environment": {EVIL: EVIL},

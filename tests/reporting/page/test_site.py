@@ -6,7 +6,7 @@ from html import unescape
 import pytest
 from helpers.reporting.pages import page_of
 
-from tune_speed.reporting.figures import theme
+from tune_speed.reporting.figures import canvas
 from tune_speed.reporting.page import site
 
 
@@ -35,7 +35,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("palette", [{**theme.LIGHT, **site.LIGHT}, {**theme.DARK, **site.DARK}])
+@pytest.mark.parametrize("palette", [{**canvas.LIGHT, **site.LIGHT}, {**canvas.DARK, **site.DARK}])
 def test_text_has_the_contrast_that_wcag_aa_asks_for(palette: dict[str, str]) -> None:
     for text in ("ink", "muted", "accent", "good", "warn", "bad"):
         for ground in ("surface", "page"):

@@ -4,7 +4,7 @@ from typing import Any
 from helpers.reporting.pages import trained
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.reporting.page.trial_fields import fields_of
+from tune_speed.reporting.page.trial_table import fields_of
 from tune_speed.tracking.columns import COLUMNS
 
 SGD = {"optimizer": {"sgd": {"lr": 0.1}}, "epochs": 2, "clip_norm": None}

@@ -25,11 +25,8 @@ def test_seconds_have_three_digits_or_all_before_the_point(
 
 def test_moment_is_told_in_utc_whatever_its_zone() -> None:
     assert words.moment("2026-11-21T19:23:32.5+02:00") == "2026-11-21 17:23:32 UTC"
-
-
-def test_what_is_no_moment_stays_as_it_is() -> None:
-    assert words.moment("yesterday") == "yesterday"
-    assert words.moment("") == "–"
+    assert (words.moment("yesterday"), words.moment("")) == ("yesterday", "–")
+    assert words.file_stem("a b/<c>'") == "a_b__c__"
 
 
 def test_only_web_addresses_become_links() -> None:
@@ -41,15 +38,7 @@ def test_only_web_addresses_become_links() -> None:
 def test_short_names_are_the_shortest_endings_that_stay_apart() -> None:
     names = ["optimizer.sgd.lr", "optimizer.adamw.lr", "epochs", "model.resnet20.stem"]
     assert list(short_names(names).values()) == ["sgd.lr", "adamw.lr", "epochs", "stem"]
-
-
-def test_name_that_ends_another_keeps_apart_from_it() -> None:
-    shorts = short_names(["lr", "optimizer.lr"])
-    assert len(set(shorts.values())) == 2
-
-
-def test_file_stem_needs_no_quotes() -> None:
-    assert words.file_stem("a b/<c>'") == "a_b__c__"
+    assert len(set(short_names(["lr", "optimizer.lr"]).values())) == 2
 
 
 def test_tags_that_programs_read_are_not_told() -> None:

@@ -3,8 +3,7 @@ import socket
 import pytest
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.reporting.server.address import address_of, is_loopback, listen
-from tune_speed.reporting.server.run import TOKEN_VARIABLE, serve
+from tune_speed.reporting.server.run import TOKEN_VARIABLE, address_of, is_loopback, listen, serve
 
 
 def test_port_zero_is_any_that_is_free_and_the_address_has_it() -> None:

@@ -1,5 +1,3 @@
-"""One source for many viewers: read once, drawn once, and not too often."""
-
 import asyncio
 import itertools
 import time
@@ -14,8 +12,6 @@ from tune_speed.reporting.server.channel import Channel, Moment, Part
 
 
 class Source:
-    """Counts how often it is read, and its one part is made."""
-
     def __init__(self, *, is_live: bool = True, takes_s: float = 0.05) -> None:
         self.stamp, self.is_live, self.takes_s = "a", is_live, takes_s
         self.reads = self.made = 0
@@ -131,8 +127,6 @@ def test_a_store_that_goes_away_is_told_and_the_last_picture_stays() -> None:
 
 
 def heard(channel: Channel, until: Callable[[list[Moment | None]], bool]) -> list[Moment | None]:
-    """Returns what a viewer is told until it holds."""
-
     async def listen() -> list[Moment | None]:
         ending, told = asyncio.Event(), list[Moment | None]()
         async for moment in channel.moments(ending):

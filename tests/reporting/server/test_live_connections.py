@@ -1,5 +1,3 @@
-"""What a server of live pages does with clients that are slow or many: over real sockets."""
-
 import asyncio
 import logging
 import socket
@@ -16,8 +14,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tune_speed.reporting.server import helm, run
-from tune_speed.reporting.server.address import listen
 from tune_speed.reporting.server.guard import Guard
+from tune_speed.reporting.server.run import listen
 
 HEAD = b"GET /page HTTP/1.1\r\nHost: localhost\r\n"
 WHOLE = HEAD + b"\r\n"
@@ -51,7 +49,6 @@ async def stream(request: Request) -> Response:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A server that soon loses patience, with pages of its own."""
     monkeypatch.setattr(run, "SEND_WITHIN_S", 0.4)
     monkeypatch.setattr(run, "READ_WITHIN_S", 0.8)
     monkeypatch.setattr(run, "LOOK_EVERY_S", 0.05)
@@ -80,7 +77,6 @@ def client(port: int, request: bytes = b"") -> Iterator[socket.socket]:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """Returns what comes until the server closes the connection."""
     return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
@@ -168,7 +164,6 @@ def test_a_client_that_goes_away_while_it_sends_leaves_no_traceback(
 
 
 def is_served(connection: socket.socket) -> bool:
-    """Returns whether a request on it is answered, on one that stays open."""
     connection.sendall(WHOLE)
     said = b""
     while not said.endswith(b"read") and (more := connection.recv(65_536)):

@@ -1,5 +1,3 @@
-"""Who may read the live page: tested on requests, without a network."""
-
 from http.cookies import SimpleCookie
 
 import pytest

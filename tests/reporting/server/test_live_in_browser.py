@@ -1,5 +1,3 @@
-"""The live page in a real browser: it follows a search, asks its own server alone, and fits."""
-
 import json
 import threading
 import time
@@ -28,7 +26,6 @@ HOLES = "[...document.querySelectorAll('.hole')].map(hole => hole.dataset.part)"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a store with an ordinary study, a varied one, and a hostile one."""
     changes: dict[str, Any] = {
         **dict.fromkeys(("device", "workload_name", "proposal_reason"), EVIL),
         "study": "evil",
@@ -48,12 +45,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def look(visit: Callable[..., Visit]) -> Callable[..., Visit]:
-    """Opens a page of a server."""
     return lambda **options: visit(is_offline=False, **options)
 
 
 def scrolled(page: "Page") -> None:
-    """Looks at the whole page, until every part of it is there."""
     for _ in range(200):
         if not page.evaluate(HOLES):
             break
@@ -159,7 +154,6 @@ def wait_for_slot(page: "Page", name: str, text: str) -> None:
 
 
 def opened(look: Callable[..., Visit], address: str, finished: str) -> Visit:
-    """Returns a visit of the study as soon as so many trials have finished."""
     visitor = look()
     for _ in range(100):
         answer = visitor.page.goto(f"{address}/studies/study")
@@ -239,7 +233,6 @@ def test_lines_that_were_chosen_and_an_enlarged_figure_are_left_alone(
 
 @contextmanager
 def refusing(port: int) -> Iterator[None]:
-    """Answers everything with 503 meanwhile."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Refusal(BaseHTTPRequestHandler):

@@ -1,5 +1,3 @@
-"""The live pages of a store, asked in this process: their parts are the report's."""
-
 import asyncio
 import json
 import re
@@ -33,7 +31,6 @@ EVIL = '"><img src=x onerror=alert(1)>'
 
 @pytest.fixture(scope="module")
 def pages_of() -> Iterator[Pages]:
-    """Returns what asks the pages of a store."""
     clients: list[Client] = []
 
     def pages_of(uri: str) -> Client:
@@ -59,19 +56,16 @@ def client(uri: str, pages_of: Pages) -> Client:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is looked at for each request, and all may be drawn again."""
     monkeypatch.setattr(channel, "PAUSE_S", 0.0)
     monkeypatch.setattr(channel, "QUIET_PAUSE_S", 0.0)
     monkeypatch.setattr(channel, "SHARE", 1e9)
 
 
 def parts(page: str) -> list[str]:
-    """Returns the names of a page's parts."""
     return re.findall(r'data-part="([^"]*)"', page)
 
 
 def state(answer: Answer) -> Any:
-    """Returns what a page's script knows at first."""
     return json.loads(
         unescape(re.findall(r'<template id="state">(.*?)</template>', answer.text)[0])
     )
@@ -303,7 +297,6 @@ def test_a_stream_tells_the_present_then_what_comes_and_again_after_a_break(
     wait_for(lambda: client.get("/studies/study").code == 200 and facts(client)["finished"] == 1)
 
     def heard(finished: int) -> list[Any]:
-        """Returns what a stream says until so many trials have finished."""
         ending, said = asyncio.Event(), list[Any]()
 
         def hear(text: str) -> None:

@@ -1,5 +1,3 @@
-"""Steering from a study's page: who may send what, and what the page offers, without a network."""
-
 import asyncio
 import json
 import re
@@ -46,8 +44,6 @@ workload: {target: {metric: accuracy, value: 0.9}}
 
 
 class Recorder:
-    """Stands where searches are steered; answers what it is told to."""
-
     def __init__(self) -> None:
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
         self.outlook: dict[str, Any] = {"why": "", "fields": FIELDS}
@@ -77,7 +73,6 @@ Pages = Callable[..., Client]
 
 @pytest.fixture
 def pages_of(recorder: Recorder) -> Iterator[Pages]:
-    """Returns what asks the pages of a store, which `recorder` steers."""
     clients: list[Client] = []
 
     def pages_of(uri: str, *, token: str | None = None, read_only: bool = False) -> Client:
@@ -292,7 +287,6 @@ def test_a_page_cannot_choose_the_id_by_which_a_request_is_known(
 
 
 def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder of a study that has a ledger."""
     monkeypatch.setenv("TUNE_SPEED_STUDIES", str(tmp_path))
     folder = tmp_path / "study"
     folder.mkdir()

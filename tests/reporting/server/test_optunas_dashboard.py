@@ -1,5 +1,3 @@
-"""A search in Optuna's own dashboard: real search, real dashboard, real browser."""
-
 import socket
 import subprocess
 import sys

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from helpers.making import make_evaluation, make_record, make_run
+from helpers.reporting.server import wait_for
+from helpers.tracking.stores import store_of
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
@@ -18,17 +20,9 @@ STARTS = {"searched": "optimizer, optimizer.sgd.lr", "trials": "9"}
 RECIPE = {"optimizer": {"sgd": {"lr": 0.1}}, "batch_size": 32}
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    open_store(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def uri(tmp_path: Path, empty_store: Path) -> str:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def uri(tmp_path: Path) -> str:
+    return store_of([], folder=tmp_path)
 
 
 @pytest.fixture
@@ -64,15 +58,6 @@ def start(tracker: Tracker, trial_id: str) -> None:
     tracker.trial_started(trial_id=trial_id, params={"optimizer": "sgd"}, recipe=RECIPE)
 
 
-def wait_for(met: Callable[[], bool]) -> None:
-    import time
-
-    deadline = time.monotonic() + 20
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def set_status(uri: str, trial_id: str | None, status: str) -> None:
     """Gives a trial's run, or the search's, a status; as a killed driver leaves them."""
     client = open_store(uri)
@@ -83,7 +68,6 @@ def set_status(uri: str, trial_id: str | None, status: str) -> None:
 
 
 def statuses(uri: str) -> list[str]:
-    """Returns those of the trials' runs, in order."""
     client = open_store(uri)
     experiment = client.get_experiment_by_name("study").experiment_id
     runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])
@@ -140,10 +124,8 @@ def test_a_running_trial_comes_with_what_was_chosen_and_its_latest_evaluation(
     wait_for(lambda: any(t.accuracy for t in read_study(uri, "study").running))
     view = read_study(uri, "study")
     (trial,) = view.running
-    assert (trial.trial_id, trial.accuracy, trial.macro_f1, trial.train_s) == (
-        *("t0000", 0.5, 0.25),
-        2.0,
-    )
+    found = (trial.trial_id, trial.accuracy, trial.macro_f1, trial.train_s)
+    assert found == ("t0000", 0.5, 0.25, 2.0)
     assert trial.params == {"optimizer": "sgd", "optimizer.sgd.lr": "0.1"}
     assert view.is_running and view.trials == () and view.boards == ()
 

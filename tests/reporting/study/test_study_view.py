@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import PROTOCOL_VERSION, Status
 from tune_speed.reporting.study.view import (
-    StudyPart,
     StudyView,
     ViewedTrial,
     part_key,
@@ -121,30 +120,17 @@ def test_a_part_of_certified_trials_alone_knows_its_workload() -> None:
     assert part.workload["target"]["value"] == 0.9 and part.leader is None
 
 
-def test_the_leader_is_the_fastest_that_met_the_target() -> None:
-    trials = [
-        trial(0, time_s=2.0),
-        trial(1, status=Status.MISSED, time_s=0.1),
-        trial(2, time_s=1.0),
-    ]
-    (part,) = view(*trials).parts
-    assert part.leader is trials[2]
-
-
-def test_the_leader_of_equals_is_the_one_that_leads_everywhere_else() -> None:
-    trials = (trial(4, time_s=1.0), trial(2, time_s=1.0))
-    part = StudyPart(key=part_key(trials[0].record), trials=trials, certified=())
-    assert part.leader is trials[1]
-    assert part.leader.record is fastest(trial.record for trial in trials)
-
-
-def test_where_nothing_met_the_target_nothing_leads() -> None:
-    (part,) = view(trial(0, status=Status.MISSED), trial(1, status=Status.FAILED)).parts
-    assert part.leader is None
-
-
 def test_a_study_runs_while_one_of_its_searches_does() -> None:
     assert not view().is_running
     assert not view(searches=(search(is_running=False),)).is_running
     both = (search(is_running=True), search(is_running=False))
     assert view(searches=both).is_running
+
+
+def test_the_leader_is_the_fastest_that_met_the_target_and_of_equals_the_first_by_name() -> None:
+    missed = trial(1, status=Status.MISSED, time_s=0.1)
+    trials = [trial(0, time_s=2.0), missed, trial(4, time_s=1.0), trial(2, time_s=1.0)]
+    (part,) = view(*trials).parts
+    assert part.leader is trials[3]
+    assert part.leader.record is fastest(each.record for each in trials)
+    assert view(missed, trial(2, status=Status.FAILED)).parts[0].leader is None

@@ -1,12 +1,11 @@
-import io
 import json
 from typing import Any
 
 import pytest
 from helpers.making import WORKLOAD, make_record, make_run
-from rich.console import Console
 
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.reporting.table import as_text
 from tune_speed.reporting.trials import comparison
 from tune_speed.reporting.trials.comparison import SECTIONS, Comparison, compare_records
 
@@ -126,10 +125,7 @@ def test_markdown_shows_names_and_does_nothing_with_them() -> None:
 
 
 def test_the_table_shows_names_as_they_are_but_no_control_characters() -> None:
-    console = Console(width=200, file=io.StringIO(), force_terminal=False)
-    with console.capture() as captured:
-        console.print(comparison.SideBySide(evil()))
-    shown = captured.get()
+    shown = as_text(comparison.SideBySide(evil()), width=200)
     assert "<script>alert(1)</script>|[red]" in shown
     assert "\x1b[2J" not in shown
 
@@ -151,20 +147,15 @@ def test_json_has_unrounded_figures_and_says_why_nothing_is_ranked() -> None:
 
 
 def test_equal_recipes_are_said_to_be_equal() -> None:
-    console = Console(width=100, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(comparison.SideBySide(compare_records([trial("t0"), trial("t1")])))
-    assert "recipe: no difference" in captured.get()
+    equal = compare_records([trial("t0"), trial("t1")])
+    assert "recipe: no difference" in as_text(comparison.SideBySide(equal))
 
 
 @pytest.mark.parametrize("width", [60, 80, 90, 100, 200])
 def test_no_result_is_left_out_however_narrow_the_terminal_is(width: int) -> None:
     trials = [trial(f"t{i}", time_s=1.25 + i, study="a_study_of_mine") for i in range(4)]
     trials.append(trial("t4", ADAM, time_s=5.25, study="a_study_of_mine"))
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(comparison.SideBySide(compare_records(trials)))
-    shown = captured.get()
+    shown = as_text(comparison.SideBySide(compare_records(trials)), width=width)
     for number in range(5):
         assert f"{1.25 + number:.4g}" in shown
         assert f"t{number}" in shown
@@ -172,7 +163,5 @@ def test_no_result_is_left_out_however_narrow_the_terminal_is(width: int) -> Non
 
 
 def test_results_share_one_table_where_there_is_room() -> None:
-    console = Console(width=120, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(comparison.SideBySide(compare_records([trial("t0"), trial("t1")])))
-    assert captured.get().count("time_to_target_s") == 1
+    both = comparison.SideBySide(compare_records([trial("t0"), trial("t1")]))
+    assert as_text(both, width=120).count("time_to_target_s") == 1

@@ -1,6 +1,8 @@
 import io
 import json
+from collections.abc import Callable
 
+import pytest
 from helpers.making import make_record, make_run
 from rich.console import Console
 
@@ -17,30 +19,6 @@ def shown(*records: TrialRecord) -> str:
     return captured.get()
 
 
-def test_each_board_has_a_table_under_its_device() -> None:
-    text = shown(make_record("t0000", device="H200"), make_record("t0000", device="A100"))
-    assert text.index("estimates, on H200") < text.index("estimates, on A100")
-    assert text.count("time to target [s]") == 2
-
-
-def test_a_miss_has_no_time_and_what_was_chosen_stands_below() -> None:
-    lines = shown(make_record("t0004", Status.MISSED, params={"optimizer.sgd.lr": 0.25}))
-    row = next(line for line in lines.splitlines() if line.startswith("t0004  missed"))
-    assert "–" in row
-    assert "t0004  lr=0.25" in lines
-
-
-def test_only_certified_trials_have_hits() -> None:
-    runs = (make_run(time_s=1.0), make_run(time_s=2.0), make_run(Status.MISSED))
-    assert "hits" not in shown(make_record())
-    assert "hits" in shown(make_record(kind="certified", runs=runs))
-
-
-def test_names_are_no_markup_and_no_trials_are_told() -> None:
-    assert "[red]<script>" in shown(make_record("[red]<script>"))
-    assert "No finished trial" in shown()
-
-
 def test_machines_get_every_field_unrounded() -> None:
     row = text.machine_row(("run", make_record(time_s=1 / 3)))
     assert set(row) == {"run_id", *COLUMNS, "params"}
@@ -54,3 +32,18 @@ def test_machines_get_every_field_unrounded() -> None:
 def test_markdown_does_nothing_with_names() -> None:
     row = text.markdown_row(("run", make_record("<b>|")))
     assert row["trial_id"] == "\\<b\\>\\|"
+
+
+RUNS = (make_run(time_s=1.0), make_run(time_s=2.0), make_run(Status.MISSED))
+SHOWN = {
+    "none": [],
+    "two devices": [make_record(device="H200"), make_record(device="A100")],
+    "a miss": [make_record("t0004", Status.MISSED, params={"optimizer.sgd.lr": 0.25})],
+    "certified": [make_record(kind="certified", runs=RUNS)],
+    "markup": [make_record("[red]<script>")],
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_trials_in_a_terminal(name: str, kept_text: Callable[[str], None]) -> None:
+    kept_text("\n".join(line.rstrip() for line in shown(*SHOWN[name]).splitlines()))

@@ -25,7 +25,7 @@ from tune_speed.core.records import Status
 from tune_speed.reporting.server.live_study import facts_of
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
-from tune_speed.reporting.watch.screen import screen, sparkline, standing, state_text
+from tune_speed.reporting.watch.screen import screen, sparkline, standing
 from tune_speed.reporting.watch.status import QUIET_S, State, as_dict, glance
 from tune_speed.tracking import Tracker, open_store, schema
 from tune_speed.tracking.reader.study_snapshot import SearchRun
@@ -91,8 +91,6 @@ def drawn(view: StudyView, *, now_s: float = 0.0, width: int = 80, **fields: Any
 
 
 class Told:
-    """A reader of a store that gives these answers, one a time."""
-
     def __init__(self, *answers: StudyView | Exception) -> None:
         self.answers = list(answers)
 
@@ -176,63 +174,51 @@ def test_a_night_between_two_sessions_is_not_searched() -> None:
     assert seen.elapsed_s == pytest.approx(20 + 5)
 
 
-def test_the_record_tells_each_that_was_the_fastest_when_it_ended() -> None:
-    trials = [ended(i, t) for i, t in enumerate([None, 5.0, 7.0, 3.0, 3.0, 1.0])]
-    (part,) = glance(study(trials)).parts
-    assert [t.record.trial_id for t in part.records] == ["t0001", "t0003", "t0005"]
-    assert "█▅▁  5.00 → 3.00 → 1.00 s  (t0001 → t0003 → t0005)" in drawn(study(trials))
-
-
 def test_sparkline_spans_its_values() -> None:
     assert sparkline([4.0, 2.0, 1.0]) == "█▃▁"
     assert sparkline([2.0]) == "▁" and sparkline([]) == ""
 
 
-def test_devices_have_a_best_each() -> None:
-    trials = [ended(0, 3.0), ended(1, 2.0), ended(2, 0.5, device="H200")]
-    seen = glance(study(trials))
-    assert [p.records[-1].record.trial_id for p in seen.parts] == ["t0001", "t0002"]
-    text = drawn(study(trials))
-    assert "2.00 s  t0001" in text and "0.50 s  t0002" in text
-    assert "3.00 → 2.00 s" in text and "→ 0.50" not in text
+ALIVE = study([ended(0)], [running(1, accuracy=0.5)])
+"""Its latest sign: 1.5 s after 10 s."""
+SETTLED = {**TAGS, "why_ended": "nothing better is likely"}
+TIMES = (None, 5.0, 7.0, 3.0, 3.0, 1.0)
+DEVICES = [ended(0, 3.0), ended(1, 2.0), ended(2, 0.5, device="H200")]
+PICTURES: dict[str, tuple[StudyView, float]] = {
+    "records": (study([ended(i, t) for i, t in enumerate(TIMES)]), 60),
+    "two devices": (study(DEVICES), 30),
+    "begun": (study([], [running(0)]), 5),
+    "not begun": (replace(study(), searches=()), 0),
+    "quiet": (ALIVE, 11.5 + QUIET_S + 60),
+    "not quiet yet": (ALIVE, 11.5 + QUIET_S - 1),
+    "ended early": (study([ended(0)], is_running=False), 0),
+    "ended settled": (study([ended(0)], is_running=False, tags=SETTLED), 0),
+    "ended": (study([ended(i) for i in range(10)], is_running=False), 0),
+}
 
 
-def test_a_running_search_that_nobody_writes_to_may_be_gone() -> None:
-    view = study([ended(0)], [running(1, accuracy=0.5)])  # Its latest sign: 1.5 s after 10 s.
-    seen = glance(view, now_s=START_S + 11.5 + QUIET_S + 60)
-    assert seen.state is State.QUIET and seen.quiet_s == pytest.approx(QUIET_S + 60)
-    assert state_text(seen) == "nobody has written for 3 min 0 s: the search may be gone"
-    assert seen.elapsed_s == pytest.approx(11.5) and seen.left_s is None
-    assert glance(view, now_s=START_S + 11.5 + QUIET_S - 1).state is State.RUNNING
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_of_a_study(name: str, kept_text: Callable[[str, str], None]) -> None:
+    view, now_s = PICTURES[name]
+    kept_text("\n".join(line.rstrip() for line in drawn(view, now_s=now_s).splitlines()), "")
+    facts = as_dict(glance(view, now_s=START_S + now_s))
+    names = ("state", "quiet_s", "elapsed_s", "left_s", "planned", "finished", "why_ended")
+    kept_text("\n".join(f"{name}: {facts[name]}" for name in names), "facts")
+
+
+def test_lines_tell_each_change_once_and_what_the_store_answers(
+    kept_text: Callable[[str], None],
+) -> None:
+    before = study([ended(0, 5.0)], [running(1)])
+    after = study([ended(0, 5.0), ended(1, 2.0)], [running(2)])
+    last = study([ended(0, 5.0), ended(1, 2.0), ended(2, None)], is_running=False)
+    lost = ServiceError("the store at X does not answer: connection refused")
+    kept_text("\n".join(lines_of(before, before, lost, lost, after, after, last)))
 
 
 def test_what_was_seen_to_change_lately_is_not_gone_whatever_the_clocks_say() -> None:
     view = study([ended(0)], [running(1)])
     assert glance(view, now_s=START_S + 1e6, unchanged_s=3.0).state is State.RUNNING
-
-
-def test_a_study_that_ended_early_names_the_way_on() -> None:
-    short = glance(study([ended(0)], is_running=False))
-    assert short.state is State.ENDED and "ended short of its plan" in state_text(short)
-    tags = {**TAGS, "why_ended": "nothing better is likely"}
-    settled = glance(study([ended(0)], is_running=False, tags=tags))
-    assert state_text(settled) == "ended: nothing better is likely"
-    assert as_dict(settled)["why_ended"] == "nothing better is likely"
-    assert glance(study([ended(0)], tags=tags)).why_ended == ""
-    whole = glance(study([ended(i) for i in range(10)], is_running=False))
-    assert state_text(whole) == "ended"
-
-
-def test_a_study_without_a_search_has_not_begun() -> None:
-    seen = glance(replace(study(), searches=()))
-    assert seen.state is State.NOT_BEGUN and seen.planned is None
-    assert "no search of it has begun" in drawn(replace(study(), searches=()))
-
-
-def test_before_the_first_trial_has_ended_the_search_tells_its_target() -> None:
-    text = drawn(study([], [running(0)]))
-    assert "digits, accuracy ≥ 0.9" in text and "no trial has ended yet" in text
-    assert "not evaluated yet" in text and "lr=0.1235" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -256,29 +242,6 @@ def test_names_are_text_and_neither_markup_nor_orders_to_the_terminal() -> None:
     assert text.count(shown) >= 3 and "\x1b" not in text and "\x07" not in text
     (first, *rest) = lines_of(replace(view, searches=()))
     assert first.startswith(shown) and not any("\x1b" in line for line in rest)
-
-
-def test_lines_tell_each_change_once() -> None:
-    before = study([ended(0, 5.0)], [running(1)])
-    after = study([ended(0, 5.0), ended(1, 2.0)], [running(2)])
-    last = study([ended(0, 5.0), ended(1, 2.0), ended(2, None)], is_running=False)
-    lines = lines_of(before, before, after, after, last)
-    assert lines[0] == "study: digits, accuracy ≥ 0.9, fixed_length"
-    told = [line.split("[")[0].rstrip() for line in lines[2:]]
-    assert told[0] == "t0001 began" and told[1].startswith("running: 1 of 10 trials")
-    assert told[2].startswith("t0001 reached       2.00 s") and "best so far" in told[2]
-    assert told[3] == "t0002 began" and told[4].startswith("t0002 missed")
-    assert told[5].startswith("ended short of its plan") and len(told) == 6
-
-
-def test_a_store_that_does_not_answer_for_a_moment_is_told_and_asked_again() -> None:
-    alive, over = study([ended(0)], [running(1)]), study([ended(0)], is_running=False)
-    lost = ServiceError("the store at X does not answer: connection refused")
-    lines = lines_of(alive, lost, lost, over)
-    assert [line for line in lines if "connection refused" in line] == [
-        f"not fresh, asking again: {lost}"
-    ]
-    assert "the store answers again" in lines
 
 
 def test_a_store_that_does_not_answer_at_first_is_an_error() -> None:
@@ -306,7 +269,6 @@ def test_facts_for_machines_are_json_without_nan() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[tuple[Tracker, Path]]:
-    """A store in which a trial has ended and another runs; the tracker is open."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracker = Tracker(open_store(uri), study="study", study_tags={"trials": "3"}, linger_s=0.01)
     tracker.trial_finished(record=make_record())

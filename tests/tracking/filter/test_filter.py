@@ -1,5 +1,3 @@
-"""Filters, against an evaluator of its own that never sees their text, and on a real store."""
-
 import operator
 import random
 from typing import Any
@@ -52,7 +50,6 @@ def record_of(number: int) -> TrialRecord:
 
 
 def facts_of(number: int) -> dict[str, Any]:
-    """Returns what `record_of(number)` answers, written down once more."""
     is_hit, is_certified = number % 3 == 0, number == CERTIFIED
     optimizer = ("sgd", "adam")[number % 2]
     return {
@@ -324,7 +321,6 @@ def test_what_mlflow_can_decide_is_left_to_it(text: str, pushed: str) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[str]]:
-    """A client of a store that holds RECORDS, and its experiments."""
     client = open_store(store_of(RECORDS, folder=tmp_path_factory.mktemp("where")))
     return client, [client.get_experiment_by_name(study).experiment_id for study in STUDIES]
 
@@ -347,11 +343,7 @@ def test_mlflow_leaves_out_no_match(
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "status=oom and study=first",
-        "kind = certified",
-        "device='NVIDIA H200'",
-    ],
+    ["status=oom and study=first", "kind = certified", "device='NVIDIA H200'"],
 )
 def test_mlflow_decides_these_alone(store: tuple[Any, list[str]], text: str) -> None:
     where = parse_where(text)

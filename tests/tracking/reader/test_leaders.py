@@ -14,8 +14,7 @@ from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.tracking import Tracker, find_trials, open_store, schema
 from tune_speed.tracking.reader import leaders
-from tune_speed.tracking.reader.boards_mlflow import MlflowReader
-from tune_speed.tracking.reader.boards_sql import TableReader
+from tune_speed.tracking.reader.boards import MlflowReader, TableReader
 from tune_speed.tracking.reader.leaders import Leaders, Wanted, find_leaders, leaders_of
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
@@ -35,7 +34,6 @@ FILTERS: list[dict[str, Any]] = [
 
 
 def records(study: str) -> Iterator[TrialRecord]:
-    """Yields trials on several devices, with misses, ties, errors, and certified ones."""
     chance = random.Random(study)
     for number in range(NUM_ESTIMATES):
         status = chance.choice([Status.REACHED] * 3 + [Status.MISSED, Status.OOM, Status.FAILED])
@@ -65,7 +63,6 @@ def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -
 
 
 def forget(uri: str, study: str) -> None:
-    """Makes runs such as an older version left."""
     runs = "(SELECT run_uuid FROM tags WHERE key = :study AND value = :name)"
     names = {"study": schema.STUDY, "name": study}
     engine = create_engine(uri, poolclass=NullPool)

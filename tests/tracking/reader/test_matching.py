@@ -9,7 +9,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.tracking.reader import matching
-from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.matching import Query, find_matching
 
 
 def record(number: int) -> TrialRecord:
@@ -35,7 +35,7 @@ def uri(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def found(uri: str, text: str | None, **only: Any) -> list[int]:
     where = None if text is None else parse_where(text)
-    return [int(t.record.trial_id[1:]) for t in find_matching(uri, where, **only)]
+    return [int(t.record.trial_id[1:]) for t in find_matching(uri, where, Query(**only))]
 
 
 def test_trials_come_board_by_board_fastest_first_and_misses_last(uri: str) -> None:
@@ -61,9 +61,9 @@ def test_tables_and_mlflow_give_the_same(
     where = None if text is None else parse_where(text)
     with monkeypatch.context() as patch:
         patch.setattr(matching, "by_mlflow", None)
-        directly = find_matching(uri, where, **only)
+        directly = find_matching(uri, where, Query(**only))
     monkeypatch.setattr(matching, "read_directly", lambda *_: None)
-    assert directly == find_matching(uri, where, **only)
+    assert directly == find_matching(uri, where, Query(**only))
     assert bool(directly) == (only.get("kind") != "certified")
 
 

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 from helpers.making import make_evaluation, make_record, make_run
+from helpers.tracking.stores import put
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
@@ -86,10 +87,6 @@ def test_filters_hold_together(filled: str, filters: dict[str, Any], num: int) -
     assert len(found(filled, **filters)) == num
 
 
-def test_a_limit_gives_the_fastest(filled: str) -> None:
-    assert found(filled, study="first", limit=1) == [("first", "t0001")]
-
-
 def test_records_come_back_with_their_last_evaluation(filled: str) -> None:
     (trial,) = find_trials(filled, study="first", limit=1)
     assert trial.record == next(r for r in records() if r.trial_id == "t0001")
@@ -105,9 +102,7 @@ def test_a_trial_is_found_by_run_id_by_its_beginning_and_by_name(filled: str) ->
 def test_the_curve_comes_from_the_artifact(uri: str, client: Any) -> None:
     evaluations = tuple(make_evaluation(step=i, train_s=float(i)) for i in range(50))
     run = make_run().model_copy(update={"evaluations": evaluations, "traceback": "x" * 20000})
-    tracker = Tracker(client, study="study", study_tags={}, linger_s=0.02)
-    tracker.trial_finished(record=make_record(runs=(run,)))
-    tracker.close(timeout_s=20)
+    put([make_record(runs=(run,))], uri)
     trial = find_trial(uri, "study/t0000")
     assert trial.has_curve and trial.record == make_record(runs=(run,))
 
@@ -115,10 +110,7 @@ def test_the_curve_comes_from_the_artifact(uri: str, client: Any) -> None:
 def test_curves_of_a_whole_study_come_on_demand(uri: str, client: Any) -> None:
     evaluations = tuple(make_evaluation(step=i, train_s=float(i)) for i in range(5))
     run = make_run().model_copy(update={"evaluations": evaluations})
-    tracker = Tracker(client, study="study", study_tags={}, linger_s=0.02)
-    for number in range(3):
-        tracker.trial_finished(record=make_record(f"t000{number}", runs=(run,)))
-    tracker.close(timeout_s=20)
+    put([make_record(f"t000{number}", runs=(run,)) for number in range(3)], uri)
     assert study_names(uri) == ["study"]
     for with_curves, length in ((True, 5), (False, 1)):
         trials = find_trials(uri, study="study", with_curves=with_curves)
@@ -129,9 +121,7 @@ def test_curves_of_a_whole_study_come_on_demand(uri: str, client: Any) -> None:
 def test_without_its_files_a_trial_is_shown_without_its_curve(
     uri: str, client: Any, tmp_path: Path
 ) -> None:
-    tracker = Tracker(client, study="study", study_tags={}, linger_s=0.02)
-    tracker.trial_finished(record=make_record())
-    tracker.close(timeout_s=20)
+    put([make_record()], uri)
     shutil.rmtree(tmp_path / "mlartifacts")
     trial = find_trial(uri, "study/t0000")
     assert not trial.has_curve and trial.record.trial_id == "t0000"
@@ -180,12 +170,9 @@ def test_a_study_made_between_two_queries_is_found(filled: str) -> None:
         assert experiments_of(store, filled, "first") == [experiment]
 
 
-def test_an_empty_store_says_what_to_do(uri: str, client: Any) -> None:
+def test_an_empty_or_missing_store_says_what_to_do(uri: str, client: Any, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match=r"there is no study in .* yet.*tune-speed search"):
         find_trials(uri)
-
-
-def test_a_missing_store_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="no such file yet"):
         find_trials(f"sqlite:///{tmp_path / 'none.db'}")
 
@@ -193,10 +180,7 @@ def test_a_missing_store_says_what_to_do(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_left_out_and_named(
     uri: str, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracker = Tracker(client, study="study", study_tags={}, linger_s=0.02)
-    for trial_id in ("t0000", "t0001"):
-        tracker.trial_finished(record=make_record(trial_id))
-    tracker.close(timeout_s=20)
+    put([make_record("t0000"), make_record("t0001")], uri)
     broken = find_trial(uri, "study/t0000").run_id
     client.set_tag(broken, schema.RECORD, '{"from": "another version"}')
     assert found(uri) == [("study", "t0001")]

@@ -1,5 +1,3 @@
-"""PostgreSQL as a store of its own: killed in mid-study, frozen, and closed to a wrong login."""
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,5 +1,3 @@
-"""Reading a store's tables without MLflow: what it may not do, and what it leaves to MLflow."""
-
 import socket
 import sys
 from contextlib import closing
@@ -9,9 +7,10 @@ from typing import Any
 import pytest
 from helpers.making import make_record
 from helpers.tracking.servers import Postgres
+from helpers.tracking.stores import put
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking import Tracker, find_trials, open_store
+from tune_speed.tracking import find_trials
 from tune_speed.tracking.reader import tables as store_tables
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.studies import list_studies
@@ -26,11 +25,8 @@ from tune_speed.tracking.reader.tables import (
 
 @pytest.fixture
 def store(any_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store with one trial, in an SQLite file or on a database server."""
     monkeypatch.chdir(tmp_path)
-    tracker = Tracker(open_store(any_store), study="study", study_tags={}, linger_s=0.02)
-    tracker.trial_finished(record=make_record())
-    assert tracker.close(timeout_s=30) == ()
+    put([make_record()], any_store)
     return any_store
 
 
@@ -58,9 +54,7 @@ def test_bound_values_cannot_be_statements(store: str) -> None:
 
 def test_a_long_record_comes_together_from_its_parts(store: str) -> None:
     long = make_record("long", params={f"p{i}": "x" * 100 for i in range(200)})
-    tracker = Tracker(open_store(store), study="study", study_tags={}, linger_s=0.02)
-    tracker.trial_finished(record=long)
-    assert tracker.close(timeout_s=30) == ()
+    put([long], store)
     found = {trial.record.trial_id: trial.record for trial in find_leaders(store).trials}
     assert found["long"] == long
 

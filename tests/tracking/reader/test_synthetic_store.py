@@ -1,5 +1,3 @@
-"""The store that the benchmark of queries reads must be such as searches leave."""
-
 import importlib.util
 import shutil
 from pathlib import Path
@@ -45,7 +43,6 @@ def stores(
 
 
 def contents(uri: str) -> dict[str, Any]:
-    """Returns name, status, start, parameters, tags, metrics and curves of each run."""
     client = open_store(uri)
     (experiment,) = (e for e in client.search_experiments() if e.name == "study")
     found = {}

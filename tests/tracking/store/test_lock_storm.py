@@ -1,5 +1,3 @@
-"""One SQLite file, two real drivers, and a stranger who keeps it locked."""
-
 import sqlite3
 import subprocess
 import sys

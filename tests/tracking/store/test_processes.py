@@ -1,5 +1,3 @@
-"""One store, several real processes: readers, writers, and drivers that are killed."""
-
 import os
 import signal
 import subprocess
@@ -47,7 +45,6 @@ def start_driver(uri: str, *, num_trials: int) -> subprocess.Popen[str]:
 
 
 def wait_for_trials(uri: str, num: int) -> list[int]:
-    """Returns the numbers of trials that were seen until `num` were there."""
     seen = [0]
     deadline = time.monotonic() + 300
     while seen[-1] < num:

@@ -1,5 +1,3 @@
-"""A real `mlflow server` with login and TLS: who gets in, what the others are told, what leaks."""
-
 import base64
 import json
 import os
@@ -45,14 +43,12 @@ def database(server: MlflowServer) -> str:
 
 @pytest.fixture
 def let_in(server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Login and certificate stand in the environment, as a user sets them."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     return monkeypatch
 
 
 def set_password(server: MlflowServer, *, old: str, new: str) -> None:
-    """Changes the password of the server's user, over the server's own API."""
     login = base64.b64encode(f"{USER}:{old}".encode()).decode()
     request = Request(
         f"{server.uri}/api/2.0/mlflow/users/update-password",
@@ -145,7 +141,6 @@ def test_a_certificate_that_is_not_there_is_named(
 
 @pytest.fixture
 def no_plugins() -> Iterator[None]:
-    """What a search loads in this process is taken out again."""
     yield
     registry.unload()
 
@@ -228,7 +223,6 @@ def links_to_logs(ray_folder: Path, kept: Path) -> Iterator[None]:
 
 
 def leaks(folder: Path) -> list[Path]:
-    """Returns the files that hold the secret, byte for byte."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 3
     return [path for path in files if any(form in path.read_bytes() for form in FORMS)]

@@ -32,8 +32,6 @@ def free_port() -> int:
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[str]:
-    """A server that gives the same answer to everything."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response(status)

@@ -1,5 +1,3 @@
-"""Requests cut to MLflow's limits, and runs as they are found and replaced."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +11,6 @@ KEY = ("estimate", "t0000")
 
 
 def items(*lengths: int) -> list[Any]:
-    """Returns items of these lengths, their key of one character included."""
     return [SimpleNamespace(key="k", value="v" * (length - 1)) for length in lengths]
 
 
@@ -33,8 +30,6 @@ def test_requests_hold_at_most_so_many_items_and_so_many_characters() -> None:
 
 
 class Counted:
-    """A client that counts what each request holds."""
-
     def __init__(self) -> None:
         self.requests: list[tuple[int, int, int]] = []
 

@@ -1,8 +1,3 @@
-"""Against a real `mlflow server` on loopback, which is killed, frozen and started again.
-
-It keeps all in PostgreSQL, which is killed behind it, or in SQLite where there is no PostgreSQL.
-"""
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +30,6 @@ CURVE = [0, 1, 2, 10]
 
 @contextmanager
 def losing_answers(uri: str) -> Iterator[tuple[str, list[str]]]:
-    """A proxy that passes all on, and loses the first answer of each endpoint not in `lost`."""
     lost: list[str] = []
 
     class Proxy(BaseHTTPRequestHandler):
@@ -88,7 +82,6 @@ def backend() -> Iterator[Postgresql | None]:
 
 @pytest.fixture(scope="module")
 def database(folder: Path, backend: Postgresql | None) -> str:
-    """Where the server keeps all, to be looked into."""
     return backend.uri("served") if backend else f"sqlite:///{folder}/mlflow.db"
 
 
@@ -122,7 +115,6 @@ def wait_for(condition: Callable[[], object], *, timeout_s: float = 60) -> None:
 
 
 def check(database: str, study: str, trial_ids: list[str]) -> None:
-    """Fails unless each trial is one run with its curve, each point there once."""
     for run in check_each_once(database, study, dict.fromkeys(trial_ids, "FINISHED")):
         assert run.steps() == CURVE, run.trial_id
 
@@ -141,7 +133,6 @@ def test_a_server_holds_a_study_and_links_to_it(
 
 
 def begin(tracker: Tracker, database: str, study: str) -> None:
-    """Runs one trial, and another into its midst."""
     run_trial(tracker, "t0000")
     tracker.trial_started(trial_id="t0001", params={}, recipe={"batch_size": 32})
     evaluate(tracker, "t0001", slowness=2.0)

@@ -29,7 +29,6 @@ def start(tracker: Tracker, trial_id: str = "t0000", *, batch_size: int = 32) ->
 
 
 def runs_of(client: Any, tracker: Tracker) -> dict[str, Any]:
-    """Returns the runs of trials by trial id; a trial that is there twice fails the test."""
     runs = client.search_runs([tracker.experiment_id], f"tags.`{schema.TRIAL_ID}` != ''")
     by_id = {run.data.tags[schema.TRIAL_ID]: run for run in runs}
     assert len(by_id) == len(runs)
@@ -44,7 +43,6 @@ def wait_for(condition: Callable[[], object], *, timeout_s: float = 20) -> None:
 
 
 def leave_running(client: Any, tracker: Tracker, *trial_ids: str) -> None:
-    """Leaves trials as a killed driver does."""
     tracker.close(timeout_s=20)
     for trial_id in trial_ids:
         client.update_run(runs_of(client, tracker)[trial_id].info.run_id, status="RUNNING")
@@ -467,16 +465,15 @@ def test_secrets_stay_out_of_everything(
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
 
 
-def test_closing_leaves_statistics_for_the_planner(make_tracker: Make, tmp_path: Path) -> None:
-    make_tracker().close(timeout_s=20)
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone()[0] > 0
-
-
-def test_closing_twice_and_events_after_it_do_no_harm(client: Any, make_tracker: Make) -> None:
+def test_closing_twice_and_events_after_it_do_no_harm(
+    client: Any, make_tracker: Make, tmp_path: Path
+) -> None:
     tracker = make_tracker()
     tracker.trial_finished(record=make_record())
     assert tracker.close(timeout_s=20) == tracker.close(timeout_s=1) == ()
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        statistics_of = connection.execute("SELECT count(*) FROM sqlite_stat1")
+        assert statistics_of.fetchone()[0] > 0, "the planner's"
     tracker.trial_evaluated(trial_id="t0000", evaluation=make_evaluation())
     tracker.trial_interrupted(trial_id="t0009", reason="late")
     assert set(runs_of(client, tracker)) == {"t0000"}

@@ -1,8 +1,3 @@
-"""What the tracker does while the store fails: how long it waits, what it leaves out and repeats.
-
-Its thread has ended, so that each step is taken by the test.
-"""
-
 import random
 import time
 import weakref
@@ -34,16 +29,19 @@ def fail(error: Exception) -> Callable[..., Any]:
 
 @pytest.fixture
 def idle(make_tracker: Make) -> Tracker:
-    """A tracker whose thread has ended."""
     tracker = make_tracker()
     assert tracker.close(timeout_s=20) == ()
-    tracker._has_ended = False
+    tracker._end.is_written = False
     return tracker
 
 
 def take(tracker: Tracker) -> None:
-    """Takes in what was queued, as the thread does."""
     tracker._gather()
+
+
+def deliver(tracker: Tracker) -> None:
+    tracker._gather()
+    tracker._deliver(is_last=False)
 
 
 def test_pause_doubles_up_to_half_a_minute_and_is_short_again_after_a_success(
@@ -60,12 +58,12 @@ def test_pause_doubles_up_to_half_a_minute_and_is_short_again_after_a_success(
         for _ in range(9):
             idle._summary.is_new = True
             idle._deliver(is_last=False)
-            pauses.append(idle._retry_at - 1000)
+            pauses.append(idle._store.retry_at - 1000)
         assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
         assert idle.trouble is not None and "gone" in idle.trouble
         monkeypatch.setattr(idle._runs, "write", write)
         idle._deliver(is_last=False)
-        assert idle.trouble is None and idle._had_trouble
+        assert idle.trouble is None and idle._store.had_trouble
 
 
 def test_searches_that_lost_one_server_do_not_return_all_at_once(
@@ -75,21 +73,21 @@ def test_searches_that_lost_one_server_do_not_return_all_at_once(
     monkeypatch.setattr(idle._runs, "write", fail(GONE))
     pauses = []
     for _ in range(300):
-        idle._pause_s, idle._summary.is_new = 8.0, True
+        idle._store.pause_s, idle._summary.is_new = 8.0, True
         idle._deliver(is_last=False)
-        pauses.append(idle._retry_at - 1000)
+        pauses.append(idle._store.retry_at - 1000)
     assert 6.0 <= min(pauses) < 6.2 and 9.8 < max(pauses) <= 10.0
 
 
 def test_news_are_told_once_when_trouble_comes_changes_or_goes(idle: Tracker) -> None:
     assert idle.news() == ()
     for trouble in ("locked", "full"):
-        idle.trouble = trouble
+        idle._store.trouble = trouble
         assert idle.news() == (
             f"trials go on, and their results wait in the study's ledger: {trouble}",
         )
         assert idle.news() == ()
-    idle.trouble = None
+    idle._store.trouble = None
     assert idle.news() == ("MLflow answers again, and gets what it has missed",)
     assert idle.news() == ()
 
@@ -113,22 +111,19 @@ def test_trial_that_is_refused_for_good_is_ended_and_named_once(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     run_id = idle._runs.known()["estimate", "t0000"].run_id
-    deliver = tracker_module.deliver_outbox
+    deliver_it = tracker_module.deliver_outbox
     monkeypatch.setattr(tracker_module, "deliver_outbox", fail(TypeError("no hunter2")))
     idle.trial_finished(record=make_record())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     assert idle._refused == {"t0000": "TypeError: no ***"}
     assert idle.expected == set() and idle._outboxes == {}
     assert client.get_run(run_id).info.status == "KILLED"
     # What is delivered after all is named no more.
-    monkeypatch.setattr(tracker_module, "deliver_outbox", deliver)
+    monkeypatch.setattr(tracker_module, "deliver_outbox", deliver_it)
     idle.trial_finished(record=make_record())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     assert idle._refused == {} and client.get_run(run_id).info.status == "FINISHED"
 
 
@@ -136,13 +131,11 @@ def test_trial_that_goes_on_is_not_ended_though_a_part_was_refused(
     client: Any, idle: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     run_id = idle._runs.known()["estimate", "t0000"].run_id
     monkeypatch.setattr(tracker_module, "deliver_outbox", fail(REFUSED))
     idle.trial_evaluated(trial_id="t0000", evaluation=make_evaluation())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     assert idle._refused == {"t0000": "MlflowException: value too long"}
     assert client.get_run(run_id).info.status == "RUNNING"
 
@@ -151,8 +144,7 @@ def test_second_error_of_a_trial_that_is_given_up_is_told_too(
     idle: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     monkeypatch.setattr(tracker_module, "deliver_outbox", fail(TypeError("one")))
     monkeypatch.setattr(idle._runs, "end", fail(TypeError("two")))
     idle.trial_finished(record=make_record())
@@ -175,7 +167,7 @@ def test_own_run_that_is_refused_for_good_costs_nothing_else(
 
     monkeypatch.setattr(idle._runs, "write", refuse_parent)
     idle._deliver(is_last=True)
-    assert idle.trouble is None and idle._has_ended
+    assert idle.trouble is None and idle._end.is_written
     assert not idle._summary.is_new
     assert idle.expected == set()
 
@@ -188,11 +180,11 @@ def test_own_run_that_fails_for_now_is_written_again(
     with monkeypatch.context() as patch:
         patch.setattr(idle._runs, "write", fail(GONE))
         idle._deliver(is_last=True)
-        assert idle.trouble is not None and not idle._has_ended and idle._summary.is_new
+        assert idle.trouble is not None and not idle._end.is_written and idle._summary.is_new
     idle._deliver(is_last=False)
-    assert not idle._has_ended and not idle._summary.is_new
+    assert not idle._end.is_written and not idle._summary.is_new
     idle._deliver(is_last=True)
-    assert idle._has_ended
+    assert idle._end.is_written
     assert client.get_run(idle.run_id).data.metrics["trials"] == 1.0
 
 
@@ -201,16 +193,15 @@ def test_after_trouble_the_end_looks_for_runs_that_are_there_twice(
     client: Any, idle: Tracker, had_trouble: bool
 ) -> None:
     idle.trial_finished(record=make_record())
-    take(idle)
-    idle._deliver(is_last=False)
+    deliver(idle)
     # As a request leaves it whose answer was lost.
     tags = {"mlflow.parentRunId": idle.run_id, **schema.start_tags("t0000", kind="estimate")}
     client.create_run(idle.experiment_id, tags=tags)
-    idle._had_trouble = had_trouble
+    idle._store.had_trouble = had_trouble
     idle._deliver(is_last=True)
     there = client.search_runs([idle.experiment_id], f"tags.`{schema.TRIAL_ID}` = 't0000'")
     assert len(there) == 2 - had_trouble
-    assert idle._has_ended
+    assert idle._end.is_written
 
 
 def test_what_had_no_time_says_so_in_the_order_of_trials(idle: Tracker) -> None:
@@ -224,7 +215,7 @@ def test_what_had_no_time_says_so_in_the_order_of_trials(idle: Tracker) -> None:
         ("t0002", reason),
         ("t0003", "too long"),
     )
-    idle.trouble = "full"
+    idle._store.trouble = "full"
     assert {missing.reason for missing in idle.close(timeout_s=0)} == {"full", "too long"}
 
 
@@ -309,14 +300,14 @@ def test_of_what_waits_for_a_slow_store_only_names_take_memory(
     assert [outbox.params for outbox in idle._outboxes.values()] == [None, None]
     # What happens while one trial is delivered is taken in before the next one is.
     seen = []
-    deliver = tracker_module.deliver_outbox
+    deliver_it = tracker_module.deliver_outbox
 
     def slow(outbox: Any, runs: Any) -> Any:
         if not seen:
             idle.trial_started(trial_id="t0002", params={}, recipe={})
             idle.trial_interrupted(trial_id="t0002", reason="Ctrl-C")
         seen.append((outbox.key[1], "t0002" in idle._outboxes))
-        return deliver(outbox, runs)
+        return deliver_it(outbox, runs)
 
     monkeypatch.setattr(tracker_module, "deliver_outbox", slow)
     idle._deliver(is_last=False)

@@ -1,7 +1,6 @@
-"""Figures of a study's part, drawn once each: inline SVG for a page, PNG for a slide.
+"""Figures of a study's part: inline SVG for a page, PNG for a slide.
 
-A new figure is one file with a FigureKind and one line in FIGURES. Importing this package does not
-import matplotlib, which takes a second.
+Matplotlib, which takes a second, is imported when one is drawn.
 """
 
 import warnings
@@ -14,22 +13,25 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.bars import IMPORTANCE, STOPPED
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
-from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
+from tune_speed.reporting.figures.canvas import (
+    DARK,
+    LIGHT,
+    SENTINELS,
+    FigureKind,
+    Palette,
+    Sketch,
+    style,
+)
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
-from tune_speed.reporting.figures.contour import CONTOUR
-from tune_speed.reporting.figures.cost import COST
-from tune_speed.reporting.figures.curves import CURVES
+from tune_speed.reporting.figures.curves import CURVES, Curve, draw_curves
 from tune_speed.reporting.figures.facts import shortened
-from tune_speed.reporting.figures.front import FRONT
-from tune_speed.reporting.figures.importance_bars import IMPORTANCE
-from tune_speed.reporting.figures.one_trial import Curve, draw_curves
+from tune_speed.reporting.figures.front import COST, FRONT
 from tune_speed.reporting.figures.parallel import PARALLEL
-from tune_speed.reporting.figures.slices import SLICES
+from tune_speed.reporting.figures.slices import CONTOUR, SLICES
 from tune_speed.reporting.figures.step_time import STEP_TIME
-from tune_speed.reporting.figures.stopped import STOPPED
 from tune_speed.reporting.figures.svg import as_svg
-from tune_speed.reporting.figures.theme import DARK, LIGHT, SENTINELS, Palette
 from tune_speed.reporting.plot_style import write_figure
 from tune_speed.reporting.study.view import StudyPart
 
@@ -72,22 +74,16 @@ class Drawn(NamedTuple):
     name: str
     title: str
     about: str
-    """How to read it."""
     alt: str
     svg: Markup
     """All names in it are escaped."""
     is_wide: bool
-    """Whether it takes the page's whole width."""
 
 
 def draw_svg(
     name: str, part: StudyPart, *, id_prefix: str, anchors: Mapping[str, str] | None = None
 ) -> Drawn | None:
-    """Returns one of FIGURES as an `<svg>` element for a page; None where nothing can be drawn.
-
-    `id_prefix` is that of its ids: figures that share a page need different ones. `anchors` are ids
-    of the elements about the trials, to which points link; see `as_svg`.
-    """
+    """Returns a figure as `<svg>` for a page, see `as_svg`; None where nothing can be drawn."""
     kind = FIGURES[name]
     with _sketched(partial(_of_part, kind, part), SENTINELS) as sketch:
         if sketch is None:
@@ -99,10 +95,7 @@ def draw_svg(
 
 
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:
-    """Writes a figure in light colours, with its title; returns whether there was one to draw.
-
-    Raises: StorageError if the file cannot be written.
-    """
+    """Writes a figure, in light; returns whether there was one. Raises: StorageError."""
     kind = FIGURES[name]
     with _sketched(partial(_of_part, kind, part), LIGHT) as sketch:
         if sketch is None:

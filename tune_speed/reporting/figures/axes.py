@@ -27,7 +27,6 @@ TICK_GAP = 0.09
 
 
 def spans_decade(values: Iterable[float]) -> bool:
-    """Returns whether the values are positive and the largest is ten times the least or more."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) >= 10 * min(finite)
 
@@ -51,7 +50,6 @@ def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) 
 
 
 def _subs(low: float, high: float, num_ticks: int) -> Sequence[float]:
-    """Returns multiples of powers of ten that give a logarithmic axis so many ticks at most."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)):
         if sum(low <= sub * 10.0**power <= high for power in powers for sub in subs) <= num_ticks:
@@ -62,10 +60,7 @@ def _subs(low: float, high: float, num_ticks: int) -> Sequence[float]:
 def padded(
     values: Sequence[float], below: float, above: float, *, is_log: bool
 ) -> tuple[float, float]:
-    """Returns the ends of an axis: least and greatest value, and room as shares of their span.
-
-    Values that are equal have a fifth of theirs as their span.
-    """
+    """Returns the ends of an axis, with room as shares of its span (of a fifth of equal values)."""
     low, high = min(values), max(values)
     if is_log:
         return low / (high / low) ** below, high * (high / low) ** above
@@ -76,10 +71,7 @@ def padded(
 def draw_metric_axis(
     canvas: Canvas, panel: "Axes", values: Sequence[float], target: Target
 ) -> tuple["Line2D", str]:
-    """Scales the upright axis, and draws the target across; returns its entry in a legend.
-
-    Where the best within a time is sought, it draws the best of the values.
-    """
+    """Scales the upright axis; draws target or best across, and returns its legend entry."""
     best = max if target.mode == "max" else min
     across, what = target.value, "target"
     if target.seeks_best:
@@ -99,16 +91,12 @@ def draw_metric_axis(
 
 
 def steep(metric: ArrayLike) -> NDArray[np.float64]:
-    """Returns the height of a metric on a scale of errors."""
-    height: NDArray[np.float64] = -np.log10(
-        np.maximum(1 - np.asarray(metric, dtype=float), LEAST_ERROR)
-    )
-    return height
+    error = np.maximum(1 - np.asarray(metric, dtype=float), LEAST_ERROR)
+    return np.asarray(-np.log10(error))
 
 
 def _from_steep(height: ArrayLike) -> NDArray[np.float64]:
-    metric: NDArray[np.float64] = 1 - 10 ** -np.asarray(height, dtype=float)
-    return metric
+    return np.asarray(1 - 10 ** -np.asarray(height, dtype=float))
 
 
 def _scale_errors(panel: "Axes", values: Sequence[float]) -> None:

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Look, Palette, Sketch, Spot
 from tune_speed.reporting.figures.facts import Measure, duration, measure_of, name_of, time_unit
-from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
 
 HEIGHT = 220.0
@@ -35,7 +34,6 @@ def moments(part: StudyPart) -> list[Moment]:
 
 
 def records(ended: list[Moment], *, is_falling: bool = True) -> list[Moment]:
-    """Returns the moments at which the best so far became better."""
     best: list[Moment] = []
     for moment in ended:
         if moment.value is None:
@@ -48,7 +46,6 @@ def records(ended: list[Moment], *, is_falling: bool = True) -> list[Moment]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a step line; None if no trial met the target."""
     measure = measure_of(part)
     ended = moments(part)
     best = records(ended, is_falling=measure.is_falling)
@@ -84,7 +81,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _draw_trials(canvas: Canvas, spots: list[Spot], best: list[Spot]) -> None:
-    """Draws the misses at the foot, then the hits, those that were the best on top."""
     panel = canvas.panel
     bottom, top = panel.get_ylim()
     is_log = panel.get_yscale() == "log"

@@ -6,13 +6,65 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.comparability import final_metric, target_of
+from tune_speed.core.records import Status
 from tune_speed.reporting.figures.facts import duration, name_of, score, tooltip
-from tune_speed.reporting.figures.theme import MET, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import LineCollection
+
+Palette = Mapping[str, str]
+"""Role to colour, `#rrggbb`."""
+
+# In light and in dark. The series are Okabe and Ito's hues, moved until each has a contrast of 3 on
+# its surface and any two stay apart for colour-blind readers (Machado et al. 2009, DOI
+# 10.1109/TVCG.2009.113).
+_COLOURS = {
+    "ink": ("#1b1f24", "#e9edf1"),
+    "muted": ("#59636e", "#9aa5b1"),
+    "grid": ("#dde1e6", "#2e353d"),
+    "surface": ("#ffffff", "#14181d"),
+    "s1": ("#0b5cc4", "#2f95ff"),
+    "s2": ("#c43302", "#f2581e"),
+    "s3": ("#00594f", "#17897a"),
+    "s4": ("#c95fbd", "#dd93d6"),
+    "s5": ("#b08410", "#f5a81c"),
+    "s6": ("#2b96e3", "#c2dcfa"),
+    "s7": ("#6e2a08", "#f7e08a"),
+    "s8": ("#1b1f24", "#f2f4f7"),
+}
+LIGHT: Palette = {role: light for role, (light, _) in _COLOURS.items()}
+DARK: Palette = {role: dark for role, (_, dark) in _COLOURS.items()}
+# Stand for the roles in an SVG that is being made, where they become CSS properties.
+SENTINELS: Palette = {role: f"#a1b2{number:02x}" for number, role in enumerate(LIGHT, start=1)}
+SERIES = tuple(role for role in LIGHT if role.startswith("s") and role != "surface")
+DASHES = ("-", "--", "-.", ":")
+
+
+class Look(NamedTuple):
+    """How a point is drawn."""
+
+    marker: str
+    role: str
+    is_filled: bool
+    area: float = 26.0
+    """In square points."""
+
+
+MET = "met target"
+# Each status has a shape of its own, as not everybody can tell the colours apart.
+_BY_STATUS: Mapping[Status, tuple[Look, str]] = {
+    Status.REACHED: (Look("o", "s1", True), MET),
+    Status.MISSED: (Look("s", "s2", False, 22.0), "missed"),
+    Status.CAPPED: (Look("^", "s5", False), "ended early"),
+    Status.OOM: (Look("D", "s4", False, 20.0), "out of memory"),
+    Status.DIVERGED: (Look("v", "s3", False), "diverged"),
+    Status.FAILED: (Look("X", "muted", False, 30.0), "failed"),
+}
+LOOKS = {status: look for status, (look, _) in _BY_STATUS.items()}
+WORDS = {status: words for status, (_, words) in _BY_STATUS.items()}
+
 
 # Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
@@ -69,11 +121,7 @@ class Canvas:
         heights: Sequence[float] = (),
         leader: ViewedTrial | None = None,
     ) -> None:
-        """Draws empty panels; with `share_x` a column's have one axis.
-
-        `height` and `width` are in units, without a legend; `heights` are those
-        of the rows, in any unit (empty: all alike). The keyboard reaches the points of `leader`.
-        """
+        """Takes units, without a legend; the keyboard reaches the points of `leader`."""
         # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
         from matplotlib.figure import Figure
 
@@ -90,11 +138,9 @@ class Canvas:
 
     @property
     def panel(self) -> "Axes":
-        """The first panel, which most figures have alone."""
         return self.panels[0]
 
     def grow(self, height: float) -> None:
-        """Makes the figure so many units higher, and leaves its panels what they had."""
         self.figure.set_figheight(self.figure.get_figheight() + height / POINTS_PER_INCH)
 
     def widen(self, ratio: float) -> None:
@@ -109,10 +155,7 @@ class Canvas:
     def points(
         self, panel: "Axes", spots: Sequence[Spot], look: Look, *, texts: Sequence[str] = ()
     ) -> None:
-        """Draws a point for each trial, with a link to its row and a text, or its `tooltip`.
-
-        Of more than `MOST_POINTS` it draws one in `every`, and the leader.
-        """
+        """Draws linked points; of more than `MOST_POINTS` one in `every`, and the leader."""
         if not spots:
             return
         chosen = self._thinned([spot.trial for spot in spots])
@@ -151,14 +194,12 @@ class Canvas:
         return drawn
 
     def _thinned(self, trials: Sequence[ViewedTrial]) -> list[int]:
-        """Returns the places of those that are drawn."""
         # A browser takes seconds to move a page of 100,000 of them, whatever the number of panels.
         every = -(-len(trials) * max(1, len(self.panels) // MOST_PANELS) // MOST_POINTS)
         self.every = max(self.every, every)
         return [i for i, t in enumerate(trials) if i % every == 0 or t is self.leader]
 
     def _marked(self, trials: Sequence[ViewedTrial], texts: Sequence[str]) -> list[str]:
-        """Takes down whose the next points are; returns the links that stand for them."""
         tips = texts or [tooltip(trial.record) for trial in trials]
         first = len(self.marks)
         self.marks += [
@@ -168,10 +209,7 @@ class Canvas:
         return [f"{MARK}{number}" for number in range(first, len(self.marks))]
 
     def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
-        """Writes a trial's id and time above its point; on its left from that share of width on.
-
-        Where the best metric within a time is sought, the metric takes the place of the time.
-        """
+        """Writes a trial's id and result by its point; on its left from that share of width on."""
         record, text = spot.trial.record, name_of(spot.trial, NAME_WIDTH)
         time_s, metric = record.time_to_target_s, final_metric(record)
         place = panel.transLimits.transform(panel.transScale.transform((spot.x, spot.y)))
@@ -196,7 +234,6 @@ class Canvas:
         offset: tuple[float, float],
         **settings: Any,
     ) -> None:
-        """Writes a text next to a place, on its left or right: over lines, under points."""
         panel.annotate(
             text,
             at,
@@ -209,7 +246,6 @@ class Canvas:
         )
 
     def entries(self, looks: Mapping[str, Look]) -> list[tuple[Any, str]]:
-        """Returns a legend's entries for looks by their words."""
         from matplotlib.lines import Line2D
 
         return [
@@ -229,7 +265,6 @@ class Canvas:
         ]
 
     def legend(self, entries: Sequence[tuple[Any, str]]) -> None:
-        """Draws a legend below the panels, in as many columns as there is room for."""
         if not entries:
             return
         handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
@@ -248,12 +283,10 @@ class Canvas:
         )
 
     def heading(self, panel: "Axes", text: str) -> None:
-        """Writes a heading above a panel, at the figure's left edge."""
         panel.set_title(" ", loc="left")  # Keeps room for it.
         self._at_left(panel, text, y=1.0, role="ink")
 
     def note(self, panel: "Axes", text: str) -> None:
-        """Writes a panel's only content, at the figure's left edge."""
         panel.set_axis_off()
         self._at_left(panel, text, y=0.92, role="muted")
 
@@ -281,7 +314,6 @@ class Sketch(NamedTuple):
 
     canvas: Canvas
     alt: str
-    """What it shows, in a sentence with the figures themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,13 +322,11 @@ class FigureKind:
 
     title: str
     about: str
-    """How to read it."""
     draw: Callable[[StudyPart, Palette], Sketch | None]
     """Draws it in a palette; None where there is nothing to draw."""
 
 
 def style(palette: Palette) -> dict[Any, Any]:
-    """Returns matplotlib's settings for the house style."""
     muted = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     sized = ["font.size", "axes.labelsize", "axes.titlesize", "legend.fontsize"]
     sized += [f"{axis}tick.labelsize" for axis in "xy"]

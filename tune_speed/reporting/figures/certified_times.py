@@ -7,9 +7,8 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.stats import RunStatistics, median_interval_s
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Look, Palette, Sketch, Spot
 from tune_speed.reporting.figures.facts import duration, estimates_of, name_of, time_unit
-from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 ROW_HEIGHT, FRAME_HEIGHT = 36.0, 40.0
@@ -24,7 +23,6 @@ class Pair(NamedTuple):
     """A trial's estimate and what its certificate says."""
 
     trial: ViewedTrial
-    """The certified one."""
     estimate_s: float | None
     """None: the search saw it miss."""
     median_s: float | None
@@ -32,7 +30,6 @@ class Pair(NamedTuple):
     low_s: float
     """Lower end of its interval; may be infinite."""
     high_s: float
-    """Upper end of it; may be infinite."""
     hits: int
     n: int
 
@@ -50,7 +47,6 @@ def pairs(part: StudyPart) -> list[Pair]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a row a certified trial; None without one, or if nothing ever met the target."""
     found = pairs(part)
     times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
     finite = [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]

@@ -1,4 +1,4 @@
-"""The finalists' metric over training time, the leader on top."""
+"""Metrics over training time: of the finalists, the leader on top, and of one trial."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,8 +9,16 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import DASHES, SERIES, Look, Palette
+from tune_speed.reporting.figures.canvas import (
+    DASHES,
+    SERIES,
+    Canvas,
+    FigureKind,
+    Look,
+    Palette,
+    Sketch,
+    Spot,
+)
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
@@ -66,7 +74,6 @@ def finalists(part: StudyPart) -> list[Finalist]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a line a run; None if no trial has a curve."""
     found = finalists(part)
     if not found:
         return None
@@ -97,7 +104,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool:
-    """Scales the time's axis; returns whether it is logarithmic."""
     # On a linear axis the curves of short runs next to one long one would be a vertical line.
     ends = [run.evaluations[-1].train_s / unit_s for run in runs]
     moments = ([e.train_s for e in run.evaluations if e.step > 0] for run in runs)
@@ -114,7 +120,6 @@ def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool
 
 
 def _is_curve(trial: ViewedTrial, target: Target) -> bool:
-    """Whether the trial has a curve of the target's metric; its last run's leads."""
     return trial.has_curve and any(_is_whole(run, target) for run in trial.record.runs[-1:])
 
 
@@ -178,3 +183,45 @@ CURVES = FigureKind(
     " same colour are the runs with other seeds that certified it (their number follows the +).",
     draw=draw,
 )
+
+
+TRIAL_HEIGHT = 210.0
+# Evaluations that are drawn as points too.
+MOST_POINTS = 40
+
+Curve = Sequence[tuple[float, float]]
+"""Training clock [s] and metric at each evaluation of one run."""
+
+
+def draw_curves(curves: Sequence[Curve], target: Target, palette: Palette) -> Sketch | None:
+    known = [curve for curve in curves if curve]
+    if not known:
+        return None
+    points = [point for curve in known for point in curve]
+    unit = facts.time_unit(max(time_s for time_s, _ in points))
+    canvas = Canvas(palette, height=TRIAL_HEIGHT)
+    panel = canvas.panel
+    line, words = draw_metric_axis(canvas, panel, [metric for _, metric in points], target)
+    for curve in known:
+        times = [time_s / unit.length_s for time_s, _ in curve]
+        panel.plot(
+            times,
+            [metric for _, metric in curve],
+            color=palette["s1"],
+            linewidth=1.6,
+            marker="o" if len(curve) <= MOST_POINTS else "",
+            markersize=3.5,
+        )
+    scale(panel.xaxis, [])
+    panel.set_xlabel(unit.label("training time"))
+    canvas.legend([(line, words)])
+    return Sketch(canvas, _alt_of_trial(known, target))
+
+
+def _alt_of_trial(curves: Sequence[Curve], target: Target) -> str:
+    best = max((m for curve in curves for _, m in curve), key=lambda m: goodness(m, target))
+    evaluations = counted(sum(map(len, curves)), "evaluation")
+    of_runs = f" of {counted(len(curves), 'run')}" if len(curves) > 1 else ""
+    metric, is_best = facts.metric_words(target), target.seeks_best
+    goal = "" if is_best else f", target {facts.score(target.value)}"
+    return f"{evaluations}{of_runs}; best {metric} {facts.score(best)}{goal}."

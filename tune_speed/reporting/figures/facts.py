@@ -1,7 +1,4 @@
-"""What several figures need of a study's part, and names and numbers as they show them.
-
-Names come from users and may hold anything.
-"""
+"""What several figures need of a study's part; its names come from users and may hold anything."""
 
 import math
 import unicodedata
@@ -30,7 +27,6 @@ class End(NamedTuple):
 
 
 def metric_words(target: Target) -> str:
-    """Returns the target's metric, as people write it."""
     return target.metric.replace("_", " ")
 
 
@@ -46,19 +42,16 @@ def ends_of(part: StudyPart) -> list[End]:
 
 
 def reached(part: StudyPart) -> list[ViewedTrial]:
-    """Returns the part's trials that met the target."""
     return [trial for trial in part.trials if trial.record.time_to_target_s is not None]
 
 
 def time_s_of(trial: ViewedTrial) -> float:
-    """Returns the time to target [s] of a trial that has one."""
     time_s = trial.record.time_to_target_s
     assert time_s is not None, trial.record.trial_id
     return time_s
 
 
 def outcome_of(trial: ViewedTrial, part: StudyPart) -> str:
-    """Returns what became of a trial, in a legend's words."""
     if trial is part.leader:
         return "leader"
     return "missed" if trial.record.time_to_target_s is None else "met target"
@@ -84,7 +77,6 @@ MOST_LATEST = 4
 
 
 def importances_of(part: StudyPart) -> tuple[Importance, ...]:
-    """Returns the parameters' importance for each question, from the part's estimates."""
     for trials, known in _LATEST:
         if trials is part.trials:
             return known
@@ -94,7 +86,6 @@ def importances_of(part: StudyPart) -> tuple[Importance, ...]:
 
 
 def names_by_weight(part: StudyPart) -> list[str]:
-    """Returns the searched parameters, the most important over all questions first."""
     weight: Counter[str] = Counter()
     for answer in importances_of(part):
         weight.update({parameter.name: parameter.value for parameter in answer.params})
@@ -102,7 +93,6 @@ def names_by_weight(part: StudyPart) -> list[str]:
 
 
 def searched_names(part: StudyPart) -> list[str]:
-    """Returns the names of all parameters that some estimate chose."""
     return list(dict.fromkeys(name for trial in part.trials for name in trial.record.params))
 
 
@@ -124,12 +114,10 @@ class TimeUnit(NamedTuple):
     length_s: float
 
     def label(self, axis: str) -> str:
-        """Returns `training time [s]`."""
         return f"{axis} [{self.name}]"
 
 
 def time_unit(longest_s: float) -> TimeUnit:
-    """Returns the unit in which `longest_s` is a number that people read at a glance."""
     if longest_s < 300:
         return TimeUnit("s", 1.0)
     return TimeUnit("min", 60.0) if longest_s < 3 * 3600 else TimeUnit("h", 3600.0)
@@ -145,19 +133,16 @@ class Measure(NamedTuple):
     """What a part's trials are ranked by: times to target, or the metric at the end of a time."""
 
     name: str
-    """What it is called, in a sentence."""
     target: Target
     unit: TimeUnit | None
     """That of an axis of times; None: it is the metric."""
 
     @property
     def axis(self) -> str:
-        """An axis' label."""
         return self.name if self.unit is None else self.unit.label(self.name)
 
     @property
     def best(self) -> str:
-        """What the best of them is."""
         return "fastest" if self.unit is not None else "best"
 
     @property
@@ -177,14 +162,12 @@ class Measure(NamedTuple):
         )
 
     def text(self, trial: ViewedTrial) -> str:
-        """Returns a trial's value for people."""
         value = self.of(trial)
         assert value is not None, trial.record.trial_id
         return score(value) if self.unit is None else f"{number(value)} {self.unit.name}"
 
 
 def measure_of(part: StudyPart) -> Measure:
-    """Returns what the trials of a part are ranked by."""
     if part.target.seeks_best:
         return Measure(metric_words(part.target), part.target, None)
     longest_s = max(map(time_s_of, reached(part)), default=0.0)
@@ -220,12 +203,10 @@ def shortened(text: str, width: int) -> str:
 
 
 def name_of(trial: ViewedTrial, width: int = 24) -> str:
-    """Returns a trial's id in `width` characters."""
     return shortened(trial.record.trial_id, width)
 
 
 def tooltip(record: TrialRecord) -> str:
-    """Returns what a trial's tooltip says: its id, time and parameters in short."""
     time_s = record.time_to_target_s
     outcome = ended_as(record) if time_s is None else duration(time_s)
     text = f"{record.trial_id} · {outcome} · {describe_params(record.params)}"

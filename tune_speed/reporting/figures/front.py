@@ -1,20 +1,25 @@
-"""What training time buys: the metric at the end of each trial, and the front of the best."""
+"""What training time and money buy: results of trials, and the fronts of the best."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import goodness
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, significant
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
+from tune_speed.reporting.figures.canvas import (
+    LOOKS,
+    SERIES,
+    WORDS,
+    Canvas,
+    FigureKind,
+    Palette,
+    Sketch,
+    Spot,
+)
 from tune_speed.reporting.study.view import StudyPart
-
-if TYPE_CHECKING:
-    pass
 
 HEIGHT = 222.0
 
@@ -33,7 +38,6 @@ def pareto(ends: Sequence[facts.End], target: Target) -> list[facts.End]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws each trial's end and the front; None if none was evaluated."""
     ends = facts.ends_of(part)
     if not ends:
         return None
@@ -96,4 +100,87 @@ FRONT = FigureKind(
     " that any trial had by then. Those that were stopped are not on it: to their ends they would"
     " have taken longer.",
     draw=draw,
+)
+
+
+MARKERS = "osD^vPX*"
+NAME_WIDTH = 34
+
+
+class Priced(NamedTuple):
+    """A recipe with what it costs to meet the target."""
+
+    cost: float
+    time_s: float
+    """Expected time with restarts [s]."""
+    devices: str
+    name: str
+
+
+def front_of(found: Sequence[Priced]) -> list[Priced]:
+    front: list[Priced] = []
+    for each in sorted(found):
+        if not front or each.time_s < front[-1].time_s:
+            front.append(each)
+    return front
+
+
+def priced(part: StudyPart) -> list[Priced]:
+    return [
+        Priced(row.expected_cost, row.expected_s, row.devices, row.trial_id)
+        for row in part.priced
+        if row.expected_cost and row.expected_s
+    ]
+
+
+def draw_costs(part: StudyPart, palette: Palette) -> Sketch | None:
+    found = priced(part)
+    kinds = list(dict.fromkeys(each.devices for each in found))
+    # On one device cost is time but for a factor.
+    if len(kinds) < 2:
+        return None
+    canvas, front = Canvas(palette, height=HEIGHT), front_of(found)
+    panel, unit = canvas.panel, facts.time_unit(max(each.time_s for each in found))
+    entries = list[tuple[Any, str]]()
+    for number, kind in enumerate(kinds):
+        own = [each for each in found if each.devices == kind]
+        (drawn,) = panel.plot(
+            [each.cost for each in own],
+            [each.time_s / unit.length_s for each in own],
+            linestyle="none",
+            marker=MARKERS[number % len(MARKERS)],
+            color=palette[SERIES[(number + 1) % len(SERIES)]],
+            gid=f"priced-{number}",
+        )
+        entries.append((drawn, facts.shortened(kind, NAME_WIDTH)))
+    (line,) = panel.plot(
+        [*(each.cost for each in front), max(each.cost for each in found)],
+        [each.time_s / unit.length_s for each in (*front, front[-1])],
+        drawstyle="steps-post",
+        color=palette["s1"],
+        linewidth=1.6,
+        gid="front",
+    )
+    scale(panel.xaxis, [each.cost for each in found])
+    scale(panel.yaxis, [each.time_s / unit.length_s for each in found])
+    panel.set_xlabel("expected cost, in the currency of the prices")
+    canvas.title(panel, unit.label("expected time with restarts"))
+    canvas.legend([*entries, (line, "no other is quicker and cheaper")])
+    return Sketch(canvas, _alt_of_costs(found, front))
+
+
+def _alt_of_costs(found: Sequence[Priced], front: Sequence[Priced]) -> str:
+    def words(each: Priced) -> str:
+        return f"{each.name}: {significant(each.cost)} and {facts.duration(each.time_s)}"
+
+    ends = f"The cheapest is {words(front[0])}"
+    quickest = f"; the quickest {words(front[-1])}" if len(front) > 1 else ""
+    return f"{counted(len(found), 'recipe')}. {ends}{quickest}. {len(front)} on the front."
+
+
+COST = FigureKind(
+    title="Time and money",
+    about="Each recipe that met the target, on all devices. The line is the front: for each cost"
+    " the least expected time.",
+    draw=draw_costs,
 )

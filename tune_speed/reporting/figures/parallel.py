@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
-from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.theme import Palette
-from tune_speed.reporting.importance.main_effects import Column, columns_of
+from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Palette, Sketch
+from tune_speed.reporting.importance.columns import Column, columns_of
 from tune_speed.reporting.study.view import StudyPart
 
 HEIGHT = 330.0
@@ -33,7 +32,6 @@ class Axis(NamedTuple):
     """From 0 to 1; FOOT for a trial without a value."""
 
     def ticks(self) -> dict[float, str]:
-        """Returns the texts along the axis, by height."""
         column, texts = self.column, dict[float, str]()
         codes = (0.0, 0.25, 0.5, 0.75, 1.0) if column.levels is None else column.levels
         for code in map(float, codes):
@@ -66,7 +64,6 @@ def axes_of(part: StudyPart) -> list[Axis]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws the lines; None where no parameter or no result varied."""
     axes = axes_of(part)
     if not axes:
         return None

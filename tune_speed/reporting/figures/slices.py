@@ -1,16 +1,29 @@
-"""Time to target against each of the most important parameters."""
+"""Results against the most important parameters, one by one, and two together."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from tune_speed.core.comparability import best_first
 from tune_speed.core.records import ended_as
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
-from tune_speed.reporting.figures.canvas import WIDE, WIDTH, Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.theme import Look, Palette
+from tune_speed.reporting.figures.canvas import (
+    WIDE,
+    WIDTH,
+    Canvas,
+    FigureKind,
+    Look,
+    Palette,
+    Sketch,
+    Spot,
+)
+from tune_speed.reporting.importance.columns import Column, Floats, columns_of
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
@@ -46,7 +59,6 @@ class Slice(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether all values are numbers."""
         return all(isinstance(value, int | float) for value in self.values)
 
 
@@ -64,7 +76,6 @@ def slices(part: StudyPart) -> list[Slice]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a panel a parameter; None if no trial met the target or little was tried."""
     found = slices(part) if facts.reached(part) and len(part.trials) >= LEAST_TRIALS else []
     if not found:
         return None
@@ -122,7 +133,6 @@ def _numbers(panel: "Axes", each: Slice) -> list[float]:
 
 
 def _columns(panel: "Axes", each: Slice) -> list[float]:
-    """Returns the place of each trial: columns, in which the trials are side by side."""
     texts = [_text(value) for value in each.values]
     counts = Counter(texts)
     common = [text for text, _ in counts.most_common(MOST_COLUMNS)]
@@ -173,4 +183,90 @@ SLICES = FigureKind(
     about="Each point is a trial; those at the outer edge missed the target. The parameters that"
     " matter most come first.",
     draw=draw,
+)
+
+
+GROUND_HEIGHT = 262.0
+# Along each axis.
+CELLS = 16
+EDGES = np.linspace(0, 1, CELLS + 1)
+# Further from any trial, in shares of the picture, nothing is known.
+FAR = 0.13
+OPACITIES = (0.05, 0.15, 0.28, 0.45, 0.65)
+"""Of the ground, from the worst fifth of scores to the best."""
+
+
+def chosen(part: StudyPart) -> tuple[list[Column], list[ViewedTrial]]:
+    """Returns the two numbers that matter most of those that trials have together; ranges first."""
+    found = [each for each in slices(part) if each.is_number]
+    # Of two batch sizes there is nothing between: ranges come first.
+    found.sort(key=lambda each: len(set(each.values)) <= MOST_COLUMNS)
+    numbers = [each.name for each in found]
+    for names in itertools.combinations(numbers, 2):
+        trials = [t for t in part.trials if all(t.record.params.get(n) is not None for n in names)]
+        columns = columns_of([{name: t.record.params[name] for name in names} for t in trials])
+        if len(columns) == 2 and len(trials) >= LEAST_TRIALS:
+            return list(columns), trials
+    return [], []
+
+
+def ground(places: Floats, scores: Floats) -> Floats:
+    """Returns what trials at `places` (N, 2) of the unit square score around each cell (C, C).
+
+    It is the mean of `scores` (N,), weighed by the distance to the power of -4; nan far from all.
+    """
+    x, y = np.meshgrid(EDGES[:-1] + 0.5 / CELLS, EDGES[:-1] + 0.5 / CELLS, indexing="ij")
+    squares = (x[..., None] - places[:, 0]) ** 2 + (y[..., None] - places[:, 1]) ** 2
+    # A trial in the middle of a cell must not outweigh all others.
+    weights = (squares + CELLS**-2) ** -2.0
+    means = (weights * scores).sum(axis=-1) / weights.sum(axis=-1)
+    return np.where(squares.min(axis=-1) <= FAR**2, means, np.nan)
+
+
+def draw_contour(part: StudyPart, palette: Palette) -> Sketch | None:
+    columns, trials = chosen(part)
+    if not columns:
+        return None
+    canvas = Canvas(palette, height=GROUND_HEIGHT, leader=part.leader)
+    panel, entries = canvas.panel, _draw_ground(canvas, columns, trials)
+    for words, look in reversed(LOOKS.items()):
+        group = [trial for trial in trials if facts.outcome_of(trial, part) == words]
+        places = [[float(t.record.params[c.name]) for c in columns] for t in group]
+        spots = [Spot(x, y, trial) for (x, y), trial in zip(places, group, strict=True)]
+        canvas.points(panel, spots, look)
+        entries = [*(canvas.entries({words: look}) if group else []), *entries]
+    names = facts.names_in_width(facts.searched_names(part), NAME_WIDTH)
+    first, second = (names[column.name] for column in columns)
+    panel.set_xlabel(first)
+    canvas.title(panel, second)
+    canvas.legend(entries)
+    return Sketch(canvas, f"{counted(len(trials), 'trial')} over {first} and {second}.")
+
+
+def _draw_ground(
+    canvas: Canvas, columns: list[Column], trials: list[ViewedTrial]
+) -> list[tuple[Any, str]]:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    ordered = sorted(trials, key=lambda trial: best_first(trial.record))
+    place = {trial.run_id: (n + 0.5) / len(trials) for n, trial in enumerate(ordered)}
+    codes = [[column.code(t.record.params[column.name]) for column in columns] for t in trials]
+    scores = ground(np.array(codes), np.array([1 - place[trial.run_id] for trial in trials]))
+    sizes = [column.low + EDGES * (column.high - column.low) for column in columns]
+    pairs = zip(sizes, columns, strict=True)
+    x, y = ((np.exp(size) if column.is_log else size).tolist() for size, column in pairs)
+    panel, colours = canvas.panel, [(canvas.palette["s3"], opacity) for opacity in OPACITIES]
+    panel.pcolormesh(x, y, scores.T, cmap=ListedColormap(colours), vmin=0, vmax=1)
+    x_log, y_log = (column.is_log for column in columns)
+    panel.set_xlim(*padded(x, 0.03, 0.03, is_log=scale(panel.xaxis, x if x_log else [])))
+    panel.set_ylim(*padded(y, 0.03, 0.03, is_log=scale(panel.yaxis, y if y_log else [])))
+    return [(Patch(color=colours[n]), f"{word} fifth") for n, word in ((0, "worst"), (-1, "best"))]
+
+
+CONTOUR = FigureKind(
+    title="Where the good trials lie",
+    about="Trials over the two ranges that matter most. The more the ground is coloured, the"
+    " better the trials near by rank; where it is blank, none is near enough to tell.",
+    draw=draw_contour,
 )

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.canvas import DASHES, SERIES, Canvas, FigureKind, Palette, Sketch
 from tune_speed.reporting.figures.facts import number, shortened
-from tune_speed.reporting.figures.theme import DASHES, SERIES, Palette
 from tune_speed.reporting.study.view import StudyPart
 
 if TYPE_CHECKING:
@@ -34,12 +33,10 @@ class Speed(NamedTuple):
 
     @property
     def samples_per_s(self) -> float:
-        """Training samples a second."""
         return 1000 * self.batch / self.step_ms
 
 
 def speeds(part: StudyPart) -> list[Speed]:
-    """Returns the speed of every run that took a step."""
     records = [trial.record for trial in (*part.trials, *part.confirmed)]
     has_models = len({_model(record) for record in records}) > 1
     found = []
@@ -57,7 +54,6 @@ def speeds(part: StudyPart) -> list[Speed]:
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a line a precision; None where batch size and precision never varied."""
     from matplotlib.ticker import NullLocator
 
     found = speeds(part) if part.trials or part.certified else []

@@ -7,8 +7,7 @@ from io import BytesIO
 from typing import NamedTuple
 from urllib.parse import quote
 
-from tune_speed.reporting.figures.canvas import MARK, Canvas, Mark
-from tune_speed.reporting.figures.theme import SENTINELS
+from tune_speed.reporting.figures.canvas import MARK, SENTINELS, Canvas, Mark
 
 SVG = "http://www.w3.org/2000/svg"
 _COLOURS = {colour: f"var(--{role})" for role, colour in SENTINELS.items()}
@@ -23,10 +22,9 @@ def as_svg(
 ) -> str:
     """Returns the figure as an `<svg>` element for the inside of a page.
 
-    It has no size of its own but its proportions, no script, and refers to nothing outside; the
-    page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with, in the place
-    of sentinels. `alt` says what it shows; `anchors` has the id of each trial's row by run id.
-    Trials without one have no link. None: each row's id is `trial-` and the trial's id.
+    It refers to nothing outside: the page's fonts and custom properties (`--ink` …) take the place
+    of sentinels. `alt` says what it shows; `anchors` has ids of the trials' rows by run id, without
+    one there is no link. None: each row's id is `trial-` and the trial's id.
     """
     out = BytesIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -1,20 +1,25 @@
 """Which searched settings mattered: for meeting the target, for the steps to it, for a step's time.
 
-Three questions rather than one, since a setting may matter for one and not for another: the time to
-target is the steps to it times the time of a step, where the target is met at all.
+A random forest f is fitted to the trials. A setting's share is what shuffling its values does to
+the forest's predictions: mean((f(x) - f(x'))²) / 2 Var(f), its total effect (the index of Sobol):
+y = 3 x_1 + x_2 of independent settings gives 0.9 and 0.1. Shares of what acts in combinations add
+up to more than 1. What a search settled early looks less important than it is.
+
+Source: Breiman, "Random forests", 2001; Saltelli et al., "Variance based sensitivity analysis of
+model output", 2010.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
 from tune_speed.core.text import counted
-from tune_speed.reporting.importance.main_effects import columns_of, main_effects
+from tune_speed.reporting.importance.columns import Column, Floats, columns_of, matrix_of
 
 Question = Literal["reaching", "steps", "step_time"]
 
@@ -33,28 +38,23 @@ OPTIMIZERS_LEARNING_ONLY = frozenset(
     }
 )
 
-HOW_TO_READ = (
-    "Each share is that part of the differences which goes where this setting alone is known,"
-    " averaged over the others, as a forest of regression trees has it over the region that was"
-    " tried (functional ANOVA, main effects), with its 90 % band over resampled trials. What the"
-    " shares lack to 1 acts in combinations only. A setting that depends on another counts where it"
-    " plays a part. A search tries promising settings more often: what it settled early looks less"
-    " important than it is."
-)
+NUM_TREES = 64
+# Draws of the trials with replacement, and trees fitted to each, for the bands.
+NUM_RESAMPLES, TREES_OF_RESAMPLE = 20, 12
+# Trials that a tree is fitted to, and that are shuffled: of more it draws so many.
+MOST_TRIALS = 1000
+NUM_SHUFFLES, LEAF_TRIALS = 8, 2
+BAND = (0.05, 0.95)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParamImportance:
-    """How much one setting matters for a question."""
+    """How much one setting matters: its share, in [0, 1], in a 90 % band over resampled trials."""
 
     name: str
-    """Its dotted path."""
     value: float
-    """Share of the forest's variance, in [0, 1]: the main effect (see `main_effects`)."""
     low: float
-    """Lower end of the 90 % band over resampled trials."""
     high: float
-    """Upper end of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,8 @@ class Importance:
 
     question: Question
     title: str
-    about: str
-    """What the shares are shares of, and how to read them."""
     n: int
-    """Trials that the answer comes from."""
     why_none: str | None
-    """Why there is no answer, in words; None where there is one."""
     explained: float | None
     """Share of the differences that the settings predict of trials which the forest has not seen
     (out-of-bag R²), above 0; None without an answer."""
@@ -80,9 +76,7 @@ class _Words(NamedTuple):
     """What a question is about, in words."""
 
     title: str
-    outcome: str
     counted: str
-    """Which trials answer it."""
     least: int
     """So many of them are needed for a forest to be fitted."""
     alike: tuple[str, str]
@@ -92,22 +86,18 @@ class _Words(NamedTuple):
 QUESTIONS: Mapping[Question, _Words] = {
     "reaching": _Words(
         title="Meeting the target",
-        outcome="whether a trial met the target (missed, stopped early, out of memory and diverged"
-        " count as not met; failed ones are left out)",
         counted="finished trials",
         least=8,
         alike=("fell short of the target", "met the target"),
     ),
     "steps": _Words(
         title="Steps to the target",
-        outcome="the logarithm of the optimizer steps to the target",
         counted="trials that met the target",
         least=5,
         alike=("took one step", "took equally many steps"),
     ),
     "step_time": _Words(
         title="Time of a step",
-        outcome="the logarithm of the time of a step, where a setting can change it",
         counted="timed trials",
         least=8,
         alike=("took equally long over a step", "took equally long over a step"),
@@ -116,10 +106,7 @@ QUESTIONS: Mapping[Question, _Words] = {
 
 
 def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Importance, ...]:
-    """Returns the answers to the three questions, from finished trials that may be compared.
-
-    The same records and seed give the same answers.
-    """
+    """Returns the answers to the three questions, from finished trials that may be compared."""
     assert len({board_key(record) for record in records}) <= 1, "records of several groups"
     finished = [r for r in records if r.runs and r.status is not Status.FAILED]
     # The mean of 0 and 1 in a leaf is what a classification tree calls its probability, and twice
@@ -153,7 +140,6 @@ def _steps_to_target(run: RunResult) -> float | None:
 
 
 def can_change_step_time(name: str) -> bool:
-    """Returns whether the setting at a dotted path may change how long a step takes."""
     root, *path = name.split(".")
     if root == "optimizer" and path:
         return path[-1] not in OPTIMIZERS_LEARNING_ONLY
@@ -168,26 +154,78 @@ def _answer(
         for r in records
     ]
     columns, words = columns_of(rows), QUESTIONS[question]
-    why_none, effects = _too_little(words, outcome), None
+    why_none, explained, params = _too_little(words, outcome), None, list[ParamImportance]()
     if why_none is None and not columns:
         why_none = "no setting that could matter was given two values"
     if why_none is None:
-        effects = main_effects(columns, rows, np.array(outcome), seed=seed)
+        chosen, ends = matrix_of(columns, rows), np.array(outcome)
+        forest = _fitted(chosen, ends, num_trees=NUM_TREES, seed=seed)
+        explained = float(forest.oob_score_)
         # A forest that predicts no better than the mean has shares too, but of noise.
-        if effects.explained <= 0:
+        if explained <= 0:
             why_none = f"the settings do not predict it yet, from {counted(len(records), 'trial')}"
-            effects = None
-    by_name = effects.by_name.items() if effects else ()
-    shares = sorted(by_name, key=lambda item: (-item[1].value, item[0]))
+            explained = None
+        else:
+            params = _shares(forest, columns, chosen, ends, seed=seed)
     return Importance(
         question=question,
         title=words.title,
-        about=f"Of {words.outcome}; over the {words.counted}. {HOW_TO_READ}",
         n=len(records),
         why_none=why_none,
-        explained=effects.explained if effects else None,
-        params=tuple(ParamImportance(name=name, **e._asdict()) for name, e in shares),
+        explained=explained,
+        params=tuple(sorted(params, key=lambda each: (-each.value, each.name))),
     )
+
+
+def _fitted(chosen: Floats, outcome: Floats, *, num_trees: int, seed: int) -> Any:
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = RandomForestRegressor(
+        num_trees,
+        min_samples_leaf=LEAF_TRIALS,
+        max_samples=min(len(outcome), MOST_TRIALS),
+        oob_score=num_trees == NUM_TREES,
+        random_state=seed,
+    )
+    return forest.fit(chosen, outcome)
+
+
+def _shares(
+    forest: Any, columns: Sequence[Column], chosen: Floats, outcome: Floats, *, seed: int
+) -> list[ParamImportance]:
+    rng = np.random.default_rng(seed)
+    points = chosen[rng.permutation(len(chosen))[:MOST_TRIALS]]
+    values = _share_each(forest, points, num_shuffles=NUM_SHUFFLES, rng=rng)
+    resampled = []
+    for number in range(NUM_RESAMPLES):
+        drawn = rng.integers(len(outcome), size=len(outcome))
+        few = {"num_trees": TREES_OF_RESAMPLE, "seed": seed + number}
+        small = _fitted(chosen[drawn], outcome[drawn], **few)
+        resampled.append(_share_each(small, points, num_shuffles=1, rng=rng))
+    lows, highs = np.quantile(resampled, BAND, axis=0)
+    # The band of 20 resamples need not hold the value of all trials: it is widened to it.
+    ends = zip(columns, values, np.minimum(lows, values), np.maximum(highs, values), strict=True)
+    return [
+        ParamImportance(name=c.name, value=float(v), low=float(low), high=float(high))
+        for c, v, low, high in ends
+    ]
+
+
+def _share_each(
+    forest: Any, points: Floats, *, num_shuffles: int, rng: np.random.Generator
+) -> Floats:
+    """Returns the share of each column of `points` (N, columns)."""
+    before, count = forest.predict(points), points.shape[1]
+    # Trials that were drawn may all have ended alike.
+    if np.ptp(before) == 0:
+        return np.zeros(count)
+    # All at once: a forest takes milliseconds for a prediction, of however few points.
+    shuffled = np.repeat(points[None], num_shuffles * count, axis=0)
+    for number, each in enumerate(shuffled):
+        each[:, number % count] = rng.permutation(each[:, number % count])
+    after = forest.predict(shuffled.reshape(-1, count)).reshape(num_shuffles, count, -1)
+    moved = ((after - before) ** 2).mean(axis=(0, 2))
+    return np.asarray(np.clip(moved / (2 * before.var()), 0.0, 1.0))
 
 
 def _too_little(words: _Words, outcome: Sequence[float]) -> str | None:

@@ -60,23 +60,15 @@ class RecordHeld(BoardFacts):
 
 
 def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
-    """Returns the records of each board, board by board, in the order in which they were set.
+    """Returns the records of each board, in the order in which they were set.
 
     A record is set by a trial that has a rank and is strictly better than all that finished before
-    it, by the expected time, or the mean metric where the best within a time is sought; an equal
-    one sets none. Of several that finished at the same moment the best alone does. Trials that do
-    not say when they finished are left out.
+    it, of several at the same moment by the best. Trials that do not say when they finished are
+    left out.
     """
     history: list[RecordHeld] = []
     ranked = [
-        (
-            board_key(r),
-            finished,
-            loss,
-            r.study,
-            r.trial_id,
-            r,
-        )
+        (board_key(r), finished, loss, r.study, r.trial_id, r)
         for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
         if (loss := _loss(r)) is not None
@@ -94,7 +86,6 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
 
 
 def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
-    """Returns the records of each board, in order."""
     return [list(held) for _, held in groupby(history, lambda held: held.key)]
 
 
@@ -148,7 +139,6 @@ LEFT = ("held from (UTC)", "study/trial", "searched")
 
 
 def history_renderable(history: Sequence[RecordHeld]) -> RenderableType:
-    """Returns the records of each board as a table for a terminal, the latest last."""
     if not history:
         return Text(NO_TRIALS)
     parts: list[RenderableType] = []
@@ -167,7 +157,6 @@ def history_csv(history: Sequence[RecordHeld]) -> str:
 
 
 def history_markdown(history: Sequence[RecordHeld]) -> str:
-    """Returns a GitHub table for each board."""
     parts = []
     for board in boards_of(history):
         table = Table.of_rows([_cells(held) for held in board]).markdown()

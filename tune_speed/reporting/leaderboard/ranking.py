@@ -1,7 +1,4 @@
-"""Records to ranked rows. Rows are compared only within one workload, protocol, device and kind.
-
-Sorted by expected time, a row whose interval overlaps that of the first row of a rank shares it.
-"""
+"""Records to ranked rows, only within one workload, protocol, device and kind."""
 
 import json
 import math
@@ -32,12 +29,7 @@ SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
 
 
 class Timed(NamedTuple):
-    """The expected time of a record [s], with its interval; infinite where nothing met the target.
-
-    `interval_of` says what the interval is made of: `seeds`, the spread over several runs;
-    `step time`, how exactly the isolated step time of a single run was measured, which leaves out
-    the spread over seeds; `none`, a single run on a clock without an interval.
-    """
+    """The expected time of a record [s], infinite without a hit; see `Row.interval_of`."""
 
     expected_s: float
     low_s: float
@@ -56,7 +48,6 @@ class Ranked(Config):
 
 
 def timed(record: TrialRecord) -> Timed:
-    """Returns the expected time with restarts of a record, which for a single run is its time."""
     if len(record.runs) == 1:
         return _timed_once(record.runs[0])
     runs = RunStatistics.of(record)
@@ -167,12 +158,10 @@ class Row(BoardColumns, Ranked):
 
     @property
     def name(self) -> str:
-        """`study/trial`."""
         return f"{self.study}/{self.trial_id}"
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether it is of a certification that was disturbed, and so has no rank."""
         return self.verification == NOT_CERTIFIED
 
     @property
@@ -184,10 +173,7 @@ class Row(BoardColumns, Ranked):
 def make_row(
     record: TrialRecord, *, run_id: str | None, search: comparability.Totals | None
 ) -> Row:
-    """Returns the row of a record of one run or more, without its rank.
-
-    `search` is what the trials of the search that found it come to; None: not known.
-    """
+    """Returns the row of a record without its rank; `search`: what its search's trials come to."""
     values: dict[str, Any] = values_of(record, BoardColumns)
     values |= mean_metric(record.runs, comparability.target_of(record.workload))
     runs, expected = RunStatistics.of(record), timed(record)
@@ -227,7 +213,6 @@ Trial = tuple[str | None, TrialRecord]
 
 
 def _by_configuration(trials: Iterable[Trial]) -> list[list[Trial]]:
-    """Returns a search's trials of each configuration, the fastest of them first."""
     found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
     for trial in sorted(trials, key=lambda trial: comparability.best_first(trial[1])):
         found[trial[1].study, json.dumps(trial[1].params, sort_keys=True)].append(trial)
@@ -239,10 +224,7 @@ def _name(trial: Trial) -> tuple[str, str]:
 
 
 def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None) -> Row:
-    """Returns the row of the fastest of some trials of one configuration as that of all.
-
-    `known` is what their search says of it; None: nothing.
-    """
+    """Returns the row of the fastest of a configuration's trials as that of all."""
     runs = tuple(run for record in records for run in record.runs if run.status in ENDS)
     if known is None and len(runs) < 2:
         return row
@@ -277,7 +259,6 @@ def mean_metric(
 
 
 def _interval(expected: Timed, record: TrialRecord) -> dict[str, Any]:
-    """Returns the fields of a row about its expected time, and what that costs."""
     time_s = finite_or_none(expected.expected_s)
     ends = (expected.expected_s, expected.low_s, expected.high_s)
     names = ("expected_s", "expected_low_s", "expected_high_s")
@@ -326,7 +307,6 @@ class BoardFacts(Config):
 
     @property
     def met(self) -> str:
-        """What a run did that counts, for people."""
         return self._target.did_meet
 
     @property
@@ -340,7 +320,6 @@ class BoardFacts(Config):
 
 
 def facts_of(record: TrialRecord) -> dict[str, Any]:
-    """Returns the fields of `BoardFacts` of a record."""
     target = comparability.target_of(record.workload)
     return {
         **comparability.board_key(record)._asdict(),
@@ -387,16 +366,12 @@ def make_boards(
     range_ends: Mapping[str, tuple[str, ...]] | None = None,
     by_configuration: bool = True,
 ) -> list[Board]:
-    """Returns a leaderboard for each group of comparable records.
+    """Returns a leaderboard for each group of comparable records, of `top` rows each.
 
-    A search's trials of one configuration are one row, unless not `by_configuration`.
-
-    A board's first n ranks need no more than its n fastest trials and what searches recommend; the
-    next one decides whether the last of them is tied. `top` rows of each board are kept;
-    `with_misses` keeps configurations that missed the target too, unranked, at the end. `totals`
-    and `study_totals` are what the trials of a board, and of each of its studies, come to where
-    `trials`, chosen by the condition `where`, are not all of them. `favourites` are what searches
-    recommend on each board, `range_ends` what they say of their ranges (see `Leaders`).
+    A board's first n ranks need its n fastest trials, the next one, which may tie, and what
+    searches recommend. `with_misses` keeps unranked rows at the end. `totals` and `study_totals`
+    say what all trials come to where `trials`, chosen by `where`, are not all; for the rest see
+    `Leaders`.
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -438,6 +413,11 @@ def make_boards(
     return boards
 
 
+def with_ranks(rows: Sequence[Row], intervals: Sequence[tuple[float, float]]) -> list[Row]:
+    ranks = shared_ranks(intervals)
+    return [r.model_copy(update=p.model_dump()) for r, p in zip(rows, ranks, strict=True)]
+
+
 def _totals_by_study(
     groups: Mapping[comparability.ComparisonKey, Sequence[Trial]],
 ) -> dict[tuple[comparability.ComparisonKey, str], comparability.Totals]:
@@ -451,10 +431,7 @@ def _totals_by_study(
 def _ranked(
     rows: list[Row], order_s: Mapping[tuple[str, str], float], *, target: Target
 ) -> list[Row]:
-    """Returns the rows by expected time with restarts or `order_s`, those without a rank last.
-
-    Where the best metric within a time is sought, by that.
-    """
+    """Returns the rows by `order_s`, expected time or best metric, those without a rank last."""
     sign = comparability.sign_of(target)
 
     def order(row: Row) -> comparability.SortKey:
@@ -481,8 +458,7 @@ def _ranked(
 
     ordered = sorted(rows, key=order)
     timed_rows = list(filter(has_rank, ordered))
-    ranks = shared_ranks(list(map(interval, timed_rows)))
-    ranked = [r.model_copy(update=p.model_dump()) for r, p in zip(timed_rows, ranks, strict=True)]
+    ranked = with_ranks(timed_rows, list(map(interval, timed_rows)))
     return [*ranked, *ordered[len(ranked) :]]
 
 

@@ -10,7 +10,6 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from tune_speed.core.text import ABSENT, counted, device_text, factor, printable, significant
-from tune_speed.reporting.display import html_line
 from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts, Row
 from tune_speed.reporting.leaderboard.text import (
     NO_TRIALS,
@@ -20,7 +19,14 @@ from tune_speed.reporting.leaderboard.text import (
     metric_text,
     title,
 )
-from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
+from tune_speed.reporting.table import (
+    Column,
+    Table,
+    escape_markdown,
+    fitting,
+    html_line,
+    named_lines,
+)
 from tune_speed.tracking.columns import COLUMNS
 
 
@@ -29,9 +35,7 @@ class Shown(NamedTuple):
 
     text: Callable[[Row], str]
     narrow: str
-    """Heading in a terminal and in a notebook."""
     page: str = ""
-    """Heading on a page."""
     is_left: bool = False
     """Whether it has words, which are flush left."""
 
@@ -72,7 +76,6 @@ FASTER, FACTOR = "faster than", "factor, p"
 EXPECTED, METRIC, BETTER = "expected_s (95 %)", "metric (95 %)", "better by"
 COST, ENERGY, SCALING, DEVICE = "expected cost", "expected energy [J]", "scaling", "device"
 IF_KNOWN = (COST, ENERGY, SCALING, DEVICE)
-"""Columns that a board has only where they say something."""
 NAME, SEARCH = "study/trial", "search: trials, device"
 
 SHOWN: dict[str, Shown] = {
@@ -110,19 +113,9 @@ SHOWN: dict[str, Shown] = {
     "flop_per_s": _plain("flop_per_s", "FLOP/s"),
     "timing": _plain("timing", "Clock", is_left=True),
     "reclocked": _plain("reclocked", "Re-clocked", is_left=True),
-    FASTER: Shown(
-        _than_rival,
-        FASTER,
-        "Faster than",
-        is_left=True,
-    ),
+    FASTER: Shown(_than_rival, FASTER, "Faster than", is_left=True),
     FACTOR: Shown(faster_text, "vs rival"),
-    BETTER: Shown(
-        _than_rival,
-        BETTER,
-        "Better by",
-        is_left=True,
-    ),
+    BETTER: Shown(_than_rival, BETTER, "Better by", is_left=True),
     SEARCH: Shown(_search_cost, SEARCH, "Search: trials, device"),
     NAME: Shown(lambda row: row.name, NAME, "Trial", is_left=True),
     "searched": Shown(lambda row: describe_params(row.params), "searched", is_left=True),
@@ -182,10 +175,7 @@ def _none_met(board: Board) -> str:
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
-    """Returns the boards as tables for a terminal.
-
-    Names are shown as they are: never as markup, nor do their control characters reach it.
-    """
+    """Returns tables for a terminal, whose names are neither markup nor control characters."""
     if not boards:
         return Text(NO_TRIALS)
     parts: list[RenderableType] = []
@@ -272,7 +262,6 @@ def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
 
 
 def boards_html(boards: Sequence[Board]) -> Markup:
-    """Returns a table for each board, under its title and above its caption."""
     if not boards:
         return html_line(NO_TRIALS)
     parts = []
@@ -311,7 +300,6 @@ def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def as_markdown(boards: Sequence[Board]) -> str:
-    """Returns a GitHub table for each board."""
     lines = []
     for board in boards:
         if board.within_s is not None:

@@ -24,10 +24,7 @@ def describe_params(params: Mapping[str, Any]) -> str:
 
 
 def interval_text(value_s: float | None, low_s: float | None, high_s: float | None) -> str:
-    """Returns `1.19 (1.18–1.24)`; `∞` for None.
-
-    Without brackets where the interval is a point, or says nothing.
-    """
+    """Returns `1.19 (1.18–1.24)`, `1.19` where the interval says nothing, `∞` for None."""
     value = fixed(value_s, 2, none=INFINITE)
     is_unknown = not low_s and (high_s is None or math.isinf(high_s))
     has_interval = low_s != high_s and not is_unknown
@@ -69,7 +66,6 @@ def why_not_certified(records: Iterable[TrialRecord]) -> str:
 
 
 def title(board: Board) -> str:
-    """Returns what the rows of a board have in common."""
     where = f", where {board.where}" if board.where else ""
     return (
         f"{board.workload}, {kind_text(board)}: {board.goal}, {board.mode}, on"
@@ -88,7 +84,6 @@ _FIGURES = ("the metric is the mean of its runs", "expected_s is the expected ti
 
 
 def caption(board: Board) -> str:
-    """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
         "estimate": f"Estimates from a search; {_clocks(board)}",
         "certified": f"{kind_text(board).capitalize()}: fresh seeds, test part, the device"

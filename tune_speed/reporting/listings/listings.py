@@ -1,10 +1,6 @@
 """What there is to choose from: lists of entries, and the table of techniques, read from the code.
 
-`listing` has a name and a line on each entry of a recipe's tables; `techniques_table` says where
-every technique, model, metric and question of the source documents is to be had here.
-
-The items are in `inventory.csv`, several places of one separated by `; `. Places are read as
-follows; a test looks each of them up.
+The items of the source documents are in `inventory.csv`, places of one separated by `; `:
 
 | form                               | place                                                     |
 |------------------------------------|-----------------------------------------------------------|
@@ -18,7 +14,9 @@ follows; a test looks each of them up.
 """
 
 import csv
-from collections.abc import Callable
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -30,11 +28,13 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
-from tune_speed.core.config import Config, Table
+from tune_speed.core.config import Config, Table, did_you_mean
 from tune_speed.core.descriptions import descriptions
+from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.data.split import SplitConfig
 from tune_speed.reporting.table import Table as ShownTable
+from tune_speed.study.fields import component_of, properties
 from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
@@ -46,7 +46,6 @@ SOURCES = {
     "S3": "Solomatov and Stepanov, Speeding up ResNet training",
     "S4": "a blog post, Training Time Speed Ups",
 }
-"""The source documents by their short names."""
 
 
 class Item(NamedTuple):
@@ -142,21 +141,16 @@ def resolve(where: str) -> Place:
 
 
 def first_paragraph(text: str | None) -> str:
-    """Returns a docstring's first paragraph in one line."""
     return " ".join((text or "").split("\n\n")[0].split())
 
 
 def first_sentence(text: str | None) -> str:
-    """Returns a docstring's first sentence in one line."""
     head, dot, _ = first_paragraph(text).partition(". ")
     return head + dot.strip()
 
 
 def technique_rows() -> list[dict[str, str]]:
-    """Returns a row on each item of the inventory, then on what else is here.
-
-    Neighbours that say the same share a row.
-    """
+    """Returns a row an item of the inventory, alike neighbours in one, then what else is here."""
     rows = []
     for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1]):
         numbers = [number for number, _ in numbered]
@@ -171,7 +165,6 @@ def technique_rows() -> list[dict[str, str]]:
 
 
 def techniques_table() -> str:
-    """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
     legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
     rows = [
         {
@@ -200,7 +193,6 @@ def _row(numbers: str, item: Item) -> dict[str, str]:
 
 
 def listing(what: str) -> list[dict[str, Any]]:
-    """Returns name and one line on each entry of a table, with its fields."""
     if what in LISTINGS:
         return LISTINGS[what]()
     table, _ = TABLES[{"optimizers": "optim"}.get(what, what)]
@@ -242,3 +234,67 @@ LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "techniques": technique_rows,
 }
 """What is no plain table of configs."""
+
+
+BOUNDS = {
+    "minimum": "≥",
+    "ge": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "le": "≤",
+    "exclusiveMaximum": "<",
+}
+"""How a bound of a JSON Schema is written before its value."""
+
+
+def explained(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns an entry of the listing `rows`, with its fields. Raises: ConfigError without it."""
+    row = next((each for each in rows if next(iter(each.values())) == name), None)
+    if row is None:
+        near = did_you_mean(name, (str(next(iter(each.values()))) for each in rows))
+        raise ConfigError(f"{what} have no `{name}`{near or f'; `tune-speed list {what}` has all'}")
+    place = {"optimizers": "optim"}.get(what, what)
+    kind = TABLES[place][0].get(name) if place in TABLES else None
+    if kind is None:
+        is_setting = what == "speedups" and name in SETTINGS
+        return {**row, "fields": [_field_row(Recipe, name)]} if is_setting else dict(row)
+    return {
+        "name": name,
+        "about": row["about"],
+        "source": source_of(kind),
+        "written": resolve(f"{place}.{name}").written,
+        "fields": [_field_row(kind, field) for field in kind.model_fields],
+    }
+
+
+def source_of(kind: type[Config]) -> str:
+    """Returns what a docstring says after `Source:`, in one line; empty if it names none."""
+    text = inspect.getdoc(kind) or ""
+    return " ".join(text.partition("Source: ")[2].split("\n\n")[0].split())
+
+
+def _field_row(kind: type[Config], name: str) -> dict[str, Any]:
+    schema, is_required = properties(kind)[name], kind.model_fields[name].is_required()
+    component = component_of(kind.model_fields[name])
+    options = [{"enum": list(component.table)}] if component else schema.get("anyOf", [schema])
+    return {
+        "field": name,
+        "type": " or ".join(dict.fromkeys(map(_type, options))),
+        "range": " or ".join(filter(None, map(_range, options))),
+        "default": "must be given" if is_required else json.dumps(schema.get("default")),
+        "about": " ".join(descriptions(kind).get(name, "").split()),
+    }
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}"
+    return str(schema.get("type", "component"))
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    if schema.get("type") == "array":
+        return _range(schema["items"])
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ", ".join(map(str, values))
+    return ", ".join(f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema)

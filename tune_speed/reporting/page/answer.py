@@ -28,18 +28,16 @@ class Answer:
     figure: str
     """What is read first, such as `0.812 s`."""
     claim: str
-    """The rest of the sentence."""
     sure: tuple[str, ...]
-    """How sure it is: sentences in plain words."""
-    winner: ViewedTrial | None
+    winner: ViewedTrial | None = None
     """Whose recipe to take; where none met the target, who came nearest."""
     traceback: str | None = None
     """Of the first failure, where there is nothing but failures."""
 
 
 def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
-    """Returns the answer of `part`, whose leaderboards are `boards`."""
     found = _answer(part, boards)
+    found = replace(found, claim=f"{found.claim} – {cost_text(part)}.")
     why_not = why_not_certified(trial.record for trial in part.certified)
     if found.verdict == "certified" or not why_not:
         return found
@@ -66,7 +64,6 @@ def _place(part: StudyPart) -> str:
 
 
 def cost_text(part: StudyPart) -> str:
-    """Returns how many trials there were and what they cost."""
     totals = totals_of(trial.record for trial in (*part.trials, *part.certified))
     found = counted(len(part.trials), "trial")
     again = f" and {counted(len(part.certified), 'certification')}" if part.certified else ""
@@ -103,7 +100,7 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         verdict="certified",
         lead="Fastest of this study" if is_beaten else "Fastest known",
         figure=seconds(row.time_to_target_s),
-        claim=f"to {part.target.words} on {_place(part)} ({how}) – {cost_text(part)}.",
+        claim=f"to {part.target.words} on {_place(part)} ({how})",
         sure=sure,
         winner=winner,
     )
@@ -131,8 +128,7 @@ def _best_in_time(
         verdict=kind,
         lead="Best known" if is_certified else "Recommended",
         figure=f"{part.target.metric} {metric:.4f}",
-        claim=f"within {seconds(part.target.within_s)} of training on {_place(part)} ({how}) –"
-        f" {cost_text(part)}.",
+        claim=f"within {seconds(part.target.within_s)} of training on {_place(part)} ({how})",
         sure=sure,
         winner=winner,
     )
@@ -209,7 +205,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         lead="Fastest known",
         figure=seconds(row.time_to_target_s),
         claim=f"to {part.target.words} on {_place(part)} (an estimate from one seed, not"
-        f" certified) – {cost_text(part)}.",
+        " certified)",
         sure=sure,
         winner=winner,
     )
@@ -233,7 +229,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
         lead="Recommended",
         figure=seconds(best.expected_s),
         claim=f"expected to {part.target.words} on {_place(part)}, counting runs that miss (an"
-        f" estimate, not certified) – {cost_text(part)}.",
+        " estimate, not certified)",
         sure=sure,
         winner=winner,
     )
@@ -251,7 +247,7 @@ def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
         lead="Target not met",
         figure=f"{metric:.4f}",
         claim=f"is the nearest that a trial came to {part.target.words} on {_place(part)}:"
-        f" {name}, {how_far} – {cost_text(part)}.",
+        f" {name}, {how_far}",
         sure=(
             f"{name}: {nearest.record.stop_reason}.",
             f"A longer limit, a {easier} target or a wider search space may help; the figures below"
@@ -268,9 +264,8 @@ def _failed(part: StudyPart) -> Answer:
         verdict="failed",
         lead="Nothing trained",
         figure=counted(len(part.trials), "failure"),
-        claim=f"on {_place(part)}: {ended} before a first evaluation – {cost_text(part)}.",
+        claim=f"on {_place(part)}: {ended} before a first evaluation",
         sure=(f"First, {first.record.trial_id}: {first.record.stop_reason}",),
-        winner=None,
         traceback=first.record.runs[-1].traceback,
     )
 
@@ -281,9 +276,8 @@ def _nothing(part: StudyPart) -> Answer:
         lead="Not confirmed",
         figure="no recipe",
         claim=f"is certified for {part.target.words} on {_place(part)}: none met it undisturbed in"
-        f" more than half of its fresh seeds – {cost_text(part)}.",
+        " more than half of its fresh seeds",
         sure=("The certified runs are listed below, with what each came to.",),
-        winner=None,
     )
 
 

@@ -1,10 +1,11 @@
 """Templates, style and script put together into one file that loads nothing.
 
-A live page is made of the same; its script alone may ask again, and only where it came from.
+The script of a live page may ask for more, only where it came from.
 """
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
@@ -16,8 +17,10 @@ from markupsafe import Markup
 
 from tune_speed.core import text
 from tune_speed.core.records import CLOCK_STATEMENT
-from tune_speed.reporting.figures import theme
-from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.figures import canvas
+from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.leaderboard.tables import PAGE, SEARCH, SHOWN, told
+from tune_speed.reporting.leaderboard.text import caption, describe_params, kind_text, title
 from tune_speed.reporting.page import words
 
 _COLOURS = {
@@ -37,10 +40,7 @@ LIVE_SCRIPTS = (*SCRIPTS, "live.js")
 
 
 def render(template: str, context: Mapping[str, Any], *, is_live: bool = False) -> str:
-    """Returns the page of `template`, filled with `context`, in which all names are escaped.
-
-    `is_live`: a server shows it, whom its script asks for what has changed.
-    """
+    """Returns a page in which all names are escaped; `is_live`: a server shows it."""
     style, script = _style(), _script(LIVE_SCRIPTS if is_live else SCRIPTS)
     # The content security policy: one script may run, and nothing may be fetched.
     digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -101,8 +101,8 @@ def _script(names: Sequence[str]) -> str:
 
 @cache
 def _style() -> str:
-    light = _block("light", {**theme.LIGHT, **LIGHT})
-    dark = _block("dark", {**theme.DARK, **DARK})
+    light = _block("light", {**canvas.LIGHT, **LIGHT})
+    dark = _block("dark", {**canvas.DARK, **DARK})
     is_dark = "screen and (prefers-color-scheme: dark)"
     # What is printed is light, whatever the screen shows.
     style = f""":root {{{light}}}
@@ -116,3 +116,33 @@ def _style() -> str:
 def _block(scheme: str, colours: Mapping[str, str]) -> str:
     colours_css = " ".join(f"--{name}: {value};" for name, value in colours.items())
     return f"color-scheme: {scheme}; {colours_css}"
+
+
+def board_table(
+    board: Board, *, links: Mapping[str, str], has_studies: bool = False
+) -> dict[str, Any]:
+    """Returns `board` as templates read it; `has_studies`: its `links`, by run id, name them."""
+    is_one_study = len({row.study for row in board.rows}) < 2
+    names = [n for n in told(board, PAGE[board.kind]) if not (is_one_study and n == SEARCH)]
+    return {
+        "board": board,
+        "name": kind_text(board).capitalize(),
+        "title": title(board),
+        "caption": caption(board),
+        "columns": {name: SHOWN[name] for name in names},
+        "links": links,
+        "has_studies": has_studies,
+    }
+
+
+def in_order(boards: Iterable[Board]) -> list[Board]:
+    # Certified rows are known better than estimates of the same workload and device.
+    return sorted(
+        boards, key=lambda b: (b.workload, b.workload_hash, b.protocol_version, b.device, b.kind)
+    )
+
+
+def boards_page(boards: Sequence[Board]) -> str:
+    tables = [board_table(board, links={}) for board in in_order(boards)]
+    read_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return render("boards.html.j2", {"tables": tables, "read_at": read_at})

@@ -9,8 +9,7 @@ from tune_speed.core.records import counts_of_ends
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.page.answer import Answer, answer_of
-from tune_speed.reporting.page.boards import board_table
-from tune_speed.reporting.page.site import render
+from tune_speed.reporting.page.site import board_table, render
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import file_stem
 from tune_speed.reporting.study.endings import endings_of
@@ -47,10 +46,7 @@ def study_page(view: StudyView, *, recipe_yaml: RecipeYaml) -> str:
 def section_of(
     view: StudyView, part: StudyPart, *, anchors: Mapping[str, str], number: int
 ) -> dict[str, Any]:
-    """Returns what the templates read of a part of a study but what takes long to make.
-
-    That is its recipe, its figures and its table of trials.
-    """
+    """Returns what templates read of a part but what takes long: recipe, figures, table."""
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner
@@ -77,7 +73,6 @@ def section_of(
 
 
 def recipe_of(section: Mapping[str, Any], recipe_yaml: RecipeYaml) -> str | None:
-    """Returns the recipe of a section's winner, None without one."""
     winner = section["answer"].winner
     return None if winner is None else recipe_yaml(winner)
 

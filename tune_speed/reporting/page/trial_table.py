@@ -1,15 +1,19 @@
 """The table of all trials of a part: columns, cells with their sort keys, and what folds out."""
 
+import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import best_first, final_metric
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import compact, fixed, short_names
-from tune_speed.reporting.page.trial_fields import fields_of
 from tune_speed.reporting.page.words import clock_text, moment, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+from tune_speed.tracking.columns import COLUMNS
+from tune_speed.tracking.filter.fields import FieldReader
 
 # Rows of the table: a browser takes seconds to sort more, and 20,000 are 50 MB.
 MOST_ROWS = 1000
@@ -38,11 +42,9 @@ class TrialRow(NamedTuple):
     """One trial."""
 
     anchor: str
-    """Id of its element on the page."""
     trial: ViewedTrial
     cells: tuple[Cell, ...]
     facts: tuple[tuple[str, str], ...]
-    """What folds out: names and texts."""
     is_leader: bool
 
 
@@ -52,7 +54,6 @@ class TrialTable(NamedTuple):
     columns: tuple[Column, ...]
     rows: tuple[TrialRow, ...]
     statuses: tuple[tuple[str, int], ...]
-    """Ways to end that occurred, with how many of the rows each."""
     num_trials: int
     """All of the part; the last of them have no row where they are more than `MOST_ROWS`."""
     fields: str
@@ -142,7 +143,6 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
-    """Returns what is said of a trial besides its figures: names and texts."""
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
     rows = (
@@ -157,3 +157,32 @@ def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("All of it", f"tune-speed show {trial.run_id}"),
     )
     return tuple((name, text) for name, text in rows if text)
+
+
+def fields_of(records: Sequence[TrialRecord]) -> str:
+    """Returns what a page's filter reads, as JSON.
+
+    `same` has the values that all records share, `rows` the others in their order; `columns` says
+    which texts a result can be (true: a number); `unclear` why a name cannot be asked for.
+    """
+    readers = [FieldReader(record) for record in records]
+    same, rows, unclear = dict[str, Any](), dict[str, list[Any]](), dict[str, str]()
+    for name in sorted(set().union(*(reader.names() for reader in readers))):
+        try:
+            values = [_plain(reader.value(name)) for reader in readers]
+        except ConfigError as error:
+            unclear[name] = str(error)
+            continue
+        # Most settings are alike in all trials: written once they take little room.
+        if all(value == values[0] and type(value) is type(values[0]) for value in values):
+            same[name] = values[0]
+        else:
+            rows[name] = values
+    columns = {name: True if c.is_number else list(c.among) for name, c in COLUMNS.items()}
+    facts = {"same": same, "rows": rows, "columns": columns, "unclear": unclear}
+    return json.dumps(facts, separators=(",", ":"), default=str)
+
+
+def _plain(value: Any) -> Any:
+    """Returns the value as JSON has it, which knows no infinity: there such a number is absent."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

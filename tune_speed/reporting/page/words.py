@@ -15,7 +15,6 @@ def seconds(value_s: float | None) -> str:
 
 
 def setting(value: object) -> str:
-    """Returns a searched value: four digits of a float, anything else as it is."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -42,7 +41,6 @@ def told_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def clock_text(run: RunResult) -> str:
-    """Returns what the training clock is made of, what passed, and who else was there."""
     words = [run.timing.value]
     if run.slowdown is not None and run.shared_train_s is not None:
         words.append(f"{run.shared_train_s:.3f} s passed, {run.slowdown:.2f} times as long")

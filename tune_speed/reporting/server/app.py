@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -22,13 +23,15 @@ from starlette.routing import Route
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.folders import STUDY_NAME
-from tune_speed.reporting.page.site import render
+from tune_speed.core.records import Status
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.page.site import board_table, in_order, render, render_part
 from tune_speed.reporting.page.study_page import RecipeYaml
-from tune_speed.reporting.server.background import in_thread
-from tune_speed.reporting.server.channel import Channel
+from tune_speed.reporting.page.words import moment, seconds
+from tune_speed.reporting.server.channel import Channel, Moment, Part, in_thread
 from tune_speed.reporting.server.helm import Helm, fields_of
-from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address
-from tune_speed.reporting.server.overview import read_store
+from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address, trials_address
+from tune_speed.tracking.reader.studies import StudySummary, list_studies
 
 # Studies whose trials stay in memory.
 MOST_STUDIES = 12
@@ -56,17 +59,9 @@ class LivePages:
     """Answers requests about one store. For one event loop."""
 
     def __init__(
-        self,
-        uri: str,
-        *,
-        recipe_yaml: RecipeYaml,
-        ending: asyncio.Event,
-        helm: Helm | None = None,
+        self, uri: str, *, recipe_yaml: RecipeYaml, ending: asyncio.Event, helm: Helm | None = None
     ) -> None:
-        """Streams end when `ending` is set; `recipe_yaml` gives recipes of trials as YAML.
-
-        `helm` steers searches; None: pages have no buttons for it.
-        """
+        """Streams end when `ending` is set; without `helm` pages have no buttons."""
         self._uri, self._recipe_yaml, self._ending = uri, recipe_yaml, ending
         self._helm = helm
         self._heavy = asyncio.Lock()
@@ -74,15 +69,14 @@ class LivePages:
         self._studies: dict[str, asyncio.Task[Channel]] = {}
 
     def app(self) -> Starlette:
-        """Returns the application."""
         routes = [
             Route("/", partial(self._overview, "studies", "Studies")),
             Route("/boards", partial(self._overview, "boards", "Leaderboards")),
-            Route("/events", self._store_events),
-            Route("/parts/{name}", self._store_part),
+            Route("/events", self._events),
+            Route("/parts/{name}", self._part),
             Route("/studies/{study}", self._study),
-            Route("/studies/{study}/events", self._study_events),
-            Route("/studies/{study}/parts/{name}", self._study_part),
+            Route("/studies/{study}/events", self._events),
+            Route("/studies/{study}/parts/{name}", self._part),
             Route("/studies/{study}/trials/{run_id}", self._trial),
         ]
         if self._helm is not None:
@@ -127,20 +121,12 @@ class LivePages:
             made=await _soon(channel.part(name)),
         )
 
-    async def _store_events(self, request: Request) -> Response:
-        await self._store.now()
-        return self._events(self._store)
-
-    async def _study_events(self, request: Request) -> Response:
-        channel = await self._channel(request)
-        await channel.now()
-        return self._events(channel)
-
-    async def _store_part(self, request: Request) -> Response:
-        return await _part(self._store, request.path_params["name"])
-
-    async def _study_part(self, request: Request) -> Response:
-        return await _part(await self._channel(request), request.path_params["name"])
+    async def _part(self, request: Request) -> Response:
+        made = await (await self._channel(request)).part(request.path_params["name"])
+        if made is None:
+            raise HTTPException(404, "This page has no such part.")
+        headers = {"stamp": made.stamp, "follows": made.follows, "again-s": f"{made.again_s:.1f}"}
+        return HTMLResponse(made.html, headers=headers)
 
     async def _steer(self, request: Request) -> Response:
         assert self._helm is not None
@@ -148,18 +134,23 @@ class LivePages:
         send = partial(self._helm.send, study, await fields_of(request))
         return JSONResponse(dict(await in_thread(send)))
 
-    def _events(self, channel: Channel) -> Response:
+    async def _events(self, request: Request) -> Response:
+        channel = await self._channel(request)
+        await channel.now()
+
         async def stream() -> AsyncIterator[str]:
             yield f"retry: {RETRY_MS}\n\n"
-            async for moment in channel.moments(self._ending):
-                yield f"data: {json.dumps(moment.facts)}\n\n" if moment else ":\n\n"
+            async for now in channel.moments(self._ending):
+                yield f"data: {json.dumps(now.facts)}\n\n" if now else ":\n\n"
 
         if self._store.viewers + sum(map(_viewers, self._studies.values())) >= MOST_STREAMS:
             raise HTTPException(503, f"{MOST_STREAMS} pages are open. Close some of them.")
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def _channel(self, request: Request) -> Channel:
-        """Returns what is read of a study. Raises: ConfigError or HTTPException without one."""
+        """Returns what is read of the store, or its study. Raises: ConfigError, HTTPException."""
+        if "study" not in request.path_params:
+            return self._store
         study = _matching(request.path_params["study"], STUDY_NAME)
         found = self._studies.pop(study, None)
         if found is None or (found.done() and found.exception() is not None):
@@ -194,14 +185,6 @@ async def _soon(work: Coroutine[Any, Any, Result]) -> Result | None:
     return task.result() if done else None
 
 
-async def _part(channel: Channel, name: str) -> Response:
-    made = await channel.part(name)
-    if made is None:
-        raise HTTPException(404, "This page has no such part.")
-    headers = {"stamp": made.stamp, "follows": made.follows, "again-s": f"{made.again_s:.1f}"}
-    return HTMLResponse(made.html, headers=headers)
-
-
 def _page(template: str, facts: Mapping[str, Any], **context: Any) -> Response:
     context = {"facts": facts, "state": json.dumps(facts), **context}
     return HTMLResponse(render(template, context, is_live=True))
@@ -214,10 +197,7 @@ def _matching(text: str, pattern: str) -> str:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    """Returns why there is no page: in words for people, as text where a script asked.
-
-    As JSON where something was sent.
-    """
+    """Returns why there is no page: a page, as text where a script asked, JSON where it sent."""
     is_sent = request.method == "POST"
     if isinstance(error, HTTPException):
         code, text = error.status_code, error.detail
@@ -229,3 +209,60 @@ async def _problem(request: Request, error: Exception) -> Response:
     if "/parts/" in request.url.path or request.url.path.endswith("/events"):
         return PlainTextResponse(text, code)
     return HTMLResponse(render("problem.html.j2", {"text": text, "code": code}), code)
+
+
+# Rows of each board; its study's page has the rest.
+ROWS = 20
+
+
+def read_store(uri: str) -> Moment:
+    """Returns what a store has now. Raises: ServiceError or StorageError."""
+    studies = list_studies(uri)
+    stamp = sha256(repr(studies).encode()).hexdigest()[:16]
+    running = sum(study.is_running for study in studies)
+    facts: dict[str, Any] = {
+        "state": "running" if running else "ended",
+        "stamp": stamp,
+        "layout": "overview",
+        "trouble": "",
+        "texts": {},
+    }
+    parts = {
+        "studies": Part(partial(studies_html, studies)),
+        "boards": Part(partial(boards_html, uri), is_heavy=True),
+    }
+    return Moment(facts=facts, part_of=parts.get, is_live=running > 0)
+
+
+def studies_html(studies: Sequence[StudySummary]) -> str:
+    return render_part("live_parts.html.j2", "studies", list(map(_row, studies)))
+
+
+def boards_html(uri: str) -> str:
+    """Returns the leaderboards. Raises: ServiceError or StorageError."""
+    tables = []
+    for board in in_order(find_boards(Choice(uri=uri), top=ROWS)):
+        links = {
+            row.run_id: f"{trials_address(row.study)}{row.run_id}"
+            for row in board.rows
+            if row.run_id and re.fullmatch(STUDY_NAME, row.study)
+        }
+        tables.append(board_table(board, links=links, has_studies=True))
+    return f"<div class=stack>{render_part('parts.html.j2', 'boards', tables)}</div>"
+
+
+def _row(study: StudySummary) -> dict[str, Any]:
+    # A stranger's experiment may be called anything: one that no address can have has no page.
+    is_ours = re.fullmatch(STUDY_NAME, study.name)
+    return {
+        "name": study.name,
+        "address": study_address(study.name) if is_ours else None,
+        "is_running": study.is_running,
+        "workload": study.workload,
+        "device": study.device,
+        "trials": sum(study.num_trials.values()),
+        "reached": study.num_trials.get(Status.REACHED, 0),
+        "best": seconds(study.best_time_s),
+        "best_trial": study.best_trial or "",
+        "last": moment(study.last_activity),
+    }

@@ -1,14 +1,48 @@
 """What viewers are told while a page is open: read once for all of them, and drawn once."""
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tune_speed.core.errors import ServiceError, StorageError
-from tune_speed.reporting.server.background import in_thread
+
+Result = TypeVar("Result")
+
+# Of a thread that draws: trainings on this machine come first.
+NICENESS = 10
+
+
+async def in_thread(function: Callable[[], Result], *, is_heavy: bool = False) -> Result:
+    """Returns `function()`, called in a thread; `is_heavy`: it leaves the processor to others."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(set_it: Callable[[], None]) -> None:
+        # The loop is closed, or nobody waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if future.done() else set_it())
+
+    def call() -> None:
+        if is_heavy:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        try:
+            result = function()
+        except BaseException as error:
+            found = error
+            settle(lambda: future.set_exception(found))
+        else:
+            settle(lambda: future.set_result(result))
+
+    # A daemon: Ctrl-C must not wait for a figure, or for a store that is away.
+    threading.Thread(target=call, name="tune_speed-serve", daemon=True).start()
+    return await future
+
 
 # Seconds between two looks at a source, while something runs and otherwise.
 PAUSE_S, QUIET_PAUSE_S = 2.0, 6.0
@@ -26,9 +60,7 @@ class Part(NamedTuple):
     follows: str = "stamp"
     """Which stamp of a moment changes when it must be made again."""
     is_heavy: bool = False
-    """Whether it takes so long that only one at a time is made."""
     title: str = ""
-    """Of its own page, if it has one."""
 
 
 class Made(NamedTuple):
@@ -71,10 +103,10 @@ class Channel:
         self._making: dict[str, asyncio.Task[Made]] = {}
 
     async def now(self) -> Moment:
-        """Returns the present moment, or one that is no older than the pause between two looks.
+        """Returns a moment no older than the pause between two looks.
 
-        Raises: what `read` raises, the first time. Later a store that does not answer is a fact
-            (`trouble`) of the moment before.
+        Raises: what `read` raises, the first time; later that is a fact (`trouble`) of the moment
+            before.
         """
         if self._moment is not None and time.monotonic() - self._read_at_s < self._pause_s:
             return self._moment
@@ -84,10 +116,7 @@ class Channel:
         return await asyncio.shield(self._reading)
 
     async def moments(self, ending: asyncio.Event) -> AsyncIterator[Moment | None]:
-        """Yields the present moment, each further one, and None where nothing has changed.
-
-        Until `ending` is set.
-        """
+        """Yields each new moment, and None where nothing has changed, until `ending` is set."""
         told: Moment | None = None
         self.viewers += 1
         try:
@@ -102,10 +131,7 @@ class Channel:
             self.viewers -= 1
 
     async def part(self, name: str) -> Made | None:
-        """Returns a part of the page; None if it has none of this name.
-
-        It may be an older one while the source changes often: see `Made.again_s`.
-        """
+        """Returns a part or None; an older one while much changes: see `Made.again_s`."""
         moment = await self.now()
         part = moment.part_of(name)
         if part is None:

@@ -1,7 +1,4 @@
-"""Who may read: a browser that asked this machine by its own name, or that has the token.
-
-Only a page of this server may send: what could be a page from elsewhere is refused.
-"""
+"""Who may read: a browser that asked this machine by its own name, or that has the token."""
 
 import hmac
 import ipaddress
@@ -43,7 +40,6 @@ HEADERS = {
 
 
 def is_local(host: str) -> bool:
-    """Returns whether a Host header names this machine's loopback, on whatever port."""
     found = HOST.fullmatch(host)
     name = found[1].strip("[]").lower() if found else ""
     try:
@@ -62,8 +58,6 @@ class Guard:
         self._cookie = f"tune_speed_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)

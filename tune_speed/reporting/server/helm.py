@@ -20,15 +20,11 @@ class Helm:
     """What steers running searches; made above, as pages know nothing of searches."""
 
     look: Callable[[str], Mapping[str, Any]]
-    """Returns `why` a study cannot be steered here, empty where it can, and its `fields`.
-
-    Each of `fields` is searched, and has `name`, `values` in words and `choices`, if it is one.
-    """
+    """Returns `why` a study cannot be steered here, empty where it can, and its `fields`: what is
+    searched, each with `name`, `values` in words and `choices`, if it is one."""
     send: Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-    """Returns a request's `words` and the search's `answer` to it, some time later.
-
-    Raises: ConfigError if it is refused, ServiceError or StorageError if nobody answers.
-    """
+    """Returns a request's `words` and, some time later, the search's `answer`. Raises: ConfigError
+    if it is refused, ServiceError or StorageError if nobody answers."""
 
 
 def shown_of(helm: Helm | None, seen: StudyStatus) -> dict[str, Any]:

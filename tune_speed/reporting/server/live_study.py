@@ -130,17 +130,14 @@ class Results:
 
     @cached_property
     def anchors(self) -> Mapping[str, str]:
-        """Ids of the trials' rows, by run id."""
         return trial_anchors(self.parts)
 
     @cached_property
     def sections(self) -> list[dict[str, Any]]:
-        """What templates read of each part."""
         numbered = enumerate(self.parts, start=1)
         return [section_of(self.view, p, anchors=self.anchors, number=n) for n, p in numbered]
 
     def part_of(self, name: str, facts: Mapping[str, Any]) -> Part | None:
-        """Returns how a part of the page is made; None: there is none of this name."""
         if name == "layout":
             return Part(partial(self.layout_html, facts), "pulse")
         if name == "searches":
@@ -153,11 +150,11 @@ class Results:
             return Part(partial(self._figure, index, found[3]), is_heavy=True)
         make = {
             "answer": self._answer,
-            "about": self._about,
-            "certified": self._certified,
-            "estimates": self._estimates,
+            "about": lambda i: self._rendered("about", self.sections[i], self.view),
+            "certified": lambda i: self._board(i, "certified", "Certified results"),
+            "estimates": lambda i: self._board(i, "estimates", "Fastest estimates"),
             "recipe": self._recipe,
-            "endings": self._endings,
+            "endings": lambda i: self._rendered("endings", self.sections[i], self.anchors),
             "trials": self._trials,
         }.get(kind)
         if make is None or found[3] is not None:
@@ -165,7 +162,6 @@ class Results:
         return Part(partial(make, index), is_heavy=kind == "trials")
 
     def layout_html(self, facts: Mapping[str, Any]) -> str:
-        """Returns the inside of the page: what is known at once, and places for the rest."""
         shown = {
             "view": self.view,
             "stamp": self.stamp,
@@ -181,26 +177,15 @@ class Results:
     def _answer(self, index: int) -> str:
         return self._rendered("answer", self.sections[index])
 
-    def _about(self, index: int) -> str:
-        return self._rendered("about", self.sections[index], self.view)
-
-    def _certified(self, index: int) -> str:
-        table = self.sections[index]["certified"]
-        return self._rendered("board", table, "Certified results") if table else ""
-
-    def _estimates(self, index: int) -> str:
-        table = self.sections[index]["estimates"]
-        if not table or not table["board"].rows:
-            return ""
-        return self._rendered("board", table, "Fastest estimates")
+    def _board(self, index: int, kind: str, title: str) -> str:
+        table = self.sections[index][kind]
+        is_empty = not table or (kind == "estimates" and not table["board"].rows)
+        return "" if is_empty else self._rendered("board", table, title)
 
     def _recipe(self, index: int) -> str:
         section = self.sections[index]
         recipe = recipe_of(section, self._recipe_yaml)
         return self._rendered("recipe", {**section, "recipe": recipe})
-
-    def _endings(self, index: int) -> str:
-        return self._rendered("endings", self.sections[index], self.anchors)
 
     def _trials(self, index: int) -> str:
         table = trial_table(self.parts[index], anchors=self.anchors)
@@ -219,7 +204,6 @@ class Results:
 
 
 def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
-    """Returns what is sent to viewers whenever it changes: numbers, and texts for their places."""
     leader = parts[0].leader if parts else None
     best_s = None if leader is None else leader.record.time_to_target_s
     best_trial = None if leader is None else leader.record.trial_id
@@ -257,7 +241,6 @@ def facts_of(seen: StudyStatus, parts: tuple[StudyPart, ...]) -> dict[str, Any]:
 
 
 def study_address(study: str) -> str:
-    """Returns the path of a study's page."""
     return f"/studies/{quote(study, safe='')}"
 
 

@@ -32,10 +32,7 @@ def trial_html(
     history: History,
     recipe_yaml: RecipeYaml,
 ) -> str:
-    """Returns the inside of the page of a trial that the study has, finished or running.
-
-    Raises: ServiceError or StorageError.
-    """
+    """Returns the inside of a trial's page. Raises: ServiceError or StorageError."""
     view = seen.view
     ended = next((t for t in (*view.trials, *view.certified) if t.run_id == run_id), None)
     if ended is not None:
@@ -106,7 +103,6 @@ def _curve(evaluations: Sequence[Evaluation], target: Target) -> list[tuple[floa
 
 
 def _log(record: TrialRecord) -> list[tuple[str, str]]:
-    """Returns when what happened: moments and texts."""
     lines = [(moment(record.started_at), f"began: {record.proposal_reason or 'no reason given'}")]
     for run in record.runs:
         wall = f"{seconds(run.clocks.wall_s)} in all, {seconds(run.clocks.train_s)} of training"
@@ -118,7 +114,6 @@ def _log(record: TrialRecord) -> list[tuple[str, str]]:
 
 
 def _evaluations(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
-    """Returns a row an evaluation, metrics that none has left out."""
     own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
     names = [
         name

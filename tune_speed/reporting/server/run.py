@@ -1,12 +1,15 @@
 """A server for the live page, until Ctrl-C."""
 
 import asyncio
+import errno
+import ipaddress
 import logging
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,12 +17,55 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.page.study_page import RecipeYaml
-from tune_speed.reporting.server.address import address_of, is_loopback, listen
 from tune_speed.reporting.server.app import MOST_STREAMS, LivePages
 from tune_speed.reporting.server.guard import Guard
 from tune_speed.reporting.server.helm import Helm
 from tune_speed.tracking.reader.studies import list_studies
 from tune_speed.tracking.store.store import open_store
+
+BACKLOG = 128
+# Where every address of the machine is listened to, none of which is meant.
+ANY = ("0.0.0.0", "::")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens; port 0: on a free one. Raises: ConfigError."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise _no_host(host, error) from error
+    try:
+        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise _no_host(host, error) from error
+        is_used = error.errno == errno.EADDRINUSE
+        why = "another program listens there" if is_used else "this user may not have it"
+        raise ConfigError(
+            f"--port must be one that is free, but got {port} on {host}: {why}. Give another one,"
+            " or 0 for any."
+        ) from error
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+def address_of(listener: socket.socket, *, token: str | None) -> str:
+    host, port = listener.getsockname()[:2]
+    name = socket.gethostname() if host in ANY else f"[{host}]" if ":" in host else host
+    query = "" if token is None else f"?token={quote(token, safe='')}"
+    return f"http://{name}:{port}/{query}"
+
+
+def _no_host(host: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"--host must be a name or an address of this machine, but got {host!r}: {error}. Try"
+        " 127.0.0.1, which only this machine reaches, or 0.0.0.0 for all its networks."
+    )
+
 
 TOKEN_VARIABLE = "TUNE_SPEED_TOKEN"
 # For answers that are being sent when it ends.
@@ -41,13 +87,11 @@ def serve(
 ) -> None:
     """Serves the live pages of a store until Ctrl-C; `announce` gets the address to open.
 
-    `helm` steers searches from their pages; None: nobody does.
+    Viewers from elsewhere need a token: $TUNE_SPEED_TOKEN, or a new one; on loopback where that is
+    set.
 
-    Where other machines reach it, viewers need a token: $TUNE_SPEED_TOKEN, or a new one. On
-    loopback they need one if that variable is set.
-
-    Raises: ConfigError if the host or the port is not to be had; ServiceError or StorageError if
-        the store does not answer or does not exist; KeyboardInterrupt on Ctrl-C.
+    Raises: ConfigError if host or port is not to be had; ServiceError or StorageError without the
+        store; KeyboardInterrupt on Ctrl-C.
     """
     token = os.environ.get(TOKEN_VARIABLE)
     if token and not (token.isascii() and token.isprintable()):
@@ -74,7 +118,6 @@ def server_of(
     recipe_yaml: RecipeYaml,
     helm: Helm | None = None,
 ) -> "Server":
-    """Returns a server of a store's live pages, for one run on `listener`."""
     ending = asyncio.Event()
     pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending, helm=helm).app()
     is_private, port = is_loopback(listener), listener.getsockname()[1]

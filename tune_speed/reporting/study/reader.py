@@ -20,13 +20,11 @@ CERTIFIED = "certified"
 
 
 def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
-    """Returns a study as it is now, from the store of a tracking URI.
+    """Returns a study as it is now; of each part, so many `finalists` have curves (0: none at all).
 
-    So many `finalists` of each part come with their curves, the fastest first and then those that
-    came nearest to the target, and with them all certified trials. 0: no curves at all.
+    Those are the fastest, then what came nearest to the target, and all certified trials.
 
-    Raises: ServiceError if the store does not answer, ConfigError if it has no such study,
-        StorageError.
+    Raises: ServiceError if the store does not answer, ConfigError without the study, StorageError.
     """
     return StudyReader(uri, study).read(finalists=finalists)
 
@@ -40,10 +38,7 @@ class StudyReader:
         self._picture = StudyPicture(uri, study)
 
     def read(self, *, finalists: int = 0, with_boards: bool = True) -> StudyView:
-        """Returns the study as it is now, as `read_study`; boards only `with_boards`.
-
-        Raises: ServiceError or StorageError.
-        """
+        """See `read_study`; boards only `with_boards`. Raises: ServiceError or StorageError."""
         picture = self._picture
         picture.refresh()
         # In the order in which they ended, on which histories and the lines of `watch` rely.
@@ -81,18 +76,12 @@ class StudyReader:
         return boarded(view) if with_boards else view
 
     def with_curve(self, run_id: str) -> TrialRecord:
-        """Returns the record of a finished trial that was read, with its curve if that is there.
-
-        Raises: ServiceError or StorageError; KeyError if no such trial was read.
-        """
+        """Returns a read trial with its curve. Raises: ServiceError, StorageError, KeyError."""
         (found,) = self._picture.with_curves([self._picture.finished[run_id]])
         return found.record
 
     def history(self, run_id: str, metric: str) -> list[tuple[float, float]]:
-        """Returns a run's training clock [s] and metric at each evaluation that MLflow has.
-
-        Raises: ServiceError or StorageError.
-        """
+        """Returns training clock [s] and metric. Raises: ServiceError or StorageError."""
         return self._picture.history(run_id, "train_s", schema.metric_key(metric))
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:
@@ -108,7 +97,6 @@ class StudyReader:
 
 
 def boarded(view: StudyView) -> StudyView:
-    """Returns the view with its boards."""
     every = (*view.trials, *view.certified)
     pairs = [(trial.run_id, trial.record) for trial in every]
     said = [{schema.PREFIX + k: v for k, v in s.tags.items()} for s in view.searches]

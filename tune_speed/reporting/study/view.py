@@ -1,7 +1,6 @@
-"""A study as people look at it: one frozen picture of it, which pages, figures and `watch` draw.
+"""A study as people look at it: one frozen picture, in parts whose figures may be compared.
 
-A study's trials are split into parts whose figures may be compared: a part is one workload, one
-protocol and one device. Nothing is ever drawn or ranked across parts.
+A part is one workload, one protocol and one device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +41,9 @@ class RunningTrial:
     params: Mapping[str, str]
     """What the search chose, as text; empty where MLflow does not separate it from the recipe."""
     accuracy: float | None
-    """At its latest evaluation; None before the first."""
     train_s: float | None
     """Training clock at that moment [s]."""
     macro_f1: float | None = None
-    """At the latest evaluation."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that MLflow has of it, by MLflow's names, each as it was last."""
 
@@ -64,32 +61,31 @@ class StudyPart:
 
     @property
     def confirmed(self) -> tuple[ViewedTrial, ...]:
-        """Those of `certified` that count, see `TrialRecord.is_certified`."""
         return tuple(trial for trial in self.certified if trial.record.is_certified)
 
     @property
     def workload(self) -> Mapping[str, Any]:
-        """The workload, as YAML has it."""
         return (self.trials or self.certified)[0].record.workload
 
     @property
     def target(self) -> Target:
-        """What had to be reached."""
         return target_of(self.workload)
 
     @property
     def mode(self) -> str:
-        """Crossing mode: `fixed_length` or `anytime`."""
         return str(self.workload.get("mode", ""))
 
     @cached_property
     def records(self) -> tuple[ViewedTrial, ...]:
         """Estimates that were the fastest when they ended; empty: none met the target."""
-        return records_of(self.trials)
+        best: list[ViewedTrial] = []
+        for trial in self.trials:
+            if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
+                best.append(trial)
+        return tuple(best)
 
     @property
     def leader(self) -> ViewedTrial | None:
-        """The fastest estimate, None if none met the target."""
         return self.records[-1] if self.records else None
 
 
@@ -119,7 +115,6 @@ class StudyView:
 
     @property
     def is_running(self) -> bool:
-        """Whether a search has begun and not ended."""
         return any(search.is_running for search in self.searches)
 
     @property
@@ -144,17 +139,7 @@ class StudyView:
         return tuple(row for _, _, row in sorted(known))
 
 
-def records_of(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
-    """Returns those that were the fastest when they ended."""
-    best: list[ViewedTrial] = []
-    for trial in trials:
-        if fastest(e.record for e in (*best[-1:], trial)) is trial.record:
-            best.append(trial)
-    return tuple(best)
-
-
 def part_key(record: TrialRecord) -> ComparisonKey:
-    """Returns the part that a record belongs to, of either kind."""
     return board_key(record)._replace(kind="")
 
 

@@ -1,5 +1,1 @@
-"""Trials one by one.
-
-`table` lists those of a study, `comparison` puts several side by side, `text` describes one, and
-`recipe_export` writes its recipe to a file that trains it again.
-"""
+"""Trials one by one: side by side, in words, and as recipes to train again."""

@@ -1,8 +1,4 @@
-"""Results side by side: what differs between their recipes, their figures, where these are from.
-
-Results are ranked against one another only if they share workload, protocol, device and kind. For
-others the figures are side by side all the same, and `why_not` says what differs.
-"""
+"""Results side by side: what differs between their recipes, their figures, where these are from."""
 
 import json
 import math
@@ -17,7 +13,7 @@ from rich.text import Text
 from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.config import flatten
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import device_text, printable
+from tune_speed.core.text import ABSENT, device_text, printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_boards
 from tune_speed.reporting.table import Column, Section, Table, escape_markdown
 from tune_speed.tracking.columns import BoardColumns, columns_of, values_of
@@ -27,7 +23,6 @@ SECTIONS = ("recipe", "workload", "result", "setting")
 RANKING = ("rank", "tied", "times_the_fastest")
 EXPECTED = ("expected_s", "expected_low_s", "expected_high_s")
 NAMED = ("study", "trial_id")
-"""Columns that the names of the results have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +65,7 @@ class Comparison:
 def compare_records(
     trials: Sequence[tuple[str, TrialRecord]], *, with_equal: bool = False
 ) -> Comparison:
-    """Returns results side by side: run ids, all different, with records of one run or more.
-
-    `with_equal`: settings that are the same in all results too.
-    """
+    """Returns results side by side; `with_equal`: settings that are the same in all, too."""
     ids = [run_id for run_id, _ in trials]
     assert len(set(ids)) == len(ids) > 0, ids
     records = [record for _, record in trials]
@@ -139,7 +131,6 @@ def _setting(record: TrialRecord) -> dict[str, Any]:
 
 
 def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """Returns a line for each name in any of the tables, in the order in which they come."""
     names: Iterable[str] = dict.fromkeys(name for table in tables for name in table)
     return [
         Line(section=section, name=name, values=tuple(table.get(name) for table in tables))
@@ -158,7 +149,6 @@ def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
     )
 
 
-ABSENT = "–"
 # Characters for which a field's name has room before it is folded.
 LONGEST_NAME = 48
 # Characters that each result's column has at least; with fewer, results are in tables of their own.
@@ -210,7 +200,6 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def table_rows(comparison: Comparison, show: Callable[[Any], Any]) -> list[dict[str, Any]]:
-    """Returns a row for each field, with one column for each result, its values as `show` does."""
     names = [show(name) for name in comparison.names]
     return [
         {
@@ -234,7 +223,6 @@ def text_of(value: Any) -> str:
 
 
 def markdown_of(value: Any) -> str:
-    """Returns a value as Markdown that shows it and does nothing with it."""
     return escape_markdown(text_of(value))
 
 

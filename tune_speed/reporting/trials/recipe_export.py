@@ -62,11 +62,7 @@ def _result(record: TrialRecord, row: Row) -> str:
 
 
 def recipe_that_ran(record: TrialRecord) -> Recipe:
-    """Returns the recipe with the micro-batch of the last run, where that is known.
-
-    Raises: ConfigError if this version has no such recipe: a record may be another's, or that of a
-        training function of one's own.
-    """
+    """Returns the recipe with its last micro-batch. Raises: ConfigError without such a one."""
     if record.is_own_loop:
         raise ConfigError(
             f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
@@ -96,11 +92,10 @@ def recipe_yaml(
     search: Totals | None = None,
     rerun: str | None = None,
 ) -> str:
-    """Returns a file for `tune-speed train` that repeats the record's last run.
+    """Returns a file for `tune-speed train` that repeats the record's last run, with its seed.
 
-    It holds what the run's figures depend on besides the recipe: seed, threads and kind of device.
-    Its first lines, a comment, say where it comes from and how far to believe it: `search` is what
-    the trials of the search that found it come to (None: not known), `rerun` trains the file.
+    Its first lines say where it comes from and how far to believe it: `search` is what the trials
+    of its search come to (None: not known), `rerun` trains the file.
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)
@@ -118,10 +113,7 @@ def recipe_yaml(
 
 
 def called_with(record: TrialRecord) -> str:
-    """Returns what a training function was called with, as YAML, under a comment that says so.
-
-    Raises: ConfigError if it is nothing that YAML can hold.
-    """
+    """Returns what a training function was called with, as YAML. Raises: ConfigError."""
     name = printable(record.workload_name)[:200]
     try:
         values = dump_yaml(dict(named_settings(record.recipe)))

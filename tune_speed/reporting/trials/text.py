@@ -32,7 +32,6 @@ from tune_speed.tracking.columns import COLUMNS, values_of
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:
-    """Returns a trial in words: how it ended, its curve, its clocks, its recipe."""
     run = record.runs[-1]
     time = "–" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
     clocks = ", ".join(f"{name} {value:.3f}" for name, value in run.clocks.model_dump().items())
@@ -135,7 +134,6 @@ def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
 
 
 def counts(records: tuple[TrialRecord, ...]) -> Mapping[str, int]:
-    """Returns how many records ended in each way; ways that did not occur are left out."""
     all_counts = {s.value: sum(record.status == s for record in records) for s in Status}
     return {status: count for status, count in all_counts.items() if count}
 
@@ -158,9 +156,7 @@ def next_steps(
 ) -> str:
     """Returns a search's last lines: how all finished trials ended, and where to go from here.
 
-    `folder` has ledger and study file, `uri` of the MLflow store no password. MLflow has not
-    taken `num_undelivered` trials. `certify` certifies the fastest of a training function; empty:
-    nothing is said of it.
+    `folder` has ledger and study file, `uri` no password; `certify` is a command, empty: none.
     """
     ended = ", ".join(f"{count} {word}" for word, count in counts_of_ends(records).items())
     lines = [f"{counted(len(records), 'trial')}: {ended or 'none'}"]
@@ -196,7 +192,6 @@ def next_steps(
 
 
 def plugin_options() -> str:
-    """Returns ` --plugin NAME` for each plugin that is loaded here: a further command needs it."""
     return "".join(f" --plugin {shlex.quote(plugin.name)}" for plugin in registry.loaded())
 
 
@@ -208,7 +203,6 @@ SPEED = ("step_time_ms", "images_per_s", "peak_memory_gib")
 
 
 def as_renderable(trials: Sequence[Trial]) -> RenderableType:
-    """Returns a table for each board, whose trials follow one another, and what each chose."""
     if not trials:
         return Text("No finished trial of the study fits.")
     parts: list[RenderableType] = []
@@ -234,7 +228,6 @@ def as_renderable(trials: Sequence[Trial]) -> RenderableType:
 
 
 def machine_row(trial: Trial) -> dict[str, Any]:
-    """Returns all result fields of a trial, unrounded, and what the search chose."""
     run_id, record = trial
     return {"run_id": run_id, **values_of(record), "params": record.params}
 
@@ -251,7 +244,6 @@ def csv_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def markdown_row(trial: Trial) -> dict[str, Any]:
-    """Returns the main figures of a trial as Markdown."""
     run_id, record = trial
     names = ("trial_id", "kind", *FIGURES, *SPEED, "device")
     fields: Mapping[str, Any] = values_of(record)

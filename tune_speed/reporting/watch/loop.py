@@ -37,12 +37,9 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
 ) -> None:
-    """Shows the study every `interval_s` until no search of it runs.
+    """Shows the study every `interval_s` until no search of it runs; `now`: seconds since 1970.
 
-    A store that does not answer is reported and queried again; only the first time it is an error.
-    `now` gives the moment [s since 1970], with which moments in the store are compared.
-
-    Raises: ServiceError or StorageError if the study cannot be read the first time.
+    Raises: ServiceError or StorageError if it cannot be read the first time; later that is shown.
     """
     view, trouble = reader.read(with_boards=False), None
     seen, changed_s = glance(view, now_s=now()), -math.inf
@@ -98,7 +95,6 @@ class Lines:
         self._told_at = 0.0
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """Shows the study; `trouble`: why it is not fresh."""
         view = seen.view
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
@@ -145,7 +141,6 @@ class Json:
     """Prints an object for each refresh, in a line."""
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """Shows the study; `trouble`: why it is not fresh."""
         found = as_dict(seen, trouble=trouble)
         # Python buffers a pipe by blocks: its reader would wait for many objects.
         print(json.dumps(found, allow_nan=False), flush=True)

@@ -32,7 +32,6 @@ HINT = "Ctrl-C ends watching; the search goes on."
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 STYLES: Mapping[str, str] = {Status.REACHED: "green", Status.FAILED: "red", Status.DIVERGED: "red"}
-"""How statuses are drawn."""
 _STATE_STYLES = {
     State.RUNNING: "bold green",
     State.QUIET: "bold yellow",
@@ -45,7 +44,6 @@ _Cells = tuple[str, Text, str, str]
 
 
 def plain(text: str) -> str:
-    """Returns `text` in one line, without what a terminal would obey."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -76,7 +74,6 @@ def screen(
 
 
 def standing(seen: StudyStatus) -> str:
-    """Returns how far the search is, in a line."""
     best = [part.leader.record for part in seen.parts[:1] if part.leader]
     return " · ".join(
         [
@@ -109,7 +106,6 @@ def _times(seen: StudyStatus) -> list[str]:
 
 
 def state_text(seen: StudyStatus) -> str:
-    """Returns the state of the study, in words."""
     if seen.state is State.NOT_BEGUN:
         return "no search of it has begun"
     if seen.state is State.QUIET:
@@ -125,7 +121,6 @@ def state_text(seen: StudyStatus) -> str:
 
 
 def target_text(seen: StudyStatus) -> str:
-    """Returns what the study is about, in a line."""
     return plain(", ".join(text for text in (seen.workload, seen.target, seen.mode) if text))
 
 
@@ -137,13 +132,11 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def bar(done: int, of: int) -> str:
-    """Returns how much of the plan is done, as a bar."""
     filled = round(BAR_WIDTH * min(1.0, done / of))
     return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)}"
 
 
 def running_table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
-    """Returns a line per running trial: its id, its metric, how far it is, what was chosen."""
     return _table("running", ((name, Text(state), far, rest) for name, state, far, rest in rows))
 
 
@@ -154,7 +147,6 @@ def took_s(record: TrialRecord) -> float:
 
 
 def ended_line(record: TrialRecord, *, is_best: bool) -> str:
-    """Returns a line on a trial that has ended, with the reasons for its start and its end."""
     why = f" · {record.proposal_reason}" if record.proposal_reason else ""
     best = "  ← best so far" if is_best else ""
     chosen = f"[{describe_params(record.params)}{why}]"
@@ -162,7 +154,6 @@ def ended_line(record: TrialRecord, *, is_best: bool) -> str:
 
 
 def ended_brief(record: TrialRecord, *, is_best: bool) -> str:
-    """Returns how a trial ended, and what was chosen for it, in columns."""
     final = final_metric(record)
     metric = f"{'' if final is None else f'{final:.4f}':>7}"
     return f"{_ended(record)}  {metric}  {'best' * is_best:4}  {describe_params(record.params)}"
@@ -187,7 +178,6 @@ def _head(seen: StudyStatus) -> Iterator[RenderableType]:
 
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
-    """Yields the rows on each part; there is one, unless devices or workloads differ."""
     for part in seen.parts[:MAX_PARTS]:
         is_only, key = len(seen.parts) == 1, part.key
         what = "" if is_only else f", workload {key.workload_hash[:8]}: {part.target.words}"
@@ -202,7 +192,6 @@ def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
 
 
 def steered_text(at: str, line: str) -> str:
-    """Returns what somebody changed about a search, in a line."""
     return f"{at[11:19]} {line}"
 
 

@@ -45,14 +45,12 @@ class StudyStatus:
     planned: int | None
     """Trials in all; None where MLflow does not say."""
     counts: dict[Status, int]
-    """Ended trials; statuses that none has are left out."""
     elapsed_s: float
     """Seconds in which a trial ran."""
     left_s: float | None
     """As the pace so far suggests, or the time budget says; None: not known, or nothing runs."""
     parts: tuple[StudyPart, ...]
     is_paused: bool = False
-    """Whether somebody paused the search: no trial begins."""
     steered: tuple[tuple[str, str], ...] = ()
     """What people changed about the search: moments (UTC, ISO 8601) and lines."""
     chance: float | None = None
@@ -64,7 +62,6 @@ class StudyStatus:
 
     @property
     def num_finished(self) -> int:
-        """Trials that ended with an outcome."""
         return len(self.view.trials)
 
     @property
@@ -76,10 +73,7 @@ class StudyStatus:
 def glance(
     view: StudyView, *, now_s: float | None = None, unchanged_s: float = math.inf
 ) -> StudyStatus:
-    """Returns what there is to say.
-
-    `now_s`: seconds since 1970; `unchanged_s`: seconds since the caller last saw a change.
-    """
+    """`now_s`: seconds since 1970; `unchanged_s`: since the caller last saw a change."""
     now_s = time.time() if now_s is None else now_s
     # At least 0: the clock of the machine that writes may be ahead of this one's.
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
@@ -149,7 +143,6 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
 
 
 def fingerprint(view: StudyView) -> tuple[Any, ...]:
-    """Returns what differs wherever somebody has written."""
     running = tuple((t.run_id, t.train_s, *t.metrics.values()) for t in view.running)
     searches = tuple((s.run_id, s.updated_at, s.is_running) for s in view.searches)
     return len(view.trials), len(view.certified), view.interrupted, running, searches

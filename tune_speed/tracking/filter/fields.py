@@ -31,9 +31,9 @@ RECIPE_FIELDS = (
 class FieldReader:
     """Reads values of a record by name.
 
-    A name is, in this order: a column of results; the dotted place of a setting in the recipe that
-    ran; the place of a choice, whose value is what was chosen (`optimizer` is `sgd`); a searched
-    parameter that is none of these; the last part of one such place (`lr`).
+    A name is, in this order: a column of results; the place of a setting of the recipe that ran;
+    the place of a choice (`optimizer` is `sgd`); another searched parameter; the last part of a
+    place (`lr`).
     """
 
     def __init__(self, record: TrialRecord) -> None:
@@ -46,10 +46,7 @@ class FieldReader:
         return {**searched, **settings_of(self.record.recipe)}
 
     def value(self, name: str) -> Any:
-        """Returns the value, None where the record has none.
-
-        Raises: ConfigError if `name` is the last part of several places.
-        """
+        """Returns the value or None. Raises: ConfigError if `name` may mean several places."""
         if name in COLUMNS:
             return COLUMNS[name].value(self.record)
         places = self._places(name)
@@ -61,11 +58,9 @@ class FieldReader:
         return self.settings[places[0]] if places else None
 
     def knows(self, name: str) -> bool:
-        """Whether the record could have a value of this name."""
         return name in COLUMNS or name in RECIPE_FIELDS or bool(self._places(name))
 
     def names(self) -> set[str]:
-        """Returns all names that it knows."""
         last_parts = {place.rpartition(".")[2] for place in self.settings}
         return {*COLUMNS, *RECIPE_FIELDS, *self.settings, *last_parts}
 
@@ -83,10 +78,7 @@ class FieldReader:
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe's settings and choices by dotted place: `optimizer`, `optimizer.sgd.lr`.
-
-    What a training function was called with has the names that the function knows.
-    """
+    """Returns a recipe's settings and choices by dotted place: `optimizer`, `optimizer.sgd.lr`."""
     named = named_settings(recipe)
     return {**_choices(named), **flatten(named)}
 

@@ -1,9 +1,7 @@
 """The leading trials of each board, and what all of its trials come to, without reading them all.
 
-A search's parent run says what its trials come to (`tune_speed.boards`), and each trial says its
-board and by what it ranks there. So one query finds the searches, and the leaders of a board come
-in order. A search that an older version made, or that has just begun, does not say it: its trials
-are read one by one. A run in the trash is no leader, but its search still counts what it cost.
+A search's parent run says what its trials come to, and each trial its board and place. Where an
+older version did not say it, or a search has just begun, its trials are read one by one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +13,13 @@ from tune_speed.core.comparability import ComparisonKey, SortKey, Totals, board_
 from tune_speed.core.records import Recommended
 from tune_speed.core.stats import ranked_s
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
-from tune_speed.tracking.reader.boards_sql import TableReader
+from tune_speed.tracking.reader.boards import BoardReader, MlflowReader, Search, TableReader
 from tune_speed.tracking.reader.mlflow_filter import PAGE
 from tune_speed.tracking.reader.queries import TrackedTrial, is_on
 from tune_speed.tracking.reader.tables import Tables, read_directly
 from tune_speed.tracking.store.errors import errors_of
 
 Place = tuple[ComparisonKey, str]
-"""A board and a study."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +30,6 @@ class Leaders:
     """Board by board: the fastest, and what is recommended; of a board whose trials all missed, one
     of them."""
     totals: dict[ComparisonKey, Totals]
-    """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
     """What those of each study come to, of whatever kind: what a search cost is shown with what it
     led to."""
@@ -50,11 +45,9 @@ class Wanted:
 
     workload: str | None
     device: str | None
-    """Part of the device's name, in whatever case."""
     kind: str | None
 
     def takes(self, key: ComparisonKey) -> bool:
-        """Whether a board is wanted."""
         return (
             is_on(key.device, self.device)
             and self.workload in (None, key.workload)
@@ -73,10 +66,8 @@ def find_leaders(
 ) -> Leaders:
     """Returns the `top` trials of each board, over the studies, and the boards' totals.
 
-    One more is given where there is one: it shows whether the last of the `top` shares its rank.
-    As many of what searches recommend are among them. Trials that miss in half of their runs or
-    more are no leaders. Ties are broken as leaderboards do it: by the better final metric, the
-    study's name, the trial's.
+    One more is given where there is one: it shows whether the last of them shares its rank. As many
+    of what searches recommend are among them, and none that misses in half of its runs.
 
     Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
     """
@@ -98,7 +89,6 @@ def find_leaders(
 
 
 def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
-    """Returns what `find_leaders` does, by what `reader` answers."""
     searches = reader.searches()
     silent = [search for search in searches if search.totals is None]
     read, heads = _read(silent, reader, keep=top + 1)
@@ -134,7 +124,6 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
 def favourites_on(
     keys: Iterable[ComparisonKey], found: Sequence[schema.Favourites]
 ) -> dict[ComparisonKey, list[Recommended]]:
-    """Returns what searches recommend on each of these boards: first what each recommends."""
     by_id = {key: schema.board_id(key) for key in keys}
     own = {key: [best for board, best in found if board == by_id[key]] for key in by_id}
     return {

@@ -23,54 +23,38 @@ Find = Callable[["Query"], Iterable[TrackedTrial]]
 class Query:
     """What is queried of a store; None: any."""
 
-    study: str | None
-    workload: str | None
-    device: str | None
-    kind: str | None
+    study: str | None = None
+    workload: str | None = None
+    device: str | None = None
+    kind: str | None = None
     only_reached: bool = False
     pushed: tuple[Pushed, ...] = ()
-    """Conditions that must hold too."""
     limit: int | None = None
 
 
-def find_matching(
-    uri: str,
-    where: Where | None,
-    *,
-    study: str | None = None,
-    workload: str | None = None,
-    device: str | None = None,
-    kind: str | None = None,
-    only_reached: bool = False,
-) -> list[TrackedTrial]:
+def find_matching(uri: str, where: Where | None, query: Query) -> list[TrackedTrial]:
     """Returns the finished trials that fit, board by board, the fastest first and misses last.
 
-    Where `where` is None, all fit; the other arguments are those of `find_trials`.
-
-    Raises: ConfigError if the filter names a field that no trial has; ServiceError if the store
-        does not answer or does not hold the study.
+    Raises: ConfigError if the filter names a field that no trial has; ServiceError.
     """
-    bare = Query(study=study, workload=workload, device=device, kind=kind)
 
     def read(tables: Tables) -> list[TrackedTrial] | None:
-        if not tables.holds(study):
+        if not tables.holds(query.study):
             # Reading through MLflow reports what is wrong.
             return None
-        return matching(lambda query: by_tables(tables, query), where, bare, only_reached)
+        return matching(lambda asked: by_tables(tables, asked), where, query)
 
     found = read_directly(uri, read)
     if found is None:
-        found = matching(lambda query: by_mlflow(uri, query), where, bare, only_reached)
+        found = matching(lambda asked: by_mlflow(uri, asked), where, query)
     # Stable: times stay in order.
     return sorted(found, key=lambda trial: board_key(trial.record))
 
 
-def matching(
-    find: Find, where: Where | None, bare: Query, only_reached: bool
-) -> list[TrackedTrial]:
+def matching(find: Find, where: Where | None, query: Query) -> list[TrackedTrial]:
     """Returns the trials that fit, the fastest first and misses last, by what `find` answers."""
     pushed = where.pushed() if where else ()
-    trials = iter(find(replace(bare, pushed=pushed, only_reached=only_reached)))
+    trials = iter(find(replace(query, pushed=pushed)))
     if where is None:
         return list(trials)
     head: list[TrackedTrial] = []
@@ -80,25 +64,17 @@ def matching(
         for trial in trials:
             head.append(trial)
             yield trial.record
-        if pushed or only_reached:
-            yield from (trial.record for trial in find(replace(bare, limit=NUM_CHECKED)))
+        if pushed or query.only_reached:
+            left_out = replace(query, only_reached=False, limit=NUM_CHECKED)
+            yield from (trial.record for trial in find(left_out))
 
     where.check(to_check())
     return [trial for trial in chain(head, trials) if where.matches(trial.record)]
 
 
 def by_mlflow(uri: str, query: Query) -> list[TrackedTrial]:
-    """Returns what MLflow finds, fastest first."""
-    return find_trials(
-        uri,
-        study=query.study,
-        workload=query.workload,
-        device=query.device,
-        kind=query.kind,
-        only_reached=query.only_reached,
-        also=in_mlflow(query.pushed),
-        limit=query.limit,
-    )
+    facts = {name: value for name, value in vars(query).items() if name != "pushed"}
+    return find_trials(uri, also=in_mlflow(query.pushed), **facts)
 
 
 def by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:

@@ -19,9 +19,8 @@ _UNEVEN = re.compile(r"[^\x20-\x7e]")
 def tag_equals(key: str, value: str) -> str:
     """Returns a condition that holds wherever the tag `key` equals `value`.
 
-    A value with quotes, backslashes or control characters cannot be written in the language. They
-    become the one-character wildcard of LIKE, so the condition may then hold for other values too:
-    check what comes back with `has_tags`.
+    Quotes, backslashes and control characters cannot be written: they become wildcards of LIKE, so
+    it may hold for other values too. Check what comes back with `has_tags`.
     """
     assert "`" not in key, key
     if not _UNSAFE.search(value):
@@ -30,16 +29,8 @@ def tag_equals(key: str, value: str) -> str:
 
 
 def tag_contains(key: str, part: str) -> str:
-    """Returns a condition that holds wherever the tag `key` contains `part`, in whatever case.
-
-    It may hold for other values too, as with `tag_equals`: check what comes back.
-    """
+    """Holds where the tag contains `part`, in whatever case, and maybe elsewhere (`tag_equals`)."""
     return f"tags.`{key}` ILIKE '%{_UNSAFE.sub('_', _UNEVEN.sub('%', part))}%'"
-
-
-def all_tags(tags: Mapping[str, str]) -> str:
-    """Returns the condition that all of `tags` hold, with the caveat of `tag_equals`."""
-    return " AND ".join(tag_equals(key, value) for key, value in tags.items())
 
 
 def has_tags(run: Any, tags: Mapping[str, str]) -> bool:
@@ -71,7 +62,8 @@ def experiments_with(client: "MlflowClient", tags: Mapping[str, str], **view: in
 def _all_pages(
     search: Callable[..., Any], tags: Mapping[str, str], *, also: str = "", page_size: int = PAGE
 ) -> Iterator[Any]:
-    conditions, token = " AND ".join(filter(None, (all_tags(tags), also))), None
+    wanted = [tag_equals(key, value) for key, value in tags.items()]
+    conditions, token = " AND ".join(filter(None, (*wanted, also))), None
     while True:
         page = search(filter_string=conditions, max_results=page_size, page_token=token)
         yield from (each for each in page if has_tags(each, tags))

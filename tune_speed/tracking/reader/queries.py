@@ -1,7 +1,6 @@
 """Reads trials back, from any process, while a study is written or after it.
 
-Every query names its tags to MLflow and reads page by page; nothing loads a store as a whole. The
-record of a trial comes from its tags in one request; its curves lie in an artifact (`find_trial`).
+A record comes from a trial's tags in one request; its curves lie in an artifact (`find_trial`).
 """
 
 import logging
@@ -23,7 +22,6 @@ from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader import mlflow_filter
 from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, runs_with
-from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.search_summary import NUM_TRIALS
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store, refuse_deleted
@@ -53,7 +51,6 @@ class TrackedTrial:
 
     @property
     def name(self) -> str:
-        """The trial as `study/trial`."""
         return f"{self.record.study}/{self.record.trial_id}"
 
 
@@ -71,9 +68,8 @@ def find_trials(
 ) -> list[TrackedTrial]:
     """Returns finished trials, fastest first and misses last, `limit` of them at most.
 
-    Only those of the study, the workload and the kind (`estimate` or `certified`) that are given,
-    on devices whose name contains `device` in whatever case, and for which `also`, a condition in
-    MLflow's filter language, holds too. Curves take a request for each trial.
+    `device` is part of its name in whatever case, `also` a condition in MLflow's filter language.
+    Curves take a request for each trial.
 
     Raises: ServiceError if the store does not answer; ConfigError if it does not hold the study.
     """
@@ -102,12 +98,9 @@ def find_trials(
 
 
 def find_trial(uri: str, trial: str) -> TrackedTrial:
-    """Returns one trial with its curves, by run id (or its first digits) or by `study/trial_id`.
+    """Returns a trial with its curves, by run id (or first digits) or `study/trial[@certified]`.
 
-    The latter is the search's run; `study/trial_id@certified` is the certified one.
-
-    Raises: ConfigError if there is no such trial, or more than one, or it has not finished;
-        ServiceError if the store does not answer.
+    Raises: ConfigError if none or several fit, or it has not finished; ServiceError.
     """
     client = open_store(uri, create=False)
     with errors_of(uri):
@@ -131,11 +124,7 @@ class FoundSearch(NamedTuple):
 
 
 def find_search(uri: str, study: str) -> FoundSearch:
-    """Returns the search of a study that has trials.
-
-    Raises: ServiceError if the store does not answer; ConfigError if it has none of that name, or
-        several.
-    """
+    """Returns a study's one search with trials. Raises: ServiceError; ConfigError."""
     client = open_store(uri, create=False)
     with errors_of(uri):
         experiments = experiments_of(client, uri, study)
@@ -147,7 +136,7 @@ def find_search(uri: str, study: str) -> FoundSearch:
                 f" it has {len(begun)}. Begin the study anew, under another name."
             )
         (run,) = begun
-        mine = {PARENT: run.info.run_id, schema.KIND: "estimate"}
+        mine = {schema.PARENT: run.info.run_id, schema.KIND: "estimate"}
         trials = tracked(runs_with(client, experiments, mine, also=HAS_RECORD))
         found = {each.record.trial_id: with_curve(client, each).record for each in trials}
     names = ("search_id", "space_hash", "workload_hash", "protocol_version")
@@ -164,10 +153,7 @@ def is_on(name: str, device: str | None) -> bool:
 
 
 def study_names(uri: str) -> list[str]:
-    """Returns the names of all studies of the store.
-
-    Raises: ServiceError if the store does not answer or does not exist.
-    """
+    """Raises: ServiceError if the store does not answer or does not exist."""
     client = open_store(uri, create=False)
     with errors_of(uri):
         return [str(experiment.name) for experiment in experiments_with(client, _ANY_STUDY)]
@@ -190,7 +176,6 @@ def ui_command(uri: str) -> str | None:
 
 
 def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[str]:
-    """Returns the ids of the study's experiment, or of all studies."""
     if study is not None:
         found = client.get_experiment_by_name(study)
         refuse_deleted(found, uri)
@@ -283,7 +268,6 @@ def _no_record(run: Any, trial: str) -> str:
 
 
 def with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
-    """Returns the trial with the curve that its files hold; as it is where they are gone."""
     whole = whole_record(client, trial.run_id)
     return trial if whole is None else replace(trial, record=whole, has_curve=True)
 

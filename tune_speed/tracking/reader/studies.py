@@ -1,15 +1,22 @@
-"""The studies of a store at a glance, from their searches' own runs: no trial is read."""
+"""The studies of a store at a glance, from their searches' own runs; step times on record."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import Status
+from pydantic import TypeAdapter, ValidationError
+
+from tune_speed.core.records import Status, StepTime
 from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import experiments_with, runs_with
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
+from tune_speed.tracking.store.deadline import within
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +55,7 @@ class _Study(NamedTuple):
 
 
 def list_studies(uri: str) -> list[StudySummary]:
-    """Returns all studies of the store, the latest active first; reads one run per search.
-
-    Raises: ServiceError if the store does not answer or does not exist.
-    """
+    """Returns all studies, the latest active first, from one run a search. Raises: ServiceError."""
     found = read_directly(uri, _from_tables)
     studies = list(map(_summarised, _from_mlflow(uri) if found is None else found))
     studies.sort(key=lambda study: study.name)
@@ -125,3 +129,33 @@ ORDER BY r.start_time DESC, r.run_uuid
 """
 _METRICS = "SELECT m.run_uuid, m.{key}, m.value FROM latest_metrics m WHERE m.run_uuid IN ({runs})"
 _TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
+
+
+# Longest wait for them; a database that is frozen would never answer.
+READ_S = 60.0
+# The latest measurements that are read: what is older was mostly made with other versions.
+MOST_RUNS = 1000
+
+_STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
+
+
+def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]:
+    """Returns the windows on record of all studies, the oldest first. Raises: ServiceError."""
+
+    def find() -> tuple[StepTime, ...]:
+        ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
+        measured = f"tags.`{schema.STEP_TIMES}` != ''"
+        runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
+        return tuple(each for run in reversed([*islice(runs, MOST_RUNS)]) for each in _read(run))
+
+    # Of all studies: keys hold device and versions, so that none is used where it does not hold.
+    with errors_of(uri):
+        return within(READ_S, find)
+
+
+def _read(run: Any) -> tuple[StepTime, ...]:
+    try:
+        return _STEP_TIMES.validate_json(run.data.tags.get(schema.STEP_TIMES, "[]"))
+    except ValidationError:
+        # Of another version; it is measured again.
+        return ()

@@ -11,7 +11,6 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import schema
 from tune_speed.tracking.notes import Note, notes_in
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, with_curve
 from tune_speed.tracking.reader.tables import Tables, batches, read_directly
 from tune_speed.tracking.store.errors import errors_of
@@ -79,10 +78,7 @@ class StudyPicture:
     """What MLflow had of a study at the last `refresh`."""
 
     def __init__(self, uri: str, study: str) -> None:
-        """Finds the study; nothing of it is read yet.
-
-        Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
-        """
+        """Finds the study, reads nothing of it. Raises: ServiceError, ConfigError without it."""
         self.uri = uri
         self._client = open_store(uri, create=False)
         with errors_of(uri):
@@ -112,10 +108,7 @@ class StudyPicture:
         return strip_secrets(f"{self.uri}/#/experiments/{self.experiment_id}")
 
     def refresh(self) -> None:
-        """Reads what is new. After an error the snapshot is what it was.
-
-        Raises: ServiceError or StorageError if the store does not answer.
-        """
+        """Reads what is new; all or nothing. Raises: ServiceError or StorageError."""
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
         with errors_of(self.uri):
@@ -132,18 +125,12 @@ class StudyPicture:
         self._take([run for run in (*killed, *alive) if schema.TRIAL_ID in run.data.tags])
 
     def with_curves(self, trials: Sequence[TrackedTrial]) -> list[TrackedTrial]:
-        """Returns the trials with the curves that their files hold; a file may be gone.
-
-        Raises: ServiceError or StorageError if the store does not answer.
-        """
+        """Returns the trials with their files' curves. Raises: ServiceError or StorageError."""
         with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
             return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
 
     def history(self, run_id: str, x: str, y: str) -> list[tuple[float, float]]:
-        """Returns the values of two metrics of a run at the steps where it has both, in order.
-
-        Raises: ServiceError or StorageError if the store does not answer.
-        """
+        """Returns two metrics at steps that have both. Raises: ServiceError, StorageError."""
         with errors_of(self.uri):
             found = [self._client.get_metric_history(run_id, name) for name in (x, y)]
         xs, ys = ({point.step: point.value for point in points} for points in found)
@@ -162,7 +149,6 @@ class StudyPicture:
         return ended, killed
 
     def _over(self, since_ms: int) -> tuple[list[_Ended], list[Any]]:
-        """Returns the trials that ended since then, with an outcome and without."""
         since = f"attributes.end_time > {since_ms}"
         # MLflow takes 8 ms and 100 kB for each run, and a search may have 20,000.
         ended = read_directly(self.uri, lambda t: _ended_in(t, self.experiment_id, since_ms))
@@ -195,7 +181,7 @@ class StudyPicture:
                 continue
             trial = OpenTrial(
                 run_id=run.info.run_id,
-                search_run_id=run.data.tags.get(PARENT, ""),
+                search_run_id=run.data.tags.get(schema.PARENT, ""),
                 trial_id=run.data.tags[schema.TRIAL_ID],
                 started_at=_iso(run.info.start_time),
                 params=run.data.params,
@@ -222,7 +208,7 @@ ORDER BY r.start_time
 
 def _ended_in(tables: Tables, experiment_id: str, since_ms: int) -> list[_Ended]:
     values: dict[str, Any] = {"experiment": int(experiment_id), "since_ms": since_ms}
-    values |= {"trial_id": schema.TRIAL_ID, "record": schema.RECORD, "parent": PARENT}
+    values |= {"trial_id": schema.TRIAL_ID, "record": schema.RECORD, "parent": schema.PARENT}
     found = []
     for some in batches(tables.query(_ENDED, values)):
         texts = tables.texts(schema.RECORD, [run_id for run_id, *_ in some])
@@ -234,7 +220,7 @@ def _ended_in(tables: Tables, experiment_id: str, since_ms: int) -> list[_Ended]
 
 def _ended_run(run: Any) -> _Ended:
     tags = run.data.tags
-    key = (tags.get(PARENT, ""), tags[schema.TRIAL_ID])
+    key = (tags.get(schema.PARENT, ""), tags[schema.TRIAL_ID])
     return _Ended(run.info.run_id, key, run.info.end_time or 0, schema.unpack_record(tags))
 
 

@@ -1,8 +1,4 @@
-"""A store's tables, read by SQL: MLflow takes seconds to be imported before its first query.
-
-One set of statements serves SQLite files and database servers; `Words` says what they write
-differently. Nothing is ever written. The tables are MLflow's since version 1.
-"""
+"""A store's tables, read by SQL: MLflow takes seconds to be imported before its first query."""
 
 import logging
 import sqlite3
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
 
 Row = Sequence[Any]
 Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
-"""Runs a statement with its bound values."""
 # Runs that one statement reads: few at first, as the leaders of a board are few.
 FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
 
@@ -66,7 +61,7 @@ class Tables:
         """Returns the rows that a statement finds.
 
         It has `:name` for bound values, `{key}` and so on for `Words`, `{studies}` for the ids of
-        the chosen experiments (`study` None: all), `{runs}` for those of the runs.
+        the chosen experiments, `{runs}` for those of the runs.
         """
         text = query.format(
             **self._words,
@@ -79,7 +74,6 @@ class Tables:
         return self._execute(text, {**bound, **(values or {})})
 
     def holds(self, study: str | None) -> bool:
-        """Whether there is this study, or any."""
         return any(True for _ in self.query("{studies}", study=study))
 
     def texts(self, name: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -95,10 +89,7 @@ class Tables:
         return found
 
     def tracked(self, runs: Iterable[tuple[str, str]]) -> Iterator[TrackedTrial]:
-        """Yields the trials of these runs (run id, experiment id) in their order.
-
-        A run whose record cannot be read is named in the log.
-        """
+        """Yields the trials of these runs and experiments in order; logs which cannot be read."""
         for some in batches(runs):
             texts = self.texts(schema.RECORD, [run_id for run_id, _ in some])
             for run_id, experiment_id in some:
@@ -123,13 +114,12 @@ def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def read_directly(uri: str, read: Callable[[Tables], Result | None]) -> Result | None:
-    """Returns what `read` makes of the store's tables.
+    """Returns what `read` makes of the store's tables; None where MLflow must be used.
 
-    None where MLflow must be used: of a tracking server, where a statement fails (no such table or
-    file, no permission), and where `read` returns it, as it does not find what it looks for.
+    So it is with a tracking server, and where a statement fails or `read` returns None.
 
-    Raises: ServiceError if a database server does not answer, or its driver is not installed; what
-        `read` raises.
+    Raises: ServiceError if a database server does not answer or lacks its driver; what `read`
+        raises.
     """
     kind = store_kind(uri)
     if kind == "sqlite":
@@ -197,4 +187,3 @@ WHERE e.name = :study_name AND e.lifecycle_stage = 'active'
 """
 _TAG = "SELECT t.run_uuid, t.value FROM tags t WHERE t.{key} = :tag AND t.run_uuid IN ({runs})"
 OF_THESE_STUDIES = "r.lifecycle_stage = 'active' AND r.experiment_id IN ({studies})"
-"""Goes into statements on runs `r`."""

@@ -8,10 +8,7 @@ Result = TypeVar("Result")
 
 
 def within(timeout_s: float, function: Callable[[], Result]) -> Result:
-    """Returns `function()`, or raises what it raises.
-
-    Raises: TimeoutError if it takes longer than `timeout_s`. It then continues in a daemon thread.
-    """
+    """Returns `function()`. Raises: TimeoutError after `timeout_s`; its thread continues."""
     return begun(function)(timeout_s)
 
 

@@ -24,7 +24,6 @@ def errors_of(uri: str) -> Iterator[None]:
 
 
 def explain(error: BaseException, uri: str) -> TuneSpeedError:
-    """Returns `error`, met in talking to the store at `uri`, as an error with what to try."""
     if isinstance(error, TuneSpeedError):
         return error
     if store_kind(uri) == "sqlite":

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def probe_http(uri: str, *, timeout_s: float) -> None:
     """Requests one experiment of an MLflow server, with MLflow's own login and TLS settings.
 
-    Raises: ServiceError if it does not let us in or is no MLflow server; MlflowException or OSError
-        if it does not answer.
+    Raises: ServiceError if it refuses us or is no MLflow server; MlflowException, OSError.
     """
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
@@ -46,18 +45,12 @@ def probe_http(uri: str, *, timeout_s: float) -> None:
 
 
 def probe_database(uri: str) -> None:
-    """Connects to a database once; takes as long as its driver likes.
-
-    Raises: ServiceError if the driver is not installed; SQLAlchemyError if it does not answer.
-    """
+    """Connects once, unbounded. Raises: ServiceError without its driver; SQLAlchemyError."""
     engine_of(uri).connect().close()
 
 
 def engine_of(uri: str) -> "Engine":
-    """Returns an engine that pools no connections, and has none yet.
-
-    Raises: ServiceError if the driver is not installed; SQLAlchemyError if `uri` is none.
-    """
+    """Returns an engine without a pool. Raises: ServiceError, SQLAlchemyError."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 

@@ -1,8 +1,7 @@
 """SQLite stores: made in one piece, checked before use, analysed after it.
 
-What MLflow 3 does by itself with a SQLite file, and why this module exists: two processes that open
-a fresh file together break each other's migrations, a kill in the middle leaves half a schema, a
-damaged file is tried ten times over 100 s, and the query planner never gets its statistics.
+By MLflow 3 alone, two processes that open a fresh file break each other's migrations, a kill leaves
+half a schema, a damaged file is tried for 100 s, and the query planner never gets its statistics.
 """
 
 import os
@@ -38,8 +37,7 @@ ANALYSIS_LIMIT = 1000
 def folder_lock(folder: Path, *, timeout_s: float) -> Iterator[None]:
     """Holds an exclusive lock on `folder`; the kernel frees it if the process dies.
 
-    Raises: ServiceError if another process holds it for longer than `timeout_s`; StorageError if
-        the file system knows no locks.
+    Raises: ServiceError after `timeout_s`; StorageError if the file system knows no locks.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -127,10 +125,7 @@ def analyze(path: Path) -> bool:
 
 
 def analyze_if_outdated(path: Path) -> bool:
-    """Gives the planner statistics where it has none, or from when the store was much smaller.
-
-    Returns whether it did.
-    """
+    """Gives the planner statistics where it has none or much older ones; returns whether it did."""
     # A search does it at its end; one that was killed, or that still runs, leaves readers without.
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
@@ -147,7 +142,6 @@ def analyze_if_outdated(path: Path) -> bool:
 
 
 def storage_error(path: Path, error: Exception) -> StorageError:
-    """Returns `error` in words, with what to try."""
     text = str(error).lower()
     if "malformed" in text or "not a database" in text:
         return damaged(path, str(error))
@@ -174,7 +168,6 @@ def file_id(path: Path) -> tuple[int, int] | None:
 
 
 def replaced(path: Path) -> StorageError:
-    """Returns the error for a store that is no longer the file that was opened."""
     return StorageError(
         f"{path} must stay where it is while a search writes to it, but it was removed, moved or"
         " replaced. Finished trials are in the study's ledger: search --resume delivers them to the"
@@ -183,7 +176,6 @@ def replaced(path: Path) -> StorageError:
 
 
 def damaged(path: Path, found: str) -> StorageError:
-    """Returns the error for a file that is no whole SQLite database."""
     return StorageError(
         f"{path} must be a whole SQLite database, but got: {found}. Move it away, or restore a copy"
         f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"

@@ -38,7 +38,6 @@ _SETTINGS = {
 
 
 def load_mlflow() -> Any:
-    """Returns the module `mlflow`, silenced; the first call imports it (about 1.5 s)."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     import mlflow
@@ -51,9 +50,8 @@ def load_mlflow() -> Any:
 def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "MlflowClient":
     """Returns a client of the store at `uri` (see `tracking_uri`), which has been seen to answer.
 
-    A SQLite store is created if it is missing and `create` holds, in one piece and under a lock, so
-    that drivers and readers may start at the same time. A server has `timeout_s` to answer; the
-    tables of a new database may take longer.
+    A missing SQLite store is created if `create`, whole and under a lock. A server has `timeout_s`
+    to answer; the tables of a new database may take longer.
 
     Raises: ServiceError if it cannot be reached, is no MLflow, or is missing; StorageError if its
         file is damaged or cannot be written; ConfigError if it is no address of a store.
@@ -72,10 +70,7 @@ def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "Ml
 
 
 def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> str:
-    """Returns the id of the study's experiment, found or created, with `tags` set.
-
-    Raises: ServiceError if the experiment was deleted, or as `errors_of` does.
-    """
+    """Returns the experiment's id, found or created, with `tags` set. Raises: ServiceError."""
     uri = client.tracking_uri
     with errors_of(uri):
         found = client.get_experiment_by_name(study)
@@ -109,10 +104,7 @@ def refuse_deleted(experiment: Any, uri: str) -> None:
 
 
 def artifact_root(uri: str, study: str) -> str | None:
-    """Returns the folder of a study's artifacts as a file URI; None where the server chooses it.
-
-    The folder's name holds nothing of the study's but letters, digits, `-` and `_`.
-    """
+    """Returns a study's folder as a file URI, safely named; None where the server chooses it."""
     kind = store_kind(uri)
     if kind == "http":
         return None

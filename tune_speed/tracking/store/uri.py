@@ -19,9 +19,7 @@ SHORTEST_SECRET = 4
 
 
 def tracking_uri(explicit: str | None = None) -> str:
-    """Returns `explicit`, else $MLFLOW_TRACKING_URI, else `mlflow.db` in the current directory.
-
-    Paths of SQLite files are absolute in it, so that it means the same in every process.
+    """Returns `explicit`, else $MLFLOW_TRACKING_URI, else `mlflow.db` here; its paths are absolute.
 
     Raises: ConfigError if it names a store that does not hold up: a folder of files, or memory.
     """
@@ -51,7 +49,6 @@ def store_kind(uri: str, *, source: str = "the tracking URI") -> str:
 
 
 def sqlite_path(uri: str) -> Path:
-    """Returns the file of an absolute SQLite URI."""
     match = _SQLITE.fullmatch(uri)
     assert match and match["path"], uri
     return Path(match["path"].removeprefix("/"))

@@ -1,8 +1,7 @@
 """Descriptions of experiments and runs in Markdown, which MLflow's pages show.
 
-Pure functions from records to text. What users wrote is escaped as HTML entities, which every
-Markdown renderer shows as plain text and none takes for markup. Secrets are stripped, and a text
-that grows too long for a tag loses rows of its tables, never its commands.
+What users wrote is escaped as HTML entities, which no Markdown renderer takes for markup. Secrets
+are stripped, and a text too long for a tag loses rows of its tables, never its commands.
 """
 
 import re
@@ -37,7 +36,6 @@ class SearchPlan:
 
     study: str
     workload: Mapping[str, Any]
-    """The whole workload, as YAML has it."""
     workload_name: str
     searched: Mapping[str, str] = field(default_factory=dict)
     """What may vary, in words, by name: `{"epochs": "from 2 to 16 (log)"}`."""
@@ -53,7 +51,6 @@ def plain(text: object, *, limit: int = MAX_CELL) -> str:
 
 
 def study_note(plan: SearchPlan) -> str:
-    """Returns the description of a study's experiment: what is searched, and how to read it."""
     about = (
         f"**{plain(plan.study)}** searches for the recipe that reaches"
         f" **{_target(plan.workload)}** on **{plain(plan.workload_name)}** soonest, by the training"
@@ -73,11 +70,7 @@ def study_note(plan: SearchPlan) -> str:
 def search_note(
     plan: SearchPlan, *, statuses: Mapping[Status, int], best: TrialRecord | None, link: str
 ) -> str:
-    """Returns the description of a search's own run, as of now.
-
-    `best` is the fastest trial that met the target, `link` the address of its run, empty where it
-    is not known; finished trials are counted by status.
-    """
+    """`best` met the target first; `link` is its run's address, empty where that is not known."""
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
     finished = counted(sum(statuses.values()), "trial")
     lines = [f"**{finished} finished**{f': {counts}' if counts else ''}."]
@@ -103,7 +96,6 @@ def _next_lines(best: TrialRecord) -> list[str]:
 
 
 def trial_note(record: TrialRecord, *, run_id: str) -> str:
-    """Returns the description of a finished trial's run: how it ended, and what was tried."""
     head = [_certified(record)] if len(record.runs) > 1 else [_outcome(record)]
     reasons = {"Why it ended": record.stop_reason, "Why it was tried": record.proposal_reason}
     head += [f"{name}: {plain(text)}." for name, text in reasons.items() if text]
@@ -116,16 +108,11 @@ def trial_note(record: TrialRecord, *, run_id: str) -> str:
 
 
 def interrupted_note(reason: str) -> str:
-    """Returns the description of a trial's run that has no outcome."""
     return f"**interrupted**: {plain(reason)}. Resuming the study runs the trial again."
 
 
 def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -> str:
-    """Returns how to use a model that was logged.
-
-    `accuracy` is that of the model as it was logged, on a `part` of the data; `shape` is that of
-    the images, (C, H, W).
-    """
+    """Returns how to use a logged model; `shape` is that of its images, (C, H, W)."""
     sizes = ", ".join(map(str, shape))
     return (
         f"**Model**: accuracy {accuracy:.4f} on the {plain(part)} part. It takes pixels as uint8"

@@ -1,8 +1,4 @@
-"""Models in MLflow: of each search one, on the run of its fastest trial.
-
-A model is saved by `mlflow.pytorch` as a graph (torch's `pt2`), which holds code of ours or of the
-user's neither as text nor as a pickle, and loads without this package.
-"""
+"""Models in MLflow, one a search, saved as graphs that load without this package."""
 
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +9,6 @@ import numpy as np
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.store.deadline import within
 from tune_speed.tracking.writer import descriptions
 
@@ -30,11 +25,8 @@ EXAMPLE_SIZE = 2
 
 
 def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:
-    """Returns the MLflow run of a search's trial, or None if it is not there.
-
-    Raises: TimeoutError if the store does not answer; MlflowException if it says no.
-    """
-    wanted = {PARENT: parent_id, schema.TRIAL_ID: trial_id}
+    """Returns a trial's MLflow run, or None. Raises: TimeoutError, MlflowException."""
+    wanted = {schema.PARENT: parent_id, schema.TRIAL_ID: trial_id}
 
     def find() -> Any | None:
         return next(runs_with(client, [_experiment(client, parent_id)], wanted), None)
@@ -54,8 +46,7 @@ def log_model(
 ) -> str:
     """Logs a model on a trial's run, says so in its description, and returns the model's address.
 
-    The model is a torch module of pixels (C, H, W), on the CPU and in evaluation mode, with
-    `num_classes` logits and this `accuracy` on a `part` of the data.
+    The model takes pixels (C, H, W), on the CPU and in evaluation mode.
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """
@@ -86,12 +77,9 @@ def log_model(
 
 
 def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
-    """Deletes the models of a search's trials, except that of the run `but`.
-
-    As with runs, MLflow stores the files of deleted models until `mlflow gc`.
-    """
+    """Deletes a search's models but that of the run `but`; files stay until `mlflow gc`."""
     experiments = [_experiment(client, parent_id)]
-    own = runs_with(client, experiments, {PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
+    own = runs_with(client, experiments, {schema.PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
     # All pages before the first change: a tag that is deleted would shift the later ones.
     for run in list(own):
         if run.info.run_id == but:

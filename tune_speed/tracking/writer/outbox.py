@@ -29,33 +29,24 @@ class Outbox:
     params: dict[str, str] | None
     """As proposed; None: as the record says."""
     searched: tuple[str, ...] = ()
-    """Names of those parameters that the search chose."""
     is_new: bool = False
     """Whether the trial was started in this session; if not, a run of it has the last word on what
     was proposed."""
     evaluations: list[Evaluation] = field(default_factory=list)
-    """Not delivered yet."""
     load: Callable[[], TrialRecord] | None = None
     """Returns the record of a trial that has one: kept where it takes the least memory."""
     reclocked_ms: int | None = None
     """When a record that is delivered got other times [ms since 1970]; None: it did not."""
     interrupted: str | None = None
-    """Why the trial stopped without an outcome."""
     ref: RunRef | None = None
-    """The run, once this attempt is to be seen there."""
     delivered: set[str] = field(default_factory=set)
-    """Marks of what is there of the curve."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come."""
         return self.load is not None or self.interrupted is not None
 
     def take(self, record: TrialRecord, load: Callable[[], TrialRecord] | None = None) -> None:
-        """Ends the attempt with its outcome, whose curve need not be stored twice.
-
-        `load` returns the record once more; without, it is kept here.
-        """
+        """Ends the attempt; `load` returns the record once more, without it is kept here."""
         self.load, self.interrupted = load or (lambda: record), None
         on_record = {mark(each) for run in record.runs for each in run.evaluations}
         self.evaluations = [each for each in self.evaluations if mark(each) not in on_record]
@@ -64,15 +55,11 @@ class Outbox:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to deliver."""
         return self.has_ended or self.ref is None or bool(self.evaluations)
 
 
 def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
-    """Delivers all that an outbox holds; may be repeated after an error.
-
-    Returns what was refused for good though the rest is there: the reason why files are missing.
-    """
+    """Delivers all that an outbox holds; returns why files are missing. May be repeated."""
     record = outbox.load() if outbox.load is not None else None
     if outbox.reclocked_ms is not None and record is not None:
         return _write_clock(outbox, record, runs)
@@ -93,10 +80,7 @@ def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
 
 
 def _write_clock(outbox: Outbox, record: TrialRecord, runs: StudyRuns) -> str | None:
-    """Writes a complete run's record and final figures again: its times are others now.
-
-    Its curve stays in MLflow as it was; that of pages comes from the record.
-    """
+    """Writes record and final figures again, as times are others now; MLflow's curve stays."""
     ref = runs.known()[outbox.key]
     refused = _write_files(record, ref, runs)
     # MLflow's latest of a metric is that of the latest moment at one step, not what came last.

@@ -1,27 +1,103 @@
 """The MLflow runs of one study: found or created, written, ended. Every call may be repeated.
 
-Nothing here waits or retries; that is the tracker's part. A call that failed on the way may have
-reached the server all the same: points carry fixed timestamps, parameters fixed values, and
-`forget` makes the next look-up query the server, so that a repetition leaves nothing twice.
+A call that failed may have reached the server: points carry fixed timestamps, parameters fixed
+values, and `forget` makes the next look-up query the server, so that nothing is there twice.
 """
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.text import counted
 from tune_speed.runtime.temporary import TemporaryFolder
-from tune_speed.tracking import schema
+from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.reader.parent_run import PARENT, open_parent
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_experiment
+from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer import descriptions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput
+
+# Time for another search that begins at the same moment to give way.
+SETTLE_S = 3.0
+
+
+def open_parent(
+    client: "MlflowClient",
+    experiment_id: str,
+    *,
+    study: str,
+    tags: dict[str, str],
+    is_only: bool = False,
+) -> str:
+    """Returns the id of a search's own run, RUNNING, with `tags` set.
+
+    Raises: ConfigError if it would be new, `is_only` and the store has another: `study/t0003` would
+        mean two trials.
+    """
+    identity = {key: tags[key] for key in (schema.KIND, schema.SEARCH_ID)}
+    run = next(runs_with(client, [experiment_id], identity), None)
+    if run is None:
+        return _create(client, experiment_id, study=study, tags=tags, is_only=is_only)
+    for key, value in tags.items():
+        # More trials, say, than when it began.
+        if run.data.tags.get(key) != value:
+            client.set_tag(run.info.run_id, key, value)
+    if run.info.status != "RUNNING":
+        client.update_run(run.info.run_id, status="RUNNING")
+    return str(run.info.run_id)
+
+
+def _create(
+    client: "MlflowClient", experiment_id: str, *, study: str, tags: dict[str, str], is_only: bool
+) -> str:
+    if is_only and (others := _others(client, experiment_id, tags)):
+        raise _taken(client, others[0], study)
+    run_id = str(client.create_run(experiment_id, tags=tags, run_name=study).info.run_id)
+    # Of searches that begin at the same moment each has its run by now, so the later one sees the
+    # other. Where both do, the greater id gives way at once, and the lesser waits to see that.
+    rivals = _others(client, experiment_id, tags) if is_only else []
+    if rivals and all(run_id < rival.info.run_id for rival in rivals):
+        time.sleep(SETTLE_S)
+        rivals = _others(client, experiment_id, tags)
+    if rivals:
+        client.delete_run(run_id)
+        raise _taken(client, rivals[0], study)
+    return run_id
+
+
+def _others(client: "MlflowClient", experiment_id: str, tags: dict[str, str]) -> list[Any]:
+    kind = {schema.KIND: tags[schema.KIND]}
+    return [
+        run
+        for run in runs_with(client, [experiment_id], kind)
+        if run.data.tags.get(schema.SEARCH_ID) != tags[schema.SEARCH_ID]
+        and (run.info.status == "RUNNING" or run.data.metrics.get(search_summary.NUM_TRIALS))
+    ]
+
+
+def _taken(client: "MlflowClient", other: Any, study: str) -> ConfigError:
+    user = other.data.tags.get("mlflow.user", "somebody")
+    began = datetime.fromtimestamp(other.info.start_time / 1000, UTC)
+    num_trials = other.data.metrics.get(search_summary.NUM_TRIALS, 0)
+    return ConfigError(
+        f"a study must have a name of its own in MLflow, but {strip_secrets(client.tracking_uri)}"
+        f" has a search of {study} whose ledger is not in this study's folder: begun by"
+        f" {schema.clean(user, limit=80)} on {began:%Y-%m-%d %H:%M} UTC,"
+        f" {counted(int(num_trials), 'trial')} finished, {other.info.status.lower()}. Give this one"
+        " another name with --set study=NAME, go on with that one by --resume where its folder is"
+        " (TUNE_SPEED_STUDIES), or, if that is lost, rebuild its ledger here with --resume"
+        " --from-mlflow."
+    )
+
 
 # Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags.
 MAX_METRICS, MAX_ENTRIES = 800, 100
@@ -61,7 +137,6 @@ class RunRef:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has a last status."""
         return self.status in ENDED
 
     def fits(self, params: Mapping[str, str]) -> bool:
@@ -74,7 +149,6 @@ class RunRef:
 
 
 def _data_of(plan: descriptions.SearchPlan, *, digest: str) -> "DatasetInput":
-    """Returns the data that a search trains on, which MLflow's pages show beside its run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     # A training function has data of its own.
@@ -109,10 +183,8 @@ class StudyRuns:
     ) -> Self:
         """Returns the runs of one search; its experiment and parent run are found or created.
 
-        The parent's kind is another than a search's for runs that no search made.
-
-        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError if the
-            search `is_only` to be one of its name, and the store has another.
+        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError as
+            `open_parent` does.
         """
         shared = schema.study_tag_entries(study, tags)
         run_tags = {**shared, **schema.user_tags()}
@@ -139,15 +211,10 @@ class StudyRuns:
         return self._refs
 
     def forget(self) -> None:
-        """Makes the next look-up query the server again."""
         self._refs = None
 
     def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
-        """Returns the trial's run, RUNNING; created if there is none.
-
-        Where an interrupted trial's run does not fit what is to come, it is moved to the trash and
-        a new one takes its place.
-        """
+        """Returns the trial's run, RUNNING; one that does not fit goes to the trash."""
         ref = self.known().get(key)
         if ref is not None and ref.params is None:
             ref.params = dict(self._client.get_run(ref.run_id).data.params)
@@ -162,7 +229,6 @@ class StudyRuns:
         return ref
 
     def retag(self, tags: Mapping[str, str]) -> None:
-        """Gives the runs of trials to come other tags of the study, where they have such."""
         self._tags |= {k: v for k, v in schema.study_tags(tags).items() if k in self._tags}
 
     def write(
@@ -173,7 +239,6 @@ class StudyRuns:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Writes metrics, parameters and tags, in as few requests as MLflow's limits allow."""
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
@@ -186,22 +251,21 @@ class StudyRuns:
         ref.has_points = ref.has_points or bool(metrics)
 
     def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
-        """Writes artifacts from texts."""
         with TemporaryFolder() as folder:
             for name, text in files.items():
                 (folder / name).write_text(text, encoding="utf-8")
             self._client.log_artifacts(ref.run_id, str(folder))
 
     def end(self, ref: RunRef, status: str) -> None:
-        """Gives a run its last status."""
         self._client.set_terminated(ref.run_id, status)
         ref.status = status
         if ref.is_complete:
             ref.params = None
 
     def _create(self, key: Key, *, start_ms: int) -> RunRef:
-        tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent.run_id}
-        refs, name = dict(self.known()), schema.clean(key[1], limit=schema.MAX_KEY)
+        own = {**schema.start_tags(key[1], kind=key[0]), schema.PARENT: self.parent.run_id}
+        tags, name = {**self._tags, **own}, schema.clean(key[1], limit=schema.MAX_KEY)
+        refs = dict(self.known())
         # Until the answer is here: an error may hide that the run was created.
         self.forget()
         run = self._client.create_run(
@@ -218,7 +282,7 @@ class StudyRuns:
         found = runs_with(
             self._client,
             [self.experiment_id],
-            {PARENT: self.parent.run_id},
+            {schema.PARENT: self.parent.run_id},
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )

@@ -1,10 +1,9 @@
 """The observer of a search that writes it to MLflow, in a thread of its own.
 
-The driver's calls only queue what happened: they take microseconds and never raise, whatever the
-store does. The thread folds the events of a moment into one outbox per trial and empties the
-outboxes. Where the store does not answer, it waits and tries again, longer each time; where it
-refuses one trial for good, that trial is left out and named by `close`. The study's ledger is the
-durable copy, and `reconcile` delivers from it.
+The driver's calls only queue what happened: they take microseconds and never raise. The thread
+folds events into one outbox a trial and empties the outboxes. Where the store does not answer, it
+tries again, longer each time; what it refuses for good is left out and named by `close`. The
+study's ledger is the durable copy, and `reconcile` delivers from it.
 """
 
 import logging
@@ -12,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -39,7 +39,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_AT_THE_END_S = 0.5, 30.0, 1.0
 # Events that come within this time go to the store together.
 LINGER_S = 1.0
 MOST_NAMED = 20
-"""Undelivered trials that a message names."""
 # Longest wait for the store at the end [s]; what it has not taken is in the ledger.
 DELIVERY_S = 60.0
 # Longest wait for the study's experiment and parent run, some ten requests.
@@ -65,6 +64,51 @@ def names_of(undelivered: Sequence[Undelivered]) -> str:
     return f"{number}, {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}"
 
 
+class _Store:
+    """The store as it was found last: whether it answers, and when it is tried again."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.trouble: str | None = None
+        self.reported: str | None = None
+        """The trouble that `news` told last."""
+        self.had_trouble = False
+        self.retry_at = 0.0
+        self.pause_s = FIRST_PAUSE_S
+        self._file = sqlite_path(uri) if store_kind(uri) == "sqlite" else None
+        self._file_id = self._file and sqlite.file_id(self._file)
+
+    def replaced(self) -> Exception | None:
+        """Returns the error if the file is another now: SQLite writes on to one without a name."""
+        is_same = self._file is None or sqlite.file_id(self._file) == self._file_id
+        return None if self._file is None or is_same else sqlite.replaced(self._file)
+
+    def failed(self, error: Exception) -> None:
+        _log.debug("delivery to MLflow failed", exc_info=error)
+        self.trouble, self.had_trouble = str(explain(error, self.uri)), True
+        # Jitter keeps the searches that lost the same server from returning all at once.
+        self.retry_at = time.monotonic() + self.pause_s * random.uniform(0.75, 1.25)
+        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+
+    def analyze(self) -> None:
+        if self._file is not None:
+            sqlite.analyze(self._file)
+
+
+@dataclass
+class _End:
+    """The end of a search: how its run ends, and until when the thread may deliver."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    status: str = "FINISHED"
+    deadline: float = 0.0
+    is_written: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.begun.is_set() and (self.is_written or time.monotonic() >= self.deadline)
+
+
 class Tracker:
     """Writes one search to MLflow."""
 
@@ -82,50 +126,52 @@ class Tracker:
     ) -> None:
         """Finds or creates the study's experiment and the search's parent run, and begins.
 
-        `study_tags` go to every run as `tune_speed.<name>`. `search_id` distinguishes two searches
-        of one study; resuming a search gives the same one. `parent_kind` is what the parent run is.
-        `plan` is for descriptions, which MLflow's pages show.
+        `study_tags` go to every run. `search_id` distinguishes two searches of one study; a resumed
+        one has the same. `plan` is for descriptions.
 
         Raises: ServiceError or StorageError if the store does not take it within two minutes;
             ConfigError if the search `is_only` to be one of its name, and the store has another.
         """
-        self._uri = str(client.tracking_uri)
         open_runs = partial(
             StudyRuns.open, client, study=study, search_id=search_id, parent_kind=parent_kind
         )
-        with errors_of(self._uri):
-            runs = within(OPEN_S, lambda: open_runs(tags=study_tags, plan=plan, is_only=is_only))
-        self.experiment_id, self.run_id = runs.experiment_id, runs.parent.run_id
-        self.trouble: str | None = None
-        """Why nothing can be delivered at the moment; None if all is well."""
+        self._store = _Store(str(client.tracking_uri))
+        with errors_of(self._store.uri):
+            self._runs = within(
+                OPEN_S, lambda: open_runs(tags=study_tags, plan=plan, is_only=is_only)
+            )
         self.expected: set[str] = set()
         """Trials that were announced and are not completely delivered."""
         self._refused: dict[str, str] = {}
         """Trials that cannot be delivered, and why."""
-        self._reported: str | None = None
-        self._runs, self._linger_s, self._plan = runs, linger_s, plan
-        self._file = sqlite_path(self._uri) if store_kind(self._uri) == "sqlite" else None
-        self._file_id = self._file and sqlite.file_id(self._file)
+        self._linger_s, self._plan = linger_s, plan
         self._events: SimpleQueue[tuple[str, Callable[[], None]]] = SimpleQueue()
         self._outboxes: dict[str, Outbox] = {}
         self._records: Mapping[str, TrialRecord] = {}
         self._ledger: Sequence[str] | None = None
         """Trials of the ledger that are still to be compared with MLflow."""
         self._summary = Summary()
-        self._recommended: tuple[Recommended, ...] = ()
-        self._steered: Mapping[str, str] = {}
-        """Tags of the search's run that say what people changed."""
-        self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
-        self._ending, self._has_ended = threading.Event(), False
-        self._deadline, self._last_status = 0.0, "FINISHED"
-        self._had_trouble = False
+        self._end = _End()
         self._thread = threading.Thread(target=self._work, name="tune_speed-tracker", daemon=True)
         self._thread.start()
 
+    @property
+    def experiment_id(self) -> str:
+        return self._runs.experiment_id
+
+    @property
+    def run_id(self) -> str:
+        return self._runs.parent.run_id
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be delivered at the moment; None if all is well."""
+        return self._store.trouble
+
     def news(self) -> tuple[str, ...]:
         """Returns a line where trouble has come, changed or gone since the last call."""
-        trouble, reported = self.trouble, self._reported
-        self._reported = trouble
+        trouble, reported = self.trouble, self._store.reported
+        self._store.reported = trouble
         if trouble == reported:
             return ()
         if trouble is None:
@@ -135,7 +181,6 @@ class Tracker:
     def trial_started(
         self, *, trial_id: str, params: Mapping[str, Any], recipe: Mapping[str, Any]
     ) -> None:
-        """Queues a trial that is about to start, for the first time or again."""
         now_ms = round(time.time() * 1000)
 
         def take() -> None:
@@ -147,8 +192,6 @@ class Tracker:
         self._events.put((trial_id, take))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
-        """Queues an evaluation."""
-
         def take() -> None:
             outbox = self._outboxes.get(trial_id)
             if outbox is not None and not outbox.has_ended:
@@ -157,7 +200,6 @@ class Tracker:
         self._events.put((trial_id, take))
 
     def trial_finished(self, *, record: TrialRecord) -> None:
-        """Queues a trial's outcome."""
         trial_id = record.trial_id
         # Where the ledger has it, only its name waits: 24 kB less for each trial behind.
         held = None if trial_id in self._records else record
@@ -179,8 +221,7 @@ class Tracker:
         now_ms, changed = round(time.time() * 1000), set(trial_ids)
 
         def take() -> None:
-            before, self._summary = self._summary, Summary()
-            self._summary.favourites = before.favourites
+            self._summary.forget_trials()
             misses = list[str]()
             for trial_id, record in self._records.items():
                 self._summary.add(record)
@@ -204,52 +245,32 @@ class Tracker:
         self._summary.retold(now_ms)
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
-        """Queues a trial that was stopped without an outcome."""
         self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
 
     def recommend(self, favourites: Sequence[Recommended]) -> None:
         """Queues what the search recommends, first of its favourites, where that has changed."""
         every = tuple(favourites)
-        if every == self._recommended:
-            return
-        self._recommended = every
-
-        def take() -> None:
-            self._summary.favourites, self._summary.is_new = every, True
-
-        self._events.put(("", take))
+        if every != self._summary.favourites:
+            self._events.put(("", partial(self._summary.recommend, every)))
 
     def steered(self, tags: Mapping[str, str], done: Sequence[Sequence[str]]) -> None:
-        """Queues what people changed: tags of the search and of trials to come, and the list of it.
-
-        Each of `done` is a moment (UTC, ISO 8601) and a line.
-        """
+        """Queues what people changed: tags, and moments (UTC, ISO 8601) with lines."""
 
         def take() -> None:
             self._runs.retag(tags)
-            self._steered = schema.study_tags(tags) | schema.pack_steered(done)
-            self._summary.is_new = True
+            self._summary.say(schema.study_tags(tags) | schema.pack_steered(done))
 
         self._events.put(("", take))
 
     def ended(self, **said: str) -> None:
-        """Queues what is said of the search at its end: `why_ended`, before its budget was used up.
-
-        `range_ends` are the ranges at whose ends its best lie.
-        """
-
-        def take() -> None:
-            self._steered = {**self._steered, **schema.study_tags(said)}
-            self._summary.is_new = True
-
-        self._events.put(("", take))
+        """Queues what is said at the end: `why_ended` early, `range_ends` of the best."""
+        self._events.put(("", lambda: self._summary.say(schema.study_tags(said))))
 
     def reconcile(self, records: Mapping[str, TrialRecord]) -> None:
         """Makes MLflow show each of the ledger's records once, and nothing running that is not.
 
-        Call it when a search begins or is resumed, before its first trial starts. Returns at once.
-        Records are looked up one by one when they are delivered, also those that come later: those
-        of 20,000 trials take 0.5 GB unpacked.
+        Call it before the first trial starts. Returns at once; records are looked up one by one
+        when they are delivered: those of 20,000 trials take 0.5 GB unpacked.
         """
         trial_ids, self._records = tuple(records), records
 
@@ -260,18 +281,15 @@ class Tracker:
         self._events.put(("", take))
 
     def close(self, *, timeout_s: float, interrupted: bool = False) -> tuple[Undelivered, ...]:
-        """Delivers what it can within `timeout_s` and ends the search's run.
-
-        Returns the trials that MLflow does not show completely; the next `reconcile` delivers them.
-        """
-        self._last_status = "KILLED" if interrupted else "FINISHED"
-        self._deadline = time.monotonic() + timeout_s
-        self._ending.set()
-        self._retry_at = 0.0
+        """Delivers what it can within `timeout_s`; returns what the next `reconcile` must."""
+        self._end.status = "KILLED" if interrupted else "FINISHED"
+        self._end.deadline = time.monotonic() + timeout_s
+        self._end.begun.set()
+        self._store.retry_at = 0.0
         self._events.put(("", lambda: None))
         self._thread.join(timeout_s)
-        if self._has_ended and self._file is not None:
-            sqlite.analyze(self._file)
+        if self._end.is_written:
+            self._store.analyze()
         reason = self.trouble or "there was no time left"
         missing = dict.fromkeys(tuple(self.expected), reason) | self._refused
         return tuple(Undelivered(*item) for item in sorted(missing.items()))
@@ -282,25 +300,24 @@ class Tracker:
             outbox.interrupted = reason
 
     def _work(self) -> None:
-        while not (
-            self._ending.is_set() and (self._has_ended or time.monotonic() >= self._deadline)
-        ):
+        store = self._store
+        while not self._end.is_over:
             # Read before the events: what is put after it comes in another round.
-            is_last = self._ending.is_set()
+            is_last = self._end.begun.is_set()
             if is_last:
-                self._retry_at = min(self._retry_at, time.monotonic() + LONGEST_PAUSE_AT_THE_END_S)
+                store.retry_at = min(store.retry_at, time.monotonic() + LONGEST_PAUSE_AT_THE_END_S)
             self._gather()
             if is_last:
                 for trial_id in self._outboxes:
                     self._interrupt(trial_id, "the search ended before the trial")
-            if time.monotonic() >= self._retry_at:
+            if time.monotonic() >= store.retry_at:
                 self._deliver(is_last=is_last)
 
     def _gather(self) -> None:
         """Waits for an event, or until it is time to try again, and takes all that there are."""
-        has_work = self._ending.is_set() or self._ledger is not None or self._summary.is_new
+        has_work = self._end.begun.is_set() or self._ledger is not None or self._summary.is_new
         if has_work or any(outbox.is_due for outbox in self._outboxes.values()):
-            wait_s = max(0.0, self._retry_at - time.monotonic())
+            wait_s = max(0.0, self._store.retry_at - time.monotonic())
         else:
             wait_s = None
         try:
@@ -308,7 +325,7 @@ class Tracker:
         except Empty:
             return
         # Events of one moment are delivered together; the end of a search does not linger.
-        self._ending.wait(self._linger_s)
+        self._end.begun.wait(self._linger_s)
         self._take(first)
         self._take_queued()
 
@@ -327,7 +344,9 @@ class Tracker:
 
     def _deliver(self, *, is_last: bool) -> None:
         try:
-            self._check_file()
+            if replaced := self._store.replaced():
+                self.expected.update(self._records)
+                raise replaced
             self._reconcile()
             for trial_id in [t for t, outbox in self._outboxes.items() if outbox.is_due]:
                 self._deliver_trial(trial_id)
@@ -335,19 +354,9 @@ class Tracker:
                 self._take_queued()
             self._deliver_summary(is_last=is_last)
         except Exception as error:
-            _log.debug("delivery to MLflow failed", exc_info=error)
-            self.trouble, self._had_trouble = str(explain(error, self._uri)), True
-            # Jitter keeps the searches that lost the same server from returning all at once.
-            self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            self._store.failed(error)
         else:
-            self.trouble, self._pause_s = None, FIRST_PAUSE_S
-
-    def _check_file(self) -> None:
-        # SQLite writes on, without an error, to a file that has lost its name.
-        if self._file is not None and sqlite.file_id(self._file) != self._file_id:
-            self.expected.update(self._records)
-            raise sqlite.replaced(self._file)
+            self._store.trouble, self._store.pause_s = None, FIRST_PAUSE_S
 
     def _deliver_trial(self, trial_id: str) -> None:
         outbox = self._outboxes.pop(trial_id)
@@ -359,7 +368,7 @@ class Tracker:
                 self._outboxes[trial_id] = outbox
                 raise
             refused = self._give_up(outbox, error)
-        self._pause_s = FIRST_PAUSE_S
+        self._store.pause_s = FIRST_PAUSE_S
         self._refused.pop(trial_id, None)
         if refused is not None:
             self._refused[trial_id] = refused
@@ -413,22 +422,22 @@ class Tracker:
                     of: ref.run_id for (kind, of), ref in known.items() if kind == "estimate"
                 }
                 tags = self._summary.tags(now=datetime.now(UTC), run_ids=run_ids)
-                tags |= self._search_note() | dict(self._steered)
+                tags |= self._search_note() | dict(self._summary.said)
                 self._runs.write(self._runs.parent, points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:
-                if self._had_trouble:
+                if self._store.had_trouble:
                     # A request that the store took after we had given it up may have made a second
                     # run of a trial; finding all runs again deletes it.
                     self._runs.forget()
                     self._runs.known()
-                self._runs.end(self._runs.parent, self._last_status)
+                self._runs.end(self._runs.parent, self._end.status)
         except Exception as error:
             if not is_permanent(error):
                 raise
             _log.warning("the search's own run cannot be written: %s", error)
             self._summary.is_new = False
-        self._has_ended = is_last
+        self._end.is_written = is_last
 
     def _search_note(self) -> dict[str, str]:
         if self._plan is None:
@@ -448,10 +457,7 @@ def _outbox_of(record: TrialRecord) -> Outbox:
 def deliver(
     records: Sequence[TrialRecord], *, study: str, search_id: str, parent_kind: str = schema.SEARCH
 ) -> tuple[Undelivered, ...]:
-    """Delivers records of one workload as the trials of a study; returns what was not taken.
-
-    Raises: ServiceError or StorageError if the store cannot be opened.
-    """
+    """Delivers records of one workload; returns what was not taken. Raises: ServiceError."""
     tags = {
         "workload": records[0].workload_name,
         "workload_hash": records[0].workload_hash,

@@ -1,8 +1,9 @@
 import pytest
-from helpers.reporting.figures import make_part, make_trial
+from helpers.reporting.figures import make_part, make_trial, sketched
 
-from tune_speed.reporting.figures import facts, importance_bars
-from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.figures import bars, facts
+from tune_speed.reporting.figures.bars import IMPORTANCE
+from tune_speed.reporting.figures.canvas import LIGHT
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
 
@@ -15,7 +16,6 @@ def answer(*values: float, why_none: str | None = None) -> Importance:
     return Importance(
         question="steps",
         title="Steps to the target",
-        about="",
         n=12,
         why_none=why_none,
         explained=0.5 if values else None,
@@ -37,8 +37,7 @@ def test_bars_have_the_values_and_lines_the_bands(
     part: StudyPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(monkeypatch, answer(0.1, 0.4), answer(why_none="too few"))
-    sketch = importance_bars.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(IMPORTANCE, part)
     panel = sketch.canvas.panels[0]
     assert [bar.get_width() for bar in panel.patches] == pytest.approx([0.4, 0.1])
     assert [label.get_text() for label in panel.get_yticklabels()] == ["p1", "p0"]
@@ -51,8 +50,7 @@ def test_name_is_told_from_those_that_have_no_bar(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(facts, "_LATEST", [])
     give(monkeypatch, answer(0.4))
     part = make_part(make_trial(params={"group.p0": 1, "other.p0": 2}))
-    sketch = importance_bars.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(IMPORTANCE, part)
     assert [t.get_text() for t in sketch.canvas.panels[0].get_yticklabels()] == ["group.p0"]
 
 
@@ -60,8 +58,7 @@ def test_question_without_an_answer_says_why(
     part: StudyPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(monkeypatch, answer(0.4), answer(why_none="it takes 8 trials, and there are 3"))
-    sketch = importance_bars.draw(part, LIGHT)
-    assert sketch is not None
+    sketch = sketched(IMPORTANCE, part)
     texts = " ".join(text.get_text() for text in sketch.canvas.panels[1].texts)
     assert "It takes 8 trials, and there are 3." in texts
     assert "It takes 8 trials, and there are 3." in sketch.alt
@@ -70,7 +67,7 @@ def test_question_without_an_answer_says_why(
 
 def test_no_answer_at_all_draws_nothing(part: StudyPart, monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, answer(why_none="too few"), answer(why_none="too few"))
-    assert importance_bars.draw(part, LIGHT) is None
+    assert bars.draw(part, LIGHT) is None
 
 
 def test_names_are_as_short_as_they_can_be_told_apart() -> None:

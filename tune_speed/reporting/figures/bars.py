@@ -1,15 +1,16 @@
-"""How much each parameter matters, for three questions."""
+"""Bars: how much each parameter matters, and how the trials ended."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import scale
-from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.theme import Palette
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Palette, Sketch
+from tune_speed.reporting.figures.facts import duration, shortened, time_unit
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
+from tune_speed.reporting.study.endings import ENDED_BELOW, IN_TIME, REACHED, endings_of
 from tune_speed.reporting.study.view import StudyPart
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ LEAST_SHOWN = 0.02
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    """Draws a panel of bars for each question; None where no question has an answer."""
     answers = facts.importances_of(part) if part.trials else ()
     if not any(answer.params for answer in answers):
         return None
@@ -94,8 +94,74 @@ def _alt(answer: Importance, names: Mapping[str, str]) -> str:
 
 IMPORTANCE = FigureKind(
     title="What mattered",
-    about="How much each parameter matters by itself, for three questions. Lines across the bars"
-    " are intervals: bars whose lines overlap may well be in another order. R² is the share of the"
+    about="How much each parameter matters, for three questions. Lines across the bars are"
+    " intervals: bars whose lines overlap may well be in another order. R² is the share of the"
     " differences that the parameters predict together.",
     draw=draw,
+)
+
+
+END_HEIGHT = 50.0
+END_FRAME_HEIGHT = 16.0
+MOST_KINDS = 9
+THICKNESS = 0.23
+KIND_WIDTH = 38
+REST = "other ends"
+
+
+class Bar(NamedTuple):
+    """The trials that ended in one way."""
+
+    kind: str
+    trials: int
+    train_s: float
+    """Training clock of them together [s]."""
+
+
+def bars(part: StudyPart) -> list[Bar]:
+    """Returns the part's trials by how they ended: first what came to its end, then the most."""
+    found = [Bar(e.kind, len(e.trials), e.train_s) for e in endings_of(part)]
+    place = {REACHED: 0, IN_TIME: 0, ENDED_BELOW: 1}
+    ordered = sorted(found, key=lambda e: (place.get(e.kind, 2), -e.trials, e.kind))
+    if len(ordered) <= MOST_KINDS:
+        return ordered
+    shown, rest = ordered[: MOST_KINDS - 1], ordered[MOST_KINDS - 1 :]
+    return [*shown, Bar(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
+
+
+def draw_ends(part: StudyPart, palette: Palette) -> Sketch | None:
+    ended = bars(part)
+    if not ended:
+        return None
+    canvas = Canvas(palette, height=END_FRAME_HEIGHT + END_HEIGHT * len(ended))
+    panel = canvas.panel
+    num_trials, train_s = sum(e.trials for e in ended), sum(e.train_s for e in ended)
+    unit = time_unit(max(e.train_s for e in ended))
+    shares_of = [
+        ("of the trials", "s1", [e.trials / num_trials for e in ended]),
+        ("of the training time", "s5", [e.train_s / (train_s or 1.0) for e in ended]),
+    ]
+    drawn = []
+    for place, (label, role, shares) in enumerate(shares_of):
+        rows = [row + THICKNESS * (place + 0.62) for row in range(len(ended))]
+        percents = [100 * share for share in shares]
+        drawn.append((panel.barh(rows, percents, 0.86 * THICKNESS, color=palette[role]), label))
+        labels = ["<1 %" if 0 < percent < 1 else f"{percent:.0f} %" for percent in percents]
+        panel.bar_label(drawn[-1][0], labels, padding=3, fontsize=10)
+    for row, ending in enumerate(ended):
+        kind, time = shortened(ending.kind, KIND_WIDTH), duration(ending.train_s, unit)
+        panel.text(0, row - 0.06, f"{kind}: {ending.trials} ({time})", va="bottom")
+    panel.set_xlim(0, 112)
+    panel.set_ylim(len(ended) - 0.45, -0.5)
+    panel.set_axis_off()
+    canvas.legend(drawn)
+    parts = [f"{e.kind}: {e.trials} in {duration(e.train_s, unit)}" for e in ended]
+    total = f"{counted(num_trials, 'trial')}, {duration(train_s)} of training"
+    return Sketch(canvas, f"{total}. {'; '.join(parts)}.")
+
+
+STOPPED = FigureKind(
+    title="How the trials ended",
+    about="What became of the trials, and how much of the training time each kind of end took.",
+    draw=draw_ends,
 )
