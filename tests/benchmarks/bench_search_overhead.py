@@ -46,24 +46,19 @@ def ours(folder: Path, trials: int) -> None:
     from tune_speed.api.progress import Progress
     from tune_speed.study.file import load_study
     from tune_speed.tuning import search as studies
+    from tune_speed.tuning.admission import Start
     from tune_speed.tuning.driver.controller import SearchController
 
     (folder / "overhead.yaml").write_text(STUDY)
     study = load_study(folder / "overhead.yaml", overrides=[f"search.trials={trials}"])
     began: list[float] = []
 
-    def make_view(controller: SearchController) -> Any:
-        began.append(time.time())
-        return Progress(shown=True).view(controller)
+    class Timed(Progress):
+        def view(self, controller: SearchController) -> Any:
+            began.append(time.time())
+            return super().view(controller)
 
-    result = studies.search(
-        study,
-        address=None,
-        resume=False,
-        download=False,
-        on_progress=lambda done, total: None,
-        make_view=make_view,
-    )
+    result = studies.search(study, Start(), Timed(shown=True))
     clocks = [record.runs[-1].clocks for record in result.records]
     _write(folder, [c.train_s + c.eval_s for c in clocks], search_s=time.time() - began[0])
 

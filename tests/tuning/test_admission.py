@@ -73,9 +73,16 @@ def begun(folder: Path, study: StudyFile, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes) + "\n")
 
 
-def resumed(folder: Path, study: StudyFile) -> None:
+def admitted(
+    study: StudyFile, folder: Path, *, workload_hash: str = "w", uri: str = ""
+) -> admission.Admitted:
+    return admission.Admitted(study, folder, uri, workload_hash, None)
+
+
+def resumed(folder: Path, study: StudyFile, workload_hash: str = "w") -> None:
     with Ledger(folder) as ledger:
-        admission.admit(ledger, study, workload_hash="w", resume=True)
+        found = admitted(study, folder, workload_hash=workload_hash)
+        admission.admit(ledger, found, resume=True)
 
 
 def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
@@ -104,8 +111,8 @@ def test_study_that_changed_is_refused_with_the_fields_that_did(
 
 def test_study_whose_data_changed_is_refused_with_that(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, study)
-    with Ledger(tmp_path) as ledger, pytest.raises(ConfigError, match="but its data changed"):
-        admission.admit(ledger, study, workload_hash="v", resume=True)
+    with pytest.raises(ConfigError, match="but its data changed"):
+        resumed(tmp_path, study, "v")
 
 
 def test_ledger_without_its_header_is_not_gone_on_with(tmp_path: Path, study: StudyFile) -> None:
@@ -143,14 +150,14 @@ def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
         for i in range(3)
     ]
     in_mlflow(uri, study, records)
-    assert admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri) == 3
+    assert admission.rebuild(admitted(study, tmp_path / "tiny", uri=uri)) == 3
     with pytest.raises(ConfigError, match="rebuilds a ledger that was lost, but that of tiny"):
-        admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, tmp_path / "tiny", uri=uri))
     with Ledger(tmp_path / "tiny") as again:
         assert list(again.records.values()) == records[::-1]  # As they ended.
         assert [again.proposals[r.trial_id].params for r in records] == [r.params for r in records]
         assert again.header is not None and again.header["search_id"] == "s1"
-        admission.admit(again, study, workload_hash="w", resume=True)
+        admission.admit(again, admitted(study, again.folder), resume=True)
 
 
 def test_trial_of_a_foreign_name_is_refused(tmp_path: Path, study: StudyFile) -> None:
@@ -159,7 +166,7 @@ def test_trial_of_a_foreign_name_is_refused(tmp_path: Path, study: StudyFile) ->
     record = make_record(trial_id="../t0000").model_copy(update={"study": "tiny"})
     in_mlflow(uri, study, [record])
     with pytest.raises(StorageError, match=r"called t0000 or so, but got '\.\./t0000'"):
-        admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, tmp_path / "tiny", uri=uri))
 
 
 def test_rebuilding_that_is_stopped_leaves_no_part_and_can_be_said_again(
@@ -180,10 +187,10 @@ def test_rebuilding_that_is_stopped_leaves_no_part_and_can_be_said_again(
 
     monkeypatch.setattr(Ledger, "take_over", stopped_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, folder, uri=uri))
     with Ledger(folder) as ledger:
         assert not ledger.proposals
-    assert admission.rebuild(folder, study, workload_hash="w", uri=uri) == 3
+    assert admission.rebuild(admitted(study, folder, uri=uri)) == 3
     with Ledger(folder) as ledger:
         assert set(ledger.records) == {"t0000", "t0001", "t0002"}
     assert {each.name for each in folder.iterdir()} == {"ledger.jsonl", "study.yaml", "trials"}
@@ -194,12 +201,12 @@ def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: 
     record = make_record().model_copy(update={"study": "tiny"})
     folder = tmp_path / "tiny"
     with pytest.raises(ServiceError, match="there is no study"):
-        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, folder, uri=uri))
     in_mlflow(uri, study, [record], space_hash="another")
     with pytest.raises(
         ConfigError, match=r"search space, but its hash was another and is \w+ \(run "
     ):
-        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, folder, uri=uri))
     with Ledger(folder) as ledger:
         assert ledger.header is None
 
@@ -212,7 +219,7 @@ def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
     begun(folder, study)
     (folder / "study.yaml").unlink()
     with Ledger(folder) as ledger:
-        admission.admit(ledger, study, workload_hash="w", resume=is_resumed)
+        admission.admit(ledger, admitted(study, folder), resume=is_resumed)
         admission.begin(ledger, study, workload_hash="w")
     assert load_study(folder / "study.yaml").space.hash == study.space.hash
 

@@ -5,8 +5,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
+from tune_speed.core.folders import studies_folder
+from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.renamed import LEFT_TARGET
@@ -27,6 +30,7 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.mistake import left_mistakes
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
+from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import ADVICE, Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
@@ -36,10 +40,83 @@ from tune_speed.tuning.driver.requests import Set, accepted
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
 STUDY_FILE = "study.yaml"
+MIN_FREE_MIB = 200
+"""A study whose disk has less is not begun."""
 
 
-def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
+class Start(NamedTuple):
+    """How a search is begun."""
+
+    address: str | None = None
+    """Of a Ray cluster; None: a local one is started."""
+    resume: bool = False
+    """Whether it goes on with a study that was begun."""
+    from_mlflow: bool = False
+    """Whether a ledger that was lost is first rebuilt."""
+    download: bool = False
+    """Whether data may be downloaded."""
+
+
+class Lines(Protocol):
+    """Where people see what is said before a search runs."""
+
+    def line(self, text: str) -> None: ...
+
+    def decoded(self, done: int, total: int) -> None:
+        """Takes how many images are decoded."""
+
+
+class Admitted(NamedTuple):
+    """A study that may be searched, as far as its file, data and place say."""
+
+    study: StudyFile
+    folder: Path
+    uri: str
+    """Of the MLflow store."""
+    workload_hash: str
+    """Of the workload with its data."""
+    data: "PreparedWorkload | None"
+    """None: a training function has data of its own."""
+
+
+def admitted(study: StudyFile, start: Start, lines: Lines) -> Admitted:
+    """Prepares a study's data and place, and rebuilds its ledger where that is asked for.
+
+    Raises: ConfigError, DataError, ServiceError, StorageError.
+    """
+    study = replace(study, workload=study.workload.located())
+    own_prices()  # Refuses a file that boards could not read.
+    folder, uri = studies_folder() / study.name, tracking_uri()
+    _refuse_full_disk(folder)
+    refuse_throw_away(folder, uri)
+    data = None
+    if isinstance(study.workload, Workload):
+        data = prepare_workload(study.workload, download=start.download, on_progress=lines.decoded)
+        workload_hash = data.workload_hash
+        for line in data.lines:
+            lines.line(line)
+    else:
+        workload_hash = study.workload.identity()
+    found = Admitted(study, folder, uri, workload_hash, data)
+    if start.from_mlflow:
+        number = rebuild(found)
+        lines.line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
+    return found
+
+
+def _refuse_full_disk(folder: Path) -> None:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free_mib = shutil.disk_usage(existing).free / 2**20
+    if free_mib < MIN_FREE_MIB:
+        raise StorageError(
+            f"{existing} must have {MIN_FREE_MIB} MiB free for a study, but got {free_mib:.0f} MiB."
+            " Free some space, or set TUNE_SPEED_STUDIES to another folder."
+        )
+
+
+def admit(ledger: Ledger, admitted: Admitted, *, resume: bool) -> None:
     """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
+    study, workload_hash = admitted.study, admitted.workload_hash
     if ledger.header is None:
         if ledger.proposals:
             raise StorageError(
@@ -65,22 +142,25 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
     refuse_changed_plugins(ledger, name=study.name)
 
 
-def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> int:
+def rebuild(admitted: Admitted) -> int:
     """Writes a lost ledger anew from the study's runs in MLflow; returns the number of its trials.
 
     It appears when it is whole. Raises: ConfigError if the one in `folder` has trials, or MLflow
         has another search of that name, or none.
     """
+    study, folder = admitted.study, admitted.folder
     with Ledger(folder) as lost:
         if lost.proposals:
             raise ConfigError(
                 f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
                 f" with {counted(len(lost.records), 'finished trial')} (in {folder}). Leave it out."
             )
-        found = find_search(uri, study.name)
+        found = find_search(admitted.uri, study.name)
         header = found.header | {"study": study.name, "tune_speed": __version__}
         place = f"run {found.run_id}"
-        _refuse_other(header, study, workload_hash=workload_hash, place=place, folder=folder)
+        _refuse_other(
+            header, study, workload_hash=admitted.workload_hash, place=place, folder=folder
+        )
         whole = folder / "rebuilt"
         shutil.rmtree(whole, ignore_errors=True)  # Of a rebuilding that was stopped.
         with Ledger(whole) as ledger:

@@ -11,6 +11,7 @@ from tune_speed.study.settings import PriorFile
 from tune_speed.tracking.reader.queries import find_trials, study_names
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.training.workload import Workload
+from tune_speed.tuning.admission import Admitted
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import CarriedOver, Machine, carry_over
 from tune_speed.tuning.policy.base import PriorTrial
@@ -19,7 +20,7 @@ NO_CURVE = "a curve that is gone from MLflow"
 
 
 def read_new(
-    study: StudyFile, ledger: Ledger, *, uri: str, data_hash: str, machine: Callable[[], Machine]
+    study: StudyFile, ledger: Ledger, admitted: Admitted, *, machine: Callable[[], Machine]
 ) -> dict[str, CarriedOver]:
     """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
 
@@ -27,6 +28,9 @@ def read_new(
 
     Raises: ConfigError if such a study is not there; ServiceError.
     """
+    if admitted.data is None:
+        return {}
+    uri, data_hash = admitted.uri, admitted.data.data_hash
     new = [each for each in study.search.warm_start if name_of(each) not in ledger.prior_trials]
     names = [each for each in new if isinstance(each, str)]
     found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}

@@ -84,9 +84,10 @@ def begin(tmp_path: Path, witness: Witness) -> Any:
         for ledger in open_ledgers:
             ledger.close()
         open_ledgers[:] = [Ledger(tmp_path / "study")]
+        if open_ledgers[0].header is None:
+            open_ledgers[0].begin({"workload_hash": "w"})
         return SearchController(
             study=load_study(file, overrides=overrides),
-            workload_hash="w",
             ledger=open_ledgers[0],
             allotment=Allotment(device="cpu"),
             observers=[witness],
@@ -171,7 +172,7 @@ def test_window_goes_with_those_that_begin_before_its_trial_ends(begin: Begin) -
     spec = propose(controller)
     controller.evaluated(clocked(spec, window("k", 0.1), status=Status.CAPPED))
     assert known(propose(controller)) == pytest.approx({"k": 0.1})
-    assert spec.trial_id in controller.running
+    assert spec.trial_id in controller.trials.running
 
 
 def test_resumed_search_knows_the_windows_of_its_ledger(begin: Begin) -> None:
@@ -194,7 +195,7 @@ def test_a_search_that_ends_makes_all_clocks_of_its_best_step_times(begin: Begin
     # The first was timed while the machine was slow by half: it seemed the slower one.
     controller.finished(clocked(first, window("a", 0.3, reference_s=0.02)))
     controller.finished(clocked(second, window("b", 0.2, reference_s=0.01, trial="t0001")))
-    assert controller.favourites[0].trial_id == second.trial_id
+    assert controller.learning.favourites[0].trial_id == second.trial_id
     later = window("b", 0.2, reference_s=0.01, trial="t0002")
     changed = controller.reclock([later])
     assert changed == (first.trial_id, second.trial_id)
@@ -203,7 +204,9 @@ def test_a_search_that_ends_makes_all_clocks_of_its_best_step_times(begin: Begin
     assert [run.clocks.train_s for run in runs] == pytest.approx([1.5, 2.0])
     assert "re-clocked: 300 → 150 ms a step, by 1 window" in runs[0].note
     assert (runs[1].step_times[0].num_windows, runs[1].note) == (2, ""), "surer, and no other"
-    assert controller.favourites[0].trial_id == first.trial_id, "what is recommended follows"
+    assert controller.learning.favourites[0].trial_id == first.trial_id, (
+        "what is recommended follows"
+    )
     assert controller.reclock() == (), "once more changes nothing"
     resumed = begin()
     assert [r.runs[-1] for r in resumed.ledger.records.values()] == runs
@@ -232,7 +235,7 @@ def test_only_what_overlaps_with_the_first_is_its_rival(begin: Begin) -> None:
         each = window(f"k{number}", step_s, trial=f"t000{number}")
         sure = {"low_s": 0.98 * step_s, "high_s": 1.02 * step_s}
         controller.finished(clocked(spec, each.model_copy(update=sure), accuracy=0.99))
-    rivals = [record.trial_id for record in controller.rivals()]
+    rivals = [record.trial_id for record in controller.learning.rivals()]
     assert rivals == ["t0000", "t0001"]
 
 
@@ -282,7 +285,7 @@ def test_policy_knows_what_is_spent_when_it_is_asked(begin: Begin) -> None:
     spent = []
     for seconds[0] in (0.0, 0.0, 600.0 * 0.75):
         propose(controller)
-        spent.append(controller.policy.spent)
+        spent.append(controller.learning.policy.spent)
     assert spent == [0.0, 0.25, 0.75]
 
 
@@ -290,12 +293,12 @@ def test_policy_knows_what_is_spent_when_it_is_asked(begin: Begin) -> None:
 def test_recommended_trial_is_of_the_study_and_met_the_target(begin: Begin, policy: str) -> None:
     controller = begin(overrides=(f"search.policy={policy}", "search.trials=9"))
     controller.finished(ended(propose(controller), Status.MISSED))
-    assert controller.favourites == ()
+    assert controller.learning.favourites == ()
     spec = propose(controller)
     controller.finished(ended(spec, time_s=7.0))
-    (best,) = controller.favourites
+    (best,) = controller.learning.favourites
     assert (best.study, best.trial_id, best.runs, best.hits) == ("conducted", spec.trial_id, 1, 1)
-    assert begin(overrides=(f"search.policy={policy}",)).favourites == (best,)
+    assert begin(overrides=(f"search.policy={policy}",)).learning.favourites == (best,)
 
 
 def test_proposal_is_on_disk_before_the_trial_is_known(begin: Begin, tmp_path: Path) -> None:
@@ -343,14 +346,14 @@ def test_observers_hear_each_evaluation_once(begin: Begin, witness: Witness) -> 
 
 def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Begin) -> None:
     controller = begin(overrides=("workload.mode=anytime",))
-    controller.policy = capped(controller)
+    controller.learning.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     reason = controller.evaluated(ended(slow, Status.CAPPED, time_s=3.0))
     assert reason == "stopped at 3.0 s: leader t0000 met the target in 2.0 s"
     record = controller.ledger.records[slow.trial_id]
     assert (record.status, record.stop_reason) == (Status.CAPPED, reason)
-    assert controller.running == ()
+    assert controller.trials.running == {}
 
 
 def test_untrained_model_is_no_reason_to_stop(begin: Begin) -> None:
@@ -403,12 +406,12 @@ def test_search_that_has_settled_says_why_though_its_trials_are_reclocked(
 ) -> None:
     controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
     controller.finished(ended(propose(controller)))
-    policy = controller.policy
+    policy = controller.learning.policy
     monkeypatch.setattr(policy, "ask", lambda: None)
     monkeypatch.setattr(type(policy), "why_settled", "nothing better is likely")
     assert controller.propose() is None
     monkeypatch.undo()
-    controller.policy = controller._make_policy()
+    controller.learning.policy = controller.learning._make_policy()
     assert controller.is_over()
     assert controller.why_exhausted == "nothing better is likely"
 
@@ -418,8 +421,8 @@ def test_policy_that_found_nothing_is_asked_again_after_a_trial(
 ) -> None:
     controller = begin()
     first, second = propose(controller), propose(controller)
-    answers = iter([None, controller.policy.ask])
-    monkeypatch.setattr(controller.policy, "ask", lambda: (a := next(answers)) and a())
+    answers = iter([None, controller.learning.policy.ask])
+    monkeypatch.setattr(controller.learning.policy, "ask", lambda: (a := next(answers)) and a())
     for _ in range(3):
         assert controller.propose() is None
     assert not controller.is_over()
@@ -432,12 +435,12 @@ def test_policy_that_found_nothing_is_asked_again_after_a_trial(
 def test_costs_are_known_again_after_a_restart(begin: Begin) -> None:
     controller = begin(overrides=TIME_TO_TARGET)
     spec = propose(controller)
-    assert controller.cost_of(spec.params) is None
+    assert controller.learning.cost_of(spec.params) is None
     controller.finished(ended(spec))
-    cost = controller.cost_of(spec.params)
+    cost = controller.learning.cost_of(spec.params)
     assert cost is not None
     assert cost.num_steps == spec.recipe.steps(num_train=1150)
-    assert begin(overrides=TIME_TO_TARGET).cost_of(spec.params) == cost
+    assert begin(overrides=TIME_TO_TARGET).learning.cost_of(spec.params) == cost
 
 
 def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:
@@ -534,7 +537,7 @@ def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
 def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) -> None:
     """The second of three is past the leader, and so is the reason."""
     controller = begin(overrides=("workload.mode=anytime",))
-    controller.policy = capped(controller)
+    controller.learning.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     evaluations = tuple(
@@ -578,7 +581,7 @@ def test_full_disk_ends_the_search_and_keeps_what_ran(
 
     monkeypatch.setattr(controller.ledger, "_append", refuse)
     controller.finished(ended(spec))
-    assert isinstance(controller.failure, StorageError)
+    assert isinstance(controller.trials.failure, StorageError)
     assert controller.propose() is None
     assert spec.trial_id in controller.ledger.records
 

@@ -54,7 +54,6 @@ class Session:
         study = steered(self.begun, self.ledger.answers.values())
         self.controller = SearchController(
             study=study,
-            workload_hash="w0.97",
             ledger=self.ledger,
             allotment=Allotment(device="cpu"),
             observers=[],
@@ -186,7 +185,7 @@ def test_driver_holds_a_trial_against_the_space_itself(begin: Begin) -> None:
     session = begin()
     answer = session.ask("try", params={"epochs": 700})
     assert answer.refused and "epochs: must be from 1 to 20" in answer.text
-    assert not session.controller.wanted()
+    assert not session.controller.learning.wanted()
 
 
 def test_trial_that_waits_when_the_driver_dies_is_tried_once_afterwards(begin: Begin) -> None:
@@ -212,7 +211,7 @@ def test_stopped_trial_ends_with_what_it_has_measured(begin: Begin) -> None:
     record = session.ledger.records["t0000"]
     assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
     assert [e.accuracy for e in record.runs[-1].evaluations] == [0.4]
-    assert session.controller.running == (other.trial_id,)
+    assert [*session.controller.trials.running] == [other.trial_id]
 
 
 def test_stopped_trial_that_was_never_evaluated_teaches_nothing(begin: Begin) -> None:
@@ -220,7 +219,7 @@ def test_stopped_trial_that_was_never_evaluated_teaches_nothing(begin: Begin) ->
     session.ask("stop", trial=session.propose().trial_id)
     record = session.ledger.records["t0000"]
     assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
-    history = session.controller.policy._history  # type: ignore[attr-defined]
+    history = session.controller.learning.policy._history  # type: ignore[attr-defined]
     assert history.finished == []
 
 
@@ -228,13 +227,15 @@ def test_run_again_that_is_stopped_does_not_count_as_too_slow(begin: Begin) -> N
     session = begin("workload.mode=anytime")
     first = session.propose()
     session.controller.finished(ended(first, time_s=2.0))
-    expected_s = [each.expected_s for each in session.controller.favourites]
+    expected_s = [each.expected_s for each in session.controller.learning.favourites]
     session.ask("try", params=first.params)
     again = session.propose()
     assert again.params == first.params
     session.controller.evaluated(ended(again, Status.CAPPED, accuracy=0.4, time_s=1.0))
     session.ask("stop", trial=again.trial_id)
-    assert [each.expected_s for each in session.controller.favourites] == expected_s == [2.0]
+    assert (
+        [each.expected_s for each in session.controller.learning.favourites] == expected_s == [2.0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_trial_whose_process_has_written_its_record_is_not_stopped(begin: Begin)
     write_trial_file(session.folder, ended(spec))
     answer = session.ask("stop", trial=spec.trial_id)
     assert answer.refused and "has just ended" in answer.text
-    assert session.controller.running == ("t0000",)
+    assert [*session.controller.trials.running] == ["t0000"]
 
 
 def test_trial_stays_stopped_where_the_driver_dies_between_answer_and_record(
@@ -412,7 +413,8 @@ def test_a_study_whose_target_was_changed_is_read_and_not_resumed(
     assert kept == answer and kept.words.startswith("set target=0.5: ")
 
     def admit() -> None:
-        admission.admit(again.ledger, again.begun, workload_hash="w", resume=True)
+        found = admission.Admitted(again.begun, again.folder, "", "w", None)
+        admission.admit(again.ledger, found, resume=True)
 
     with pytest.raises(ConfigError) as caught:
         admit()

@@ -4,7 +4,7 @@ import pytest
 from making import make_run
 
 from tune_speed.core.records import RunResult, StepTime
-from tune_speed.tuning.driver.windows import AGE_S, MOST_WINDOWS, SHARE, WindowHistory
+from tune_speed.tuning.driver.learning import AGE_S, MOST_WINDOWS, SHARE, WindowHistory
 
 
 def window(key: str = "k", *, at: str = "", study: str = "s", **fields: object) -> StepTime:

@@ -20,7 +20,7 @@ from processes import command_of, is_alive
 from tune_speed.core.errors import ServiceError
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tracking.store.store import open_experiment, open_store
-from tune_speed.tuning import search
+from tune_speed.tuning import services
 from tune_speed.tuning.ray import health
 from tune_speed.tuning.ray.health import Head
 
@@ -179,5 +179,5 @@ def test_study_that_was_deleted_in_mlflow_is_refused_before_ray_has_started(
     config = SimpleNamespace(resources=ResourceConfig(cpu=1))
     study: Any = SimpleNamespace(name="gone", search=config, loop=...)
     with pytest.raises(ServiceError, match="experiments restore"):
-        search._services(uri, None, study, pin=None).__enter__()
+        services.store_and_ray(study, uri=uri, address=None, pin=None).__enter__()
     assert Head.own is None

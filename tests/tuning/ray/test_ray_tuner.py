@@ -150,9 +150,9 @@ def search(study: str, folder: Path, *changes: str) -> Outcomes:
     (folder / "study.yaml").write_text(STUDY.replace("harmful", study))
     reasons, error = Reasons(), ""
     with Ledger(folder / "study") as ledger:
+        ledger.begin({"workload_hash": "w"})
         controller = SearchController(
             study=load_study(folder / "study.yaml", overrides=changes),
-            workload_hash="w",
             ledger=ledger,
             allotment=Allotment(device="cpu"),
             observers=[reasons],

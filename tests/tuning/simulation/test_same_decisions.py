@@ -276,6 +276,7 @@ class Controller:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger(tmp_path / "study") as ledger:
+        ledger.begin({"workload_hash": "w"})
         yield ledger
 
 
@@ -283,9 +284,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.mark.parametrize("policy", ["time_to_target", "vanilla"])
 def test_ray_and_simulator_get_the_same_decisions(ledger: Ledger, policy: str, mode: str) -> None:
     study, log = study_with(policy, mode), simulated(policy, mode)
-    controller = SearchController(
-        study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
-    )
+    controller = SearchController(study=study, ledger=ledger, allotment=Allotment(), observers=[])
     controller = Controller(controller, Digits(study))
     for event in log:
         assert controller.answer(event) == event.answer, event
@@ -309,8 +308,10 @@ def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) 
     benchmark, sessions = Digits(study), [stops_after, NUM_TRIALS] if stops_after else [NUM_TRIALS]
     for num_trials in sessions:
         with Ledger(folder) as ledger:
+            if ledger.header is None:
+                ledger.begin({"workload_hash": "w"})
             controller = SearchController(
-                study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
+                study=study, ledger=ledger, allotment=Allotment(), observers=[]
             )
             driven = Controller(controller, benchmark)
             while controller.num_finished < num_trials and driven.runs_one():

@@ -158,6 +158,12 @@ class Ledger:
         """Trials that were proposed and have no record."""
         return tuple(p for trial_id, p in self.proposals.items() if trial_id not in self.records)
 
+    @property
+    def workload_hash(self) -> str:
+        """Of the workload with its data, as the study began with it."""
+        assert self.header is not None, "the study has not begun"
+        return str(self.header["workload_hash"])
+
     def begin(self, header: Mapping[str, Any]) -> None:
         """Writes what the study is."""
         assert self.header is None

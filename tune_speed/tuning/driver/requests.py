@@ -195,6 +195,13 @@ def accepted(answers: Iterable[Answer], kind: type[Asked]) -> list[tuple[Asked, 
     return [(request, answer) for request, answer in found if isinstance(request, kind)]
 
 
+def is_paused(answers: Iterable[Answer]) -> bool:
+    """Returns whether the last of pauses and goings-on was a pause."""
+    said = [each.request for each in answers if not each.refused]
+    last = [each for each in said if isinstance(each, Pause | GoOn)][-1:]
+    return any(isinstance(each, Pause) for each in last)
+
+
 def checked_in(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a request's fields, held against the tree of its study; names are written out.
 

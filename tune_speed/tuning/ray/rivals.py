@@ -35,7 +35,7 @@ def time_rivals(
 
     Ends early, without an error, where no process can be had or one fails: a tie then stays one.
     """
-    rivals, resources = controller.rivals(), controller.study.search.resources
+    rivals, resources = controller.learning.rivals(), controller.study.search.resources
     needed_s = START_S + ROUNDS * WINDOW_S * len(rivals)
     if len(rivals) < 2 or needed_s > SHARE * controller.elapsed_s:
         return ()
