@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tune_speed.training.distributed import local
 from tune_speed.training.distributed.supervisor import Ended, Standing
-from tune_speed.tuning.ray import multi_gpu
-from tune_speed.tuning.ray.multi_gpu import TrialHung, run_on_node, watch_rank
+from tune_speed.tuning.ray import liveness
+from tune_speed.tuning.ray.liveness import TrialHung, run_on_node, watch_rank
 
 
 class Line:
@@ -36,9 +37,9 @@ def test_a_rank_that_hangs_says_where_and_ends(monkeypatch: pytest.MonkeyPatch) 
         def watch(self, *, limit_s: float) -> None:
             watched.append(limit_s)
 
-    monkeypatch.setattr(multi_gpu, "Watchdog", Watchdog)
-    monkeypatch.setattr(multi_gpu, "LEAVE_S", 0.0)
-    monkeypatch.setattr(multi_gpu, "leave", lambda: watched.append("left"))
+    monkeypatch.setattr(liveness, "Watchdog", Watchdog)
+    monkeypatch.setattr(liveness, "LEAVE_S", 0.0)
+    monkeypatch.setattr(liveness, "leave", lambda: watched.append("left"))
     watch_rank(line := Line(), limit_s=9.0)
     on_hang, limit_s = watched
     assert (limit_s, line.said) == (9.0, [])
@@ -53,7 +54,7 @@ def test_ranks_are_watched_where_they_may_not_hang_for_ever(
     monkeypatch: pytest.MonkeyPatch, hang_after_s: float, is_watched: bool
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(multi_gpu, "run_here", lambda spec, **rest: given.append(rest))
+    monkeypatch.setattr(local, "run_here", lambda spec, **rest: given.append(rest))
     spec: Any = None
     run_on_node(spec, interrupt=bool, hang_after_s=hang_after_s)
     watch = given[0]["watch"]  # Which ranks get pickled.

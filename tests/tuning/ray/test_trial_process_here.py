@@ -166,7 +166,8 @@ def test_stopped_trial_says_so_once_it_has_ended_and_leaves_neither_record_nor_c
     until(asked, "record")
     place = tmp_path / "goes_on.ckpt"
     place.write_bytes(b"newer than the decision")
-    asked._spec = asked._spec.model_copy(update={"checkpoint": CheckpointPlan(place=str(place))})
+    saved = {"checkpoint": CheckpointPlan(place=str(place))}
+    asked._trial.spec = asked._trial.spec.model_copy(update=saved)
     asked.stop_trial()
     report = asked.train()
     assert (report["end"], report["done"]) == ("stopped", True) and "record" not in report
@@ -235,7 +236,7 @@ def test_trial_that_has_just_ended_does_not_hang(begin: Callable[..., Scripted])
     asked = begin("ends")
     until(asked, "end")
     asked._hung("", 12.0)
-    assert not asked._is_hung
+    assert not asked._trial.is_hung
 
 
 @pytest.mark.parametrize("devices", [1, 2])

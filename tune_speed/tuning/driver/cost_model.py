@@ -28,7 +28,7 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -46,6 +46,8 @@ from tune_speed.tuning.policy.base import Cost
 from tune_speed.tuning.policy.curve import FloatArray
 
 Key = tuple[Any, ...]
+Step = tuple[float, int]
+"""Time [s] and samples of an optimizer step."""
 # Priors; standard deviations are of the step time's logarithm. It grows as the samples to the power
 # of 0.8 ± 0.3, a value of the key changes it by ± 0.4, and ± 0.15 is due to nothing in the key.
 GROWTH, GROWTH_SD = 0.8, 0.3
@@ -57,7 +59,7 @@ REST_SD = 0.15
 class StepTimes:
     """Bayesian linear regression of log step times, over the keys that ran."""
 
-    def __init__(self, seen: Mapping[Key, tuple[float, int]]) -> None:
+    def __init__(self, seen: Mapping[Key, Step]) -> None:
         """Takes step time [s] and samples of each key; at least one."""
         self._columns: dict[tuple[int, Any], int] = {}
         for place in chain.from_iterable(map(enumerate, seen)):
@@ -112,6 +114,69 @@ Growth = tuple[tuple[float, int], ...]
 OPTIMISM = 0.5
 
 
+class InitTimes:
+    """Times before the first step: they depend on how weights and order are made, and on steps."""
+
+    def __init__(self, names: Sequence[str], *, timed: Sequence[str]) -> None:
+        """Takes the names of all searched parameters, and those on which a step's time depends."""
+        roots = ("speedups", "order")
+        self._names = tuple(n for n in names if n in timed or n.split(".")[0] in roots)
+        self._work_names = tuple(
+            n for n in names if n.startswith(INIT) and n.split(".")[-1] in WORK
+        )
+        self._seen: dict[Key, tuple[Key, float, float]] = {}
+        """How weights and order are made, what work that is, and the shortest time before the first
+        step [s], by all settings that it depends on; of trials that spent any."""
+        self._fits: dict[Key, tuple[float, float]] = {}
+
+    def __call__(self, params: Mapping[str, Any], step: Step) -> tuple[float, float]:
+        """Returns least and most likely time [s]; 0 until a trial had any."""
+        if not self._seen:
+            return 0.0, 0.0
+        key, way = self._keys(params)
+        if key in self._seen:
+            return self._seen[key][2], self._seen[key][2]
+        if way not in self._fits:
+            self._fits[way] = self._fit(way)
+        constant, slope = self._fits[way]
+        likely_s = constant + slope * self._work(params, step)
+        return OPTIMISM * likely_s, likely_s
+
+    def learn(self, params: Mapping[str, Any], init_s: float, step: Step) -> None:
+        """Stores a time before the first step [s], the shortest of its key."""
+        key, way = self._keys(params)
+        if key in self._seen:
+            init_s = min(init_s, self._seen[key][2])
+        self._seen[key] = way, self._work(params, step), init_s
+        self._fits.clear()
+
+    def _fit(self, way: Key) -> tuple[float, float]:
+        """Returns a constant [s] and a factor of the work, neither below 0, by least squares."""
+        alike = [known[1:] for known in self._seen.values() if known[0] == way]
+        if not alike:
+            return 0.0, 0.0
+        works, times_s = np.array(alike).T
+        columns = np.stack([works / works.mean(), np.ones(len(works))], axis=1)
+        slope, constant = nnls(columns, times_s)[0]
+        return float(constant), float(slope / works.mean())
+
+    def _keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
+        """Returns all that the time depends on, and how it is spent."""
+        values = [(name, params.get(name)) for name in self._names]
+        # Of numbers only those of `_work` matter.
+        way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
+        return tuple([value for _, value in values]), tuple(way)
+
+    def _work(self, params: Mapping[str, Any], step: Step) -> float:
+        """Returns the passes before the first step, but for a factor, times a sample's time [s]."""
+        passes: dict[str, float] = {}
+        for name in self._work_names:
+            kind = name.rpartition(".")[0]
+            passes[kind] = passes.get(kind, 1.0) * (params.get(name) or 0)
+        step_s, samples = step
+        return (sum(passes.values()) or 1.0) * step_s / samples
+
+
 class CostModel:
     """From a configuration to its cost. One call takes a few microseconds."""
 
@@ -132,17 +197,8 @@ class CostModel:
         self._momenta_of: dict[Key, Key] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
         """Fields of a recipe that is not searched."""
-        # The time before the first step depends on how weights and order are made, and on steps.
-        roots = ("speedups", "order")
-        self._init_names = tuple(n for n in names if n in self._names or n.split(".")[0] in roots)
-        self._work_names = tuple(
-            n for n in names if n.startswith(INIT) and n.split(".")[-1] in WORK
-        )
-        self._inits: dict[Key, tuple[Key, float, float]] = {}
-        """How weights and order are made, what work that is, and the shortest time before the first
-        step [s], by all settings that it depends on; of trials that spent any."""
-        self._init_fits: dict[Key, tuple[float, float]] = {}
-        self._seen: dict[Key, tuple[float, int]] = {}
+        self._init_times = InitTimes(names, timed=self._names)
+        self._seen: dict[Key, Step] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
         """Least and most likely step time [s] of keys that never ran; void when a trial finishes.
@@ -158,48 +214,11 @@ class CostModel:
         if times_s is None:
             return None
         least_s, likely_s = times_s
-        least_init_s, likely_init_s = self._init_s(params, likely_s)
+        step = likely_s, self.samples_per_step(params)
+        least_init_s, likely_init_s = self._init_times(params, step)
         guess_s = likely_init_s + num_steps * likely_s
         is_known = seen is not None and least_init_s == likely_init_s
         return Cost(least_init_s + num_steps * least_s, num_steps, None if is_known else guess_s)
-
-    def _init_s(self, params: Mapping[str, Any], step_s: float) -> tuple[float, float]:
-        """Returns least and most likely time before the first step [s]; 0 until a trial had any."""
-        if not self._inits:
-            return 0.0, 0.0
-        key, way = self._init_keys(params)
-        if key in self._inits:
-            return self._inits[key][2], self._inits[key][2]
-        if way not in self._init_fits:
-            self._init_fits[way] = self._init_fit(way)
-        constant, slope = self._init_fits[way]
-        likely_s = constant + slope * self._work(params, step_s)
-        return OPTIMISM * likely_s, likely_s
-
-    def _init_fit(self, way: Key) -> tuple[float, float]:
-        """Returns a constant [s] and a factor of the work, neither below 0, by least squares."""
-        alike = [known[1:] for known in self._inits.values() if known[0] == way]
-        if not alike:
-            return 0.0, 0.0
-        works, times_s = np.array(alike).T
-        columns = np.stack([works / works.mean(), np.ones(len(works))], axis=1)
-        slope, constant = nnls(columns, times_s)[0]
-        return float(constant), float(slope / works.mean())
-
-    def _init_keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
-        """Returns all that the time before the first step depends on, and how it is spent."""
-        values = [(name, params.get(name)) for name in self._init_names]
-        # Of numbers only those of `_work` matter.
-        way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
-        return tuple([value for _, value in values]), tuple(way)
-
-    def _work(self, params: Mapping[str, Any], step_s: float) -> float:
-        """Returns the passes before the first step, but for a factor, times a sample's time [s]."""
-        passes: dict[str, float] = {}
-        for name in self._work_names:
-            kind = name.rpartition(".")[0]
-            passes[kind] = passes.get(kind, 1.0) * (params.get(name) or 0)
-        return (sum(passes.values()) or 1.0) * step_s / self.samples_per_step(params)
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
@@ -236,10 +255,8 @@ class CostModel:
         if step_s <= 0:
             return
         if init_s > 0:
-            key, way = self._init_keys(record.params)
-            init_s = min(init_s, self._inits.get(key, (way, step_s, init_s))[2])
-            self._inits[key] = way, self._work(record.params, step_s), init_s
-            self._init_fits.clear()
+            step = step_s, self.samples_per_step(record.params)
+            self._init_times.learn(record.params, init_s, step)
         self.learn(record.params, step_s=step_s)
 
     def learn(self, params: Mapping[str, Any], *, step_s: float) -> None:
@@ -288,7 +305,7 @@ class CostModel:
             self._carried[key] = least_s, max(least_s, self._step_times(key, samples))
         return self._carried[key]
 
-    def _nearest(self, key: Key, samples: int) -> tuple[float, int] | None:
+    def _nearest(self, key: Key, samples: int) -> Step | None:
         """Returns what is known of the key with the same model and device, fewest other values.
 
         Of several the one with the nearest number of samples, and of these the quickest.

@@ -42,9 +42,8 @@ from tune_speed.study.space import typical
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.ray.node_query import Node, alive_nodes
+from tune_speed.tuning.ray.node_query import Node, alive_nodes, set_up_worker
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.worker import set_up_worker
 
 LEAST_GAIN = 0.03
 """More trials at a time must finish so many more an hour to be worth it."""

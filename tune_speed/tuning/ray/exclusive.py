@@ -12,8 +12,7 @@ from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling
 from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
-from tune_speed.tuning.ray.node_query import on_nodes
-from tune_speed.tuning.ray.worker import set_up_worker
+from tune_speed.tuning.ray.node_query import on_nodes, set_up_worker
 
 POLL_S = 1.0
 """How often to look whether to stop [s]."""

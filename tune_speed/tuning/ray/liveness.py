@@ -9,6 +9,7 @@ interpreter lock a library holds, can do neither: it sends no heartbeat, and the
 # that was stopped from outside (SIGSTOP, a suspended machine) has all its time left when it
 # continues: it is not the trial's fault, and a frozen driver cannot have received a heartbeat.
 
+import math
 import os
 import sys
 import threading
@@ -16,11 +17,18 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tune_speed.core.errors import DeviceFailed, TuneSpeedError, readable
 from tune_speed.runtime import heartbeat
+
+if TYPE_CHECKING:
+    from tune_speed.training.distributed.supervisor import RankChannel
+    from tune_speed.training.objective import Trial
+    from tune_speed.training.trial import TrialSpec
 
 LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
@@ -30,6 +38,9 @@ MARGIN_S = 20.0
 # its trial [s]: a busy node is slow to start Python and to import torch.
 START_S = 100.0
 LOOK_EVERY_S = 1.0
+# Time for the record of a trial that hangs to arrive, or for its ranks to be ended, before its
+# process ends [s].
+LEAVE_S = 30.0
 # What a look counts at most [s].
 LONGEST_LOOK_S = 5.0
 
@@ -87,6 +98,40 @@ def leave(code: int = 1) -> None:
         with suppress(psutil.Error):  # It is gone already.
             child.kill()
     os._exit(code)
+
+
+class TrialHung(TuneSpeedError):
+    """A rank takes no step; the message holds the stacks of its threads."""
+
+
+def run_on_node(
+    spec: "TrialSpec", *, interrupt: Callable[[], bool], hang_after_s: float
+) -> "Trial":
+    """Runs one trial on the devices of this process, which `interrupt` polls twice a second.
+
+    Its ranks are processes of this one. Rank 0, which waits for the others, may show no sign of
+    life for `hang_after_s` [s].
+
+    Raises: Interrupted; DeviceFailed and RanksDied, because the trial may be run again.
+    """
+    from tune_speed.training.distributed.local import run_here
+    from tune_speed.training.distributed.supervisor import RanksDied
+
+    watch = partial(watch_rank, limit_s=hang_after_s) if hang_after_s < math.inf else None
+    return run_here(spec, interrupt=interrupt, refuse=(DeviceFailed, RanksDied), watch=watch)
+
+
+def watch_rank(line: "RankChannel", *, limit_s: float) -> None:
+    """Watches this process, in which a rank works: where it hangs, its supervisor gets to know."""
+    from tune_speed.training.distributed.supervisor import Ended
+
+    def on_hang(stacks: str, quiet_s: float) -> None:
+        error = TrialHung(f"no step for {quiet_s:.0f} s\n{readable(stacks)}")
+        line.tell(Ended(rank=0, error=error))
+        time.sleep(LEAVE_S)
+        leave()
+
+    Watchdog(on_hang=on_hang).watch(limit_s=limit_s)
 
 
 class OwnTime:

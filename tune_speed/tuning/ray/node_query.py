@@ -13,7 +13,9 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tune_speed.components.plugins.registry import receive
 from tune_speed.core.errors import SetUpFailed, first_line
+from tune_speed.runtime import process
 from tune_speed.runtime.cpu_name import cpu_device_name
 from tune_speed.training.trial import Allotment
 
@@ -114,6 +116,17 @@ def _describe_node(
     resolve_device("cuda")
     devices = (torch.device("cuda", i) for i in range(torch.cuda.device_count()))
     return sorted({describe_device(each) for each in devices}), version, sees_study
+
+
+def set_up_worker(plugins: str = "") -> None:
+    """Sets up a process of trials: a patient collector, an end with its parent, plugins.
+
+    Without torch, which is imported when a trial begins.
+    """
+    process.make_patient()
+    # Ray ends its workers when the raylet is gone, but a frozen one would not notice.
+    process.end_with_parent()
+    receive(plugins)
 
 
 def set_up_device(allotment: Allotment, device_type: str | None) -> None:

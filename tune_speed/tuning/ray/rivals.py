@@ -14,9 +14,8 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.controller import SearchController
-from tune_speed.tuning.ray.node_query import on_nodes, set_up_device
+from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.worker import set_up_worker
 
 ROUNDS = 3
 SHARE = 0.02
