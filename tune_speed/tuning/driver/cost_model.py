@@ -28,7 +28,7 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -117,8 +117,18 @@ OPTIMISM = 0.5
 class InitTimes:
     """Times before the first step: they depend on how weights and order are made, and on steps."""
 
-    def __init__(self, names: Sequence[str], *, timed: Sequence[str]) -> None:
-        """Takes the names of all searched parameters, and those on which a step's time depends."""
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        timed: Sequence[str],
+        samples_of: Callable[[Mapping[str, Any]], int],
+    ) -> None:
+        """Takes the names of all searched parameters, and those on which a step's time depends.
+
+        `samples_of` returns the samples of a configuration's step.
+        """
+        self._samples_of = samples_of
         roots = ("speedups", "order")
         self._names = tuple(n for n in names if n in timed or n.split(".")[0] in roots)
         self._work_names = tuple(
@@ -129,7 +139,7 @@ class InitTimes:
         step [s], by all settings that it depends on; of trials that spent any."""
         self._fits: dict[Key, tuple[float, float]] = {}
 
-    def __call__(self, params: Mapping[str, Any], step: Step) -> tuple[float, float]:
+    def __call__(self, params: Mapping[str, Any], *, step_s: float) -> tuple[float, float]:
         """Returns least and most likely time [s]; 0 until a trial had any."""
         if not self._seen:
             return 0.0, 0.0
@@ -139,15 +149,15 @@ class InitTimes:
         if way not in self._fits:
             self._fits[way] = self._fit(way)
         constant, slope = self._fits[way]
-        likely_s = constant + slope * self._work(params, step)
+        likely_s = constant + slope * self._work(params, step_s)
         return OPTIMISM * likely_s, likely_s
 
-    def learn(self, params: Mapping[str, Any], init_s: float, step: Step) -> None:
+    def learn(self, params: Mapping[str, Any], init_s: float, *, step_s: float) -> None:
         """Stores a time before the first step [s], the shortest of its key."""
         key, way = self._keys(params)
         if key in self._seen:
             init_s = min(init_s, self._seen[key][2])
-        self._seen[key] = way, self._work(params, step), init_s
+        self._seen[key] = way, self._work(params, step_s), init_s
         self._fits.clear()
 
     def _fit(self, way: Key) -> tuple[float, float]:
@@ -167,14 +177,13 @@ class InitTimes:
         way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
         return tuple([value for _, value in values]), tuple(way)
 
-    def _work(self, params: Mapping[str, Any], step: Step) -> float:
+    def _work(self, params: Mapping[str, Any], step_s: float) -> float:
         """Returns the passes before the first step, but for a factor, times a sample's time [s]."""
         passes: dict[str, float] = {}
         for name in self._work_names:
             kind = name.rpartition(".")[0]
             passes[kind] = passes.get(kind, 1.0) * (params.get(name) or 0)
-        step_s, samples = step
-        return (sum(passes.values()) or 1.0) * step_s / samples
+        return (sum(passes.values()) or 1.0) * step_s / self._samples_of(params)
 
 
 class CostModel:
@@ -197,7 +206,7 @@ class CostModel:
         self._momenta_of: dict[Key, Key] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
         """Fields of a recipe that is not searched."""
-        self._init_times = InitTimes(names, timed=self._names)
+        self._init_times = InitTimes(names, timed=self._names, samples_of=self.samples_per_step)
         self._seen: dict[Key, Step] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -214,8 +223,7 @@ class CostModel:
         if times_s is None:
             return None
         least_s, likely_s = times_s
-        step = likely_s, self.samples_per_step(params)
-        least_init_s, likely_init_s = self._init_times(params, step)
+        least_init_s, likely_init_s = self._init_times(params, step_s=likely_s)
         guess_s = likely_init_s + num_steps * likely_s
         is_known = seen is not None and least_init_s == likely_init_s
         return Cost(least_init_s + num_steps * least_s, num_steps, None if is_known else guess_s)
@@ -255,8 +263,7 @@ class CostModel:
         if step_s <= 0:
             return
         if init_s > 0:
-            step = step_s, self.samples_per_step(record.params)
-            self._init_times.learn(record.params, init_s, step)
+            self._init_times.learn(record.params, init_s, step_s=step_s)
         self.learn(record.params, step_s=step_s)
 
     def learn(self, params: Mapping[str, Any], *, step_s: float) -> None:
