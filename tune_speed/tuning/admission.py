@@ -80,10 +80,7 @@ class Admitted(NamedTuple):
 
 
 def admitted(study: StudyFile, start: Start, lines: Lines) -> Admitted:
-    """Prepares a study's data and place, and rebuilds its ledger where that is asked for.
-
-    Raises: ConfigError, DataError, ServiceError, StorageError.
-    """
+    """Prepares data and place. Raises: ConfigError, DataError, ServiceError, StorageError."""
     study = replace(study, workload=study.workload.located())
     own_prices()  # Refuses a file that boards could not read.
     folder, uri = studies_folder() / study.name, tracking_uri()
@@ -143,11 +140,7 @@ def admit(ledger: Ledger, admitted: Admitted, *, resume: bool) -> None:
 
 
 def rebuild(admitted: Admitted) -> int:
-    """Writes a lost ledger anew from the study's runs in MLflow; returns the number of its trials.
-
-    It appears when it is whole. Raises: ConfigError if the one in `folder` has trials, or MLflow
-        has another search of that name, or none.
-    """
+    """Rebuilds a lost ledger, whole or not at all; returns how many trials. Raises: ConfigError."""
     study, folder = admitted.study, admitted.folder
     with Ledger(folder) as lost:
         if lost.proposals:
@@ -251,10 +244,7 @@ def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
 
 
 def pinned_device(ledger: Ledger) -> str | None:
-    """Returns the type of device that a study runs on: by its header, or else by its trials.
-
-    None where neither says: a search on this machine's GPU begins before its name is known.
-    """
+    """Returns the type of device that a study has run on; None: its name is not known yet."""
     if ledger.header is not None and ledger.header.get("device_type"):
         return str(ledger.header["device_type"])
     devices = Counter(device_of_one(r.device) for r in ledger.records.values() if r.device)
@@ -291,10 +281,7 @@ def _write_study(folder: Path, study: StudyFile) -> None:
 
 
 def refuse_throw_away(folder: Path, uri: str) -> None:
-    """Raises a ConfigError if a study's files or results would be deleted with a job.
-
-    `uri` of the MLflow store is absolute.
-    """
+    """Raises a ConfigError if a study's files or results would be deleted with a Ray job."""
     places = {"TUNE_SPEED_STUDIES": str(folder), "MLFLOW_TRACKING_URI": uri}
     lost = [name for name, place in places.items() if WORKING_DIRS in place]
     if lost:
@@ -323,10 +310,7 @@ class PreparedWorkload(NamedTuple):
 def prepare_workload(
     workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
 ) -> PreparedWorkload:
-    """Decodes the workload's data into this node's cache; returns what it needs the data for.
-
-    Raises: DataError; ConfigError if a guess that never looks at the image meets the target.
-    """
+    """Decodes data into the node's cache. Raises: DataError; ConfigError if a guess is enough."""
     data = prepare(workload.dataset, download=download, on_progress=on_progress)
     splits = make_splits(data, workload.split)
     prepared = PreparedWorkload(

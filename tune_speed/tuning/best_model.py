@@ -32,12 +32,7 @@ _log = logging.getLogger(__name__)
 def log_best_model(
     client: Any, *, records: Iterable[TrialRecord], folder: Path, parent_id: str
 ) -> str:
-    """Logs the model of the fastest of `records`; returns the outcome as a line for the user.
-
-    The records are in the store of `client`, `folder` is the study's, `parent_id` the search's run.
-
-    Raises: ServiceError or StorageError where the store does not answer.
-    """
+    """Returns the outcome as a line. Raises: ServiceError, StorageError if the store is away."""
     best = fastest(records)
     if best is None:
         return "no model is logged: no trial met the target"

@@ -21,10 +21,7 @@ def make_policy(
     seed: int,
     **ours: Any,
 ) -> Policy:
-    """Returns a new policy of that name; `ours` are further arguments of `TimeToTarget`.
-
-    Raises: ConfigError if there is no policy of that name.
-    """
+    """Returns a new policy; `ours` are further arguments of `TimeToTarget`. Raises: ConfigError."""
     if name == "time_to_target":
         policy = BestWithin if target.best else TimeToTarget
         return policy(space=space, target=target, cost_of=cost_of, seed=seed, **ours)

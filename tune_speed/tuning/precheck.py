@@ -36,10 +36,7 @@ class Question(NamedTuple):
 def start(
     space: SearchSpace, *, image_shape: tuple[int, ...], num_classes: int, num_train: int
 ) -> Question | None:
-    """Starts the check of each combination of model and speed-ups; None if all are known to fit.
-
-    `image_shape` is (H, W, C), `num_train` the images of an epoch.
-    """
+    """Starts the check; None if all are known to fit. `image_shape` is (H, W, C)."""
     cases = list(_cases(space).values())[:MOST]
     if not cases:
         return None

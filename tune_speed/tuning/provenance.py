@@ -110,10 +110,7 @@ def source_hash(package: Path) -> str | None:
 
 
 def hide_secrets(text: str) -> str:
-    """Returns `text` with `***` for passwords in URIs and for values of secret variables.
-
-    Those are the environment variables whose names contain password, token, key or the like.
-    """
+    """Returns `text` without passwords in URIs and values of secret environment variables."""
     text = redact(text)
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _MIN_SECRET_LENGTH:

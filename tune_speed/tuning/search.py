@@ -232,7 +232,6 @@ class _Running:
         return not controller.is_over()
 
     def _notes(self) -> Iterator[str]:
-        """Yields what there is to say before the first trial."""
         begun = self._begun
         ledger = begun.held.ledger
         yield from (describe(name, *found) for name, found in begun.carried.items())
@@ -281,7 +280,6 @@ class _Running:
             self._tracker.steered(tags, [[answer.at, answer.words] for answer in answers])
 
     def _end(self) -> None:
-        """Settles the times of all trials, and says why no more are run."""
         controller, view = self.controller, self._view
         if controller.trials.failure is None and not controller.trials.running:
             self._settle_times()

@@ -46,10 +46,7 @@ class Services(NamedTuple):
 def connected(
     admitted: Admitted, ledger: Ledger, address: str | None, on_line: Callable[[str], None]
 ) -> Iterator[Services]:
-    """Opens the MLflow store and joins or starts Ray, both at once, while networks are checked.
-
-    Raises: ConfigError, ServiceError, StorageError.
-    """
+    """Opens MLflow and Ray, and checks networks. Raises: ConfigError, ServiceError, StorageError."""
     study, data = admitted.study, admitted.data
     question = None
     if data is not None:
@@ -112,7 +109,6 @@ def arguments_of_a_new_search() -> list[str]:
 
 
 def plan_of(study: StudyFile) -> SearchPlan:
-    """Returns what MLflow's pages say of a search."""
     if Path(sys.argv[0]).name == "tune-speed":
         arguments = arguments_of_a_new_search()
     else:  # A call from Python: what a command line would be.
@@ -130,7 +126,6 @@ def plan_of(study: StudyFile) -> SearchPlan:
 def tags_of(
     study: StudyFile, workload_hash: str, packing: "Packing | None" = None
 ) -> dict[str, str]:
-    """Returns the tags of the search's run in MLflow."""
     search, target = study.search, study.workload.target
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {

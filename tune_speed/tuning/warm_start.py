@@ -22,12 +22,7 @@ NO_CURVE = "a curve that is gone from MLflow"
 def read_new(
     study: StudyFile, ledger: Ledger, admitted: Admitted, *, machine: Callable[[], Machine]
 ) -> dict[str, CarriedOver]:
-    """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
-
-    `machine` says where the trials are going to run; called only if there is something to read.
-
-    Raises: ConfigError if such a study is not there; ServiceError.
-    """
+    """Returns what carries over from studies that the ledger lacks. Raises: ConfigError."""
     if admitted.data is None:
         return {}
     uri, data_hash = admitted.uri, admitted.data.data_hash
@@ -77,10 +72,7 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) 
 def read_earlier(
     study: StudyFile, name: str, *, uri: str, data_hash: str, machine: Machine
 ) -> CarriedOver:
-    """Returns what carries over from the finished trials of the study `name`.
-
-    Raises: ServiceError if the store does not answer.
-    """
+    """Returns what carries over from a study's finished trials. Raises: ServiceError."""
     assert isinstance(study.workload, Workload), "no warm start for a training function"
     found = find_trials(uri, study=name, kind="estimate", with_curves=True)
     carried = carry_over(

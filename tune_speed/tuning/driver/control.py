@@ -63,7 +63,6 @@ def folder_of(study: str) -> Path:
 
 
 def is_driven(folder: Path) -> bool:
-    """Returns whether a search of the study runs."""
     with suppress(OSError), (folder / LOCK).open("rb+") as file:
         return not acquire(file.fileno(), wait_s=-1.0)
     return False
@@ -88,11 +87,7 @@ def driving(folder: Path) -> Iterator[None]:
 
 
 def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> Answer:
-    """Writes a request, `action` and its fields, and returns the driver's answer.
-
-    Raises: ConfigError if it cannot be asked, no search of the study runs, or the driver refuses;
-        ServiceError if the driver does not answer in `wait_s`, or ends before; StorageError.
-    """
+    """Writes a request; returns the answer. Raises: ConfigError, ServiceError, StorageError."""
     folder = folder_of(study)
     own = {"id": secrets.token_hex(4), "at": utc_now()}
     tree = read_yaml(folder / "study.yaml").tree
@@ -116,10 +111,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
 
 
 def outlook(study: str) -> dict[str, Any]:
-    """Returns `why` a study cannot be steered from here, empty where it can, and its `fields`.
-
-    Each of `fields` is searched, and has `name`, `values` in words and `choices`, if it is one.
-    """
+    """Returns `why` a study cannot be steered from here, empty where it can, and its `fields`."""
     try:
         folder = folder_of(study)
     except ConfigError:
@@ -136,10 +128,7 @@ def outlook(study: str) -> dict[str, Any]:
 
 
 def history(study: str) -> list[dict[str, Any]]:
-    """Returns a study's requests with their answers, and those that nobody has acted on yet.
-
-    Raises: ConfigError, StorageError.
-    """
+    """Returns requests with their answers, and those without. Raises: ConfigError, StorageError."""
     folder = folder_of(study)
     answers = _Answers(folder, from_start=True).new()
     done = {answer.request.id for answer in answers}

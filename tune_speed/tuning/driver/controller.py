@@ -34,11 +34,7 @@ class SearchController:
         step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over what the ledger, which has begun, holds.
-
-        Each trial gets `allotment`, and observers every event. `step_times` are windows that
-        earlier studies measured, `now` is a monotonic clock [s].
-        """
+        """`step_times` are windows of earlier studies, `now` is a monotonic clock [s]."""
         self.study, self.ledger, self.allotment, self.now = study, ledger, allotment, now
         self.is_paused = is_paused(ledger.answers.values())
         self.stood_s = 0.0
@@ -80,7 +76,6 @@ class SearchController:
 
     @property
     def num_begun(self) -> int:
-        """Trials that have finished or run."""
         return self.num_finished + len(self.trials.running)
 
     @property
@@ -195,7 +190,6 @@ class SearchController:
         return None
 
     def finished(self, record: TrialRecord) -> None:
-        """Takes the record of a trial that ended."""
         self._found_nothing = False
         self.learning.finished(record, now_s=self.elapsed_s)
         self.trials.finished(record)
@@ -223,10 +217,7 @@ class SearchController:
         self.finished(record or trial.without_run(Status.FAILED, reason, details))
 
     def reclock(self, windows: Sequence[StepTime] = ()) -> tuple[str, ...]:
-        """Makes the clocks of all finished trials of the best step times; returns which changed.
-
-        `windows` are further ones, that no trial measured. No trial runs meanwhile.
-        """
+        """Makes all clocks of the best step times; returns whose changed. No trial runs."""
         assert not self.trials.running, self.trials.running
         used, changed = self.learning.settled(windows)
         if not changed or not self.trials.write(lambda: self.ledger.timed(windows, used)):

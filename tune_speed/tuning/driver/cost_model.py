@@ -75,7 +75,6 @@ class StepTimes:
         self._weights = np.asarray(np.linalg.solve(precisions, moments), dtype=float)
 
     def __call__(self, key: Key, samples: int) -> float:
-        """Returns the step time of a key that is most likely [s]."""
         beyond = float(self._row(key, samples) @ self._weights)
         return math.exp(self._level + GROWTH * math.log(samples) + beyond)
 
@@ -190,10 +189,7 @@ class CostModel:
     """From a configuration to its cost. One call takes a few microseconds."""
 
     def __init__(self, space: SearchSpace, *, num_train: int) -> None:
-        """Knows steps at once, and times as trials finish: of a space of recipes.
-
-        `num_train` is the size of the training part.
-        """
+        """Knows steps at once, and times as trials finish; `num_train` are training samples."""
         names = [parameter.name for parameter in space.parameters]
         self._names = tuple(n for n in names if _is_timed(n))
         self._switches = frozenset(n for n in self._names if _is_switch(n))
@@ -258,7 +254,6 @@ class CostModel:
         return int(per_device * fields["devices"])
 
     def finished(self, record: TrialRecord) -> None:
-        """Learns the step time of a trial that ended, however it ended."""
         init_s, step_s = record.runs[-1].init_s, (record.runs[-1].step_time_ms or 0.0) / 1000
         if step_s <= 0:
             return
@@ -313,10 +308,7 @@ class CostModel:
         return self._carried[key]
 
     def _nearest(self, key: Key, samples: int) -> Step | None:
-        """Returns what is known of the key with the same model and device, fewest other values.
-
-        Of several the one with the nearest number of samples, and of these the quickest.
-        """
+        """Returns the nearest of the same model: by other values, then samples, then time."""
 
         def distance(other: Key) -> tuple[int, float, float]:
             step_s, their_samples = self._seen[other]

@@ -65,10 +65,7 @@ class Row(NamedTuple):
 
 
 def import_trials(given: PriorFile, *, space: SearchSpace, workload: Workload) -> CarriedOver:
-    """Returns what a study can learn from the rows of a file or storage, and why not from others.
-
-    Raises: ConfigError if it cannot be read, or has no column of the target metric.
-    """
+    """Returns what a study can learn from rows, and why not from others. Raises: ConfigError."""
     rows = list(read_rows(given))
     reader = _Reader(given, space, workload)
     if rows and not any(reader.metric(row) is not None for row in rows):
@@ -94,10 +91,7 @@ def _some(rows: Sequence[str]) -> str:
 
 
 def read_rows(given: PriorFile) -> Iterator[Row]:
-    """Yields the rows of a CSV, JSON-lines or Parquet file, or the trials of an Optuna storage.
-
-    Raises: ConfigError if it cannot be read.
-    """
+    """Yields the rows of a table, or the trials of an Optuna storage. Raises: ConfigError."""
     path = Path(given.file)
     try:
         if "://" not in given.file and not path.is_file():
@@ -206,13 +200,11 @@ class _Reader:
         self._columns, self._space, self._workload = given.columns, space, workload
 
     def metric(self, row: Row) -> float | None:
-        """Returns the target metric at the row's end."""
         name = self._workload.target.metric
         forms = (name, f"final_{name}", f"metrics.{name}", f"summary.{name}", f"val_{name}")
         return _number(self._value(row, name, (*forms, "final_metric", "value")))
 
     def trial(self, row: Row) -> PriorTrial | str:
-        """Returns the trial, or why there is none."""
         ended = str(self._value(row, "status", ("status", "state", "State")) or "").lower()
         if ended not in WHOLE:
             return one_line(f"a run that is {ended}")

@@ -38,7 +38,6 @@ class WindowHistory:
     """All windows of a search, of earlier ones too."""
 
     def __init__(self, study: str, windows: Iterable[StepTime]) -> None:
-        """Begins with what earlier studies, or sessions, measured."""
         self._study, self._prefix = study, f"{study}/"
         self._windows: dict[tuple[str, str, str], StepTime] = {}
         self._last_s: dict[str, float] = {}
@@ -49,10 +48,7 @@ class WindowHistory:
         self._add(windows, now_s=-math.inf)
 
     def add(self, run: RunResult, *, now_s: float = -math.inf) -> None:
-        """Takes what a trial measured; the first says at which speed the search tells times.
-
-        `now_s` are seconds of this session; of earlier ones nothing says how long ago they were.
-        """
+        """Takes a trial's windows, `now_s` into the session; the first run sets the speed."""
         self._add(run.windows, now_s=now_s)
         for each in run.step_times:
             if each.reference_s and each.place:
@@ -83,11 +79,7 @@ class WindowHistory:
         return self.pooled()
 
     def due(self, *, now_s: float) -> tuple[str, ...]:
-        """Returns the keys that are worth another window, `now_s` after the session's start.
-
-        A kind is, if its windows were disturbed or the last is old; all together keep to their
-        share of the time.
-        """
+        """Returns the keys worth another window: disturbed or old, within their share of time."""
         own = [each for each in self._windows.values() if each.measured_in.startswith(self._prefix)]
         again = len(own) - len({each.key for each in own})
         if (again + 1) * WINDOW_S > SHARE * now_s:
@@ -111,10 +103,7 @@ class Learning:
         workload_hash: str,
         step_times: Sequence[StepTime],
     ) -> None:
-        """Learns costs and step times from the ledger; the policy does in `restore`.
-
-        `step_times` are windows that earlier studies measured.
-        """
+        """Learns costs and step times, `step_times` of earlier studies too; no policy yet."""
         self._study, self._ledger, self._workload_hash = study, ledger, workload_hash
         self._times = WindowHistory(study.name, [*step_times, *ledger.windows])
         self._num_train = study.workload.num_train()
@@ -180,10 +169,7 @@ class Learning:
         return None if self._cost_model is None else self._cost_model(params)
 
     def evaluated(self, record: TrialRecord, *, now_s: float) -> None:
-        """Takes windows of a running trial: those that begin before it ends need not measure them.
-
-        `now_s` are seconds of this session.
-        """
+        """Takes windows of a running trial, for those that begin before it ends."""
         self._times.add(record.runs[-1], now_s=now_s)
 
     def finished(self, record: TrialRecord, *, now_s: float) -> None:
@@ -210,7 +196,6 @@ class Learning:
         return tuple(known.values())
 
     def due_step_times(self, *, now_s: float) -> tuple[str, ...]:
-        """Returns the kinds of steps that the next trial is to time again."""
         return self._times.due(now_s=now_s)
 
     @property
@@ -221,11 +206,7 @@ class Learning:
         return tuple(each.of_scores(target.metric_of) for each in named)
 
     def rivals(self) -> tuple[TrialRecord, ...]:
-        """Returns the trials that could be first by how sure their step times are, best first.
-
-        They are favourites whose clocks overlap that of the first, one a kind of step; none where
-        it has no rival.
-        """
+        """Returns favourites whose clocks overlap the first's, one a kind of step, or none."""
         found: dict[tuple[str, ...], tuple[TrialRecord, float]] = {}
         for favourite in self.favourites:
             record = self._ledger.records.get(favourite.trial_id)

@@ -92,11 +92,7 @@ class Ledger:
     """An open ledger, held by one driver at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens the study's folder, creating it if needed.
-
-        Raises: ConfigError if another driver holds the study; StorageError if the folder cannot be
-            written, has a link where a folder of ours must be, or a line of the ledger is damaged.
-        """
+        """Opens or creates the folder. Raises: ConfigError if a driver holds it; StorageError."""
         self.folder = folder
         for name in ("trials", "weights", "checkpoints", "rebuilt"):
             refuse_link(folder / name)
@@ -155,7 +151,6 @@ class Ledger:
 
     @property
     def unfinished(self) -> tuple[Proposal, ...]:
-        """Trials that were proposed and have no record."""
         return tuple(p for trial_id, p in self.proposals.items() if trial_id not in self.records)
 
     @property
@@ -165,7 +160,6 @@ class Ledger:
         return str(self.header["workload_hash"])
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Writes what the study is."""
         assert self.header is None
         self._append("study", **header)
         self.header = dict(header)
@@ -205,7 +199,6 @@ class Ledger:
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
     def ended(self, reason: str) -> None:
-        """Writes why a search ended before its budget was used up."""
         self._append("ended", reason=reason)
 
     def steered(self, answer: Answer) -> None:
@@ -214,10 +207,7 @@ class Ledger:
         self.answers[answer.request.id] = answer
 
     def timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
-        """Writes what is known of step times now, and re-clocks all records by it.
-
-        `windows` are those that no trial measured.
-        """
+        """Writes what is known of step times, and re-clocks records; no trial has `windows`."""
         told = {"windows": windows, "step_times": step_times.values()}
         fields = {name: [each.model_dump(mode="json") for each in told[name]] for name in told}
         self._append("timed", **fields)

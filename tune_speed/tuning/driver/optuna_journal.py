@@ -69,17 +69,14 @@ class OptunaJournal:
     def trial_started(
         self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
     ) -> None:
-        """Enters a trial that runs."""
         self._entries.put(lambda: self._start(trial_id, dict(params)))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
-        """Enters a value of the metric."""
         metric = self._study.workload.metric_of(evaluation)
         if evaluation.step and metric == metric:
             self._entries.put(lambda: self._evaluate(trial_id, evaluation.step, metric))
 
     def trial_finished(self, *, record: TrialRecord) -> None:
-        """Enters how a trial ended."""
         self._entries.put(lambda: self._finish(record))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:

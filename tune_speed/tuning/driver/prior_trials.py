@@ -54,10 +54,7 @@ class CarriedOver(NamedTuple):
 
 
 def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
-    """Returns what a policy learns from a trial of its own study.
-
-    Without `num_train`, of a training function, its planned length is unknown.
-    """
+    """Returns what a policy learns from a trial; `num_train` is None for a training function."""
     run = record.runs[-1]
     outcome = Outcome(
         status=record.status,
@@ -74,10 +71,7 @@ def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) ->
 
 
 def curve_of(record: TrialRecord, workload: Task) -> Curve:
-    """Returns the target metric over the training clock, the untrained model left out.
-
-    The last evaluation of a run that diverged is not a number.
-    """
+    """Returns the metric over the clock without the untrained model; NaN where the run diverged."""
     evaluations = [e for e in record.runs[-1].evaluations if e.step > 0]
     metric = np.array([workload.score_of(e) for e in evaluations], dtype=float)
     if record.status == Status.DIVERGED and len(metric):
@@ -110,11 +104,7 @@ def carry_over(
     data_hash: str,
     machine: Machine,
 ) -> CarriedOver:
-    """Returns what a study can learn from `records`, the finished trials of another one.
-
-    Their curves are complete. The other arguments are this study's: its space, what it is to reach,
-    the hash of its data, and where its trials run.
-    """
+    """Returns what a study, whose space, workload, data and machine these are, can learn."""
     num_train = workload.sizes().train
     trials: list[PriorTrial] = []
     left_out: Counter[str] = Counter()
@@ -153,7 +143,6 @@ def _unusable(
 
 
 def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
-    """Returns whether the trial trained and was evaluated on the same images at the same points."""
     try:
         theirs = Workload.model_validate(record.workload)
     except (ConfigError, ValidationError):
@@ -166,10 +155,7 @@ def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
 
 
 def _task_of(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe's fields that halving a micro-batch for lack of memory leaves alone.
-
-    `deterministic` had another default, and changes nothing that is learned.
-    """
+    """Returns what halving a micro-batch leaves alone; `deterministic` changes nothing learned."""
     left_out = {"batch_size", "accumulation_steps", "deterministic"}
     fields = recipe.model_dump(mode="json", exclude=left_out)
     return {**fields, "effective_batch_size": recipe.samples_per_step}

@@ -40,10 +40,7 @@ def configured_in(study: StudyFile) -> dict[str, Any]:
 
 
 def steered(study: StudyFile, answers: Iterable[Answer]) -> StudyFile:
-    """Returns the study with what was set by hand.
-
-    A setting holds as long as the study's file, or an option, says what it said when it was set.
-    """
+    """Returns the study with what was set by hand, as long as its file says what it said then."""
     said, changed = configured_in(study), dict[str, Any]()
     for request, answer in accepted(answers, Set):
         for name, value in request.changes.items():
@@ -53,10 +50,7 @@ def steered(study: StudyFile, answers: Iterable[Answer]) -> StudyFile:
 
 
 def standing(answers: Iterable[Answer], begun: StudyFile, study: StudyFile) -> list[str]:
-    """Returns what earlier steering means for a search that goes on, a line each.
-
-    It is `begun` by the study's file and options, and `study` with what was set by hand.
-    """
+    """Returns what earlier steering means now, a line each; `begun` is the study without it."""
     said, now = configured_in(begun), configured_in(study)
     changed = [f"{name}={_shown(now[name])}" for name in now if now[name] != said[name]]
     lines = [f"set by hand before: {', '.join(changed)}"] if changed else []
@@ -76,11 +70,7 @@ class Steering:
         room: Callable[[], int],
         on_answer: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
-        """Begins to look.
-
-        `configured` is what the study's file says of the settings, `room` says how many trials fit
-        at a time, and `on_answer` sees each answer once it was acted on.
-        """
+        """`configured` is what the study's file says, `room` how many trials fit at a time."""
         self._controller, self._configured = controller, dict(configured)
         self._room, self._on_answer = room, on_answer
         self._inbox = Inbox(controller.ledger.folder)

@@ -35,11 +35,7 @@ def trial_file(folder: Path, trial_id: str) -> Path:
 
 
 def write_trial_file(folder: Path, record: TrialRecord) -> None:
-    """Writes a record from the trial's own process, whole or not at all.
-
-    Does nothing where the study's folder is not visible: on another node without shared storage the
-    driver's ledger alone has the record.
-    """
+    """Writes a record, whole or not at all; nothing where this node does not see the folder."""
     path = trial_file(folder, record.trial_id)
     if not path.parent.is_dir():
         return
@@ -58,7 +54,6 @@ def read_trial_file(folder: Path, trial_id: str) -> TrialRecord | None:
 
 
 def weights_file(folder: Path, trial_id: str) -> Path:
-    """Returns where the process of a trial leaves its weights."""
     return folder / "weights" / f"{trial_id}.pt"
 
 
@@ -96,13 +91,7 @@ class Checkpoints:
     """The places of a study's checkpoints."""
 
     def __init__(self, search: SearchConfig, *, study: str, folder: Path) -> None:
-        """Makes the folder, where it is one.
-
-        `search` says whether and where; in a shared place, the study has a folder of its name.
-        Otherwise it is in `folder`, the study's.
-
-        Raises: ConfigError if the place is a URL for which a library is missing.
-        """
+        """Makes the folder, in a shared place or in `folder`. Raises: ConfigError."""
         self._every_s = search.checkpoint_every_s
         self.place = _place(search.storage_path, study, folder)
         if self._every_s is None:
@@ -113,7 +102,6 @@ class Checkpoints:
                 path.mkdir(parents=True, exist_ok=True)
 
     def plan(self, trial_id: str) -> CheckpointPlan | None:
-        """Returns where and how often a trial is saved."""
         if self._every_s is None:
             return None
         place = f"{self.place}/{trial_id}{SUFFIX}"

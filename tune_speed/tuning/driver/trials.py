@@ -84,11 +84,7 @@ class Attempts:
     """Optimizer steps of the checkpoint that got furthest."""
 
     def died(self, *, saved_step: int | None, is_blameless: bool) -> bool:
-        """Counts a death and returns whether the trial is started again.
-
-        It can resume from `saved_step`, or (None) starts from scratch. A death is blameless where
-        something else was at fault, such as its node.
-        """
+        """Counts a death; returns whether the trial starts again, from `saved_step` or scratch."""
         if saved_step is not None and saved_step > self.furthest:
             self.furthest = saved_step
             self.num_deaths = 0

@@ -60,10 +60,7 @@ def without_bystanders() -> Iterator[None]:
 
 
 def patient(limit_s: float) -> AbstractContextManager[None]:
-    """Makes Ray wait `limit_s` for a node instead of its fixed 30 s.
-
-    One of ours that has ended is not waited for.
-    """
+    """Makes Ray wait `limit_s` for a node, not its fixed 30 s, unless that has ended."""
     # At a load of 14 on two cores, searches ended with "the current node timed out".
     get_node, deadline = services.get_node, time.monotonic() + limit_s
 
@@ -104,10 +101,7 @@ class _HasStarted(Exception):
 
 
 def start_node(limit_s: float) -> Node:
-    """Starts a local cluster's processes, which end with this one, and connects no driver.
-
-    Ray waits `limit_s` for its node.
-    """
+    """Starts a local cluster's processes, whose node may take `limit_s`; connects no driver."""
 
     # What `ray.init` does before that is in no call of its own.
     def connect(*_: Any, **__: Any) -> None:

@@ -176,17 +176,14 @@ class Prober:
         )
 
     def place(self) -> Place:
-        """Returns device and conditions."""
         mps, steps = find_mps(), self._steps
         sharing = "; ".join(filter(None, [mps.sharing, mps.advice]))
         return Place(steps.device_key, steps.step_s, steps.wait_frac, sharing)
 
     def rate(self, window_s: float) -> float:
-        """Returns steps a second."""
         return self._steps.rate(window_s=window_s)
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that was needed."""
         return self._steps.memory_frac()
 
 
@@ -230,10 +227,7 @@ class Probers:
         return f"the node was busy: one alone waited for a core {wait_frac:.0%} of its time"
 
     def grow(self, count: int) -> bool:
-        """Starts what is missing; returns whether all run, on the same device.
-
-        Raises: RayError if not even the first works.
-        """
+        """Starts what lacks; returns whether all share a device. Raises: RayError without any."""
         resources = self._room.resources
         there = NodeAffinitySchedulingStrategy(self._room.nodes[0].node_id, soft=False)
         actor = ray.remote(Prober).options(
@@ -252,11 +246,9 @@ class Probers:
         return len({place.device_key for place in self._places}) == 1
 
     def step_s(self) -> float:
-        """Returns about how long a step takes the first of them, alone [s]."""
         return self._places[0].step_s
 
     def rates(self, count: int, *, window_s: float) -> Sequence[float]:
-        """Returns steps a second of each of the first `count`."""
         calls = [prober.rate.remote(window_s) for prober in self._there[:count]]
         rates: list[float] = ray.get(calls, timeout=START_S)
         return rates
@@ -307,10 +299,7 @@ def best(gains: Mapping[int, float]) -> int:
 
 
 def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
-    """Returns how many trials of a study are to run at a time on these nodes, by measurement.
-
-    Where nothing can be measured, two at a time, and the packing says why.
-    """
+    """Returns how many trials to run at a time, by measurement; two where that is impossible."""
     room, gpu = room_for(study.search.resources, nodes), study.search.resources.gpu
     most = min(room.here, study.search.trials)
     at_once, gains, sharing = 1, dict[int, float](), ""
@@ -338,11 +327,7 @@ def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
 def packed(
     study: StudyFile, nodes: Nodes, *, folder: Path, on_line: Callable[[str], None]
 ) -> tuple[StudyFile, Packing | None]:
-    """Returns the study with numbers for `concurrent: auto`; another with what has room, and None.
-
-    A measurement is stored in the study's folder and holds until resources or nodes change. The
-    nodes are settled; `on_line` shows a line to the user.
-    """
+    """Returns the study with a number for `concurrent: auto`; another as has room, and None."""
     there = _usable(nodes)
     if study.search.concurrent != "auto":
         return _with_room(study, nodes, there, on_line), None
@@ -363,7 +348,6 @@ def packed(
 
 
 def _usable(nodes: Nodes) -> list[Node]:
-    """Returns the nodes where trials may run."""
     allowed = nodes.allowed()
     return [node for node in alive_nodes() if not allowed or node.node_id in allowed]
 
@@ -384,10 +368,7 @@ def _room_of_all(resources: ResourceConfig, nodes: Sequence[Node]) -> int:
 def _with_room(
     study: StudyFile, nodes: Nodes, there: Sequence[Node], on_line: Callable[[str], None]
 ) -> StudyFile:
-    """Returns the study with as many trials at a time as have room, and says so.
-
-    To a cluster nodes may come, so there the number stays: what waits is started when they do.
-    """
+    """Returns the study with as many trials as have room; a cluster may grow, so there not."""
     search, resources = study.search, study.search.resources
     room = _room_of_all(resources, there)
     if not 0 < room < min(search.at_once, search.trials):

@@ -61,11 +61,7 @@ class ExclusiveDevice:
         self._actor: Any = None
 
     def run(self, spec: SpecBase) -> TrialRecord:
-        """Runs a trial and returns its record.
-
-        Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does;
-            Stopped.
-        """
+        """Raises: ServiceError if no device becomes free; what the trial refuses; Stopped."""
         started_at, reason = utc_now(), ""
         for _ in range(MAX_ATTEMPTS):
             try:
@@ -82,7 +78,6 @@ class ExclusiveDevice:
         return str(self._call("describe", spec.model_dump_json()))
 
     def close(self) -> None:
-        """Releases the device."""
         if self._actor is not None:
             ray.kill(self._actor)
             self._actor = None

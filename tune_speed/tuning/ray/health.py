@@ -75,12 +75,7 @@ HANGS = "Ray does not start on this machine: this process hangs in it, and is en
 
 @contextmanager
 def ended_with_ray() -> Iterator[None]:
-    """Stops what the block does, as Ctrl-C would, once Ray is dead.
-
-    Where that does not help, because the main thread is in one of Ray's calls, the process ends.
-
-    Raises: ServiceError if Ray has died.
-    """
+    """Stops the block as Ctrl-C would, or the process, once Ray is dead. Raises: ServiceError."""
     find_cause, is_over = _death_check(), threading.Event()
     errors: list[ServiceError] = []
 

@@ -49,11 +49,7 @@ class Watchdog:
     """A thread that measures how long its own process has shown no sign of life."""
 
     def __init__(self, *, on_hang: Callable[[str, float], None]) -> None:
-        """Starts the thread; it watches nothing before `watch`.
-
-        The thread calls `on_hang` once, with the stacks of all threads and the seconds without a
-        sign of life.
-        """
+        """`on_hang` is called once, with all threads' stacks and the quiet seconds."""
         self._on_hang = on_hang
         self._limit_s: float | None = None
         self._beats, self._quiet_s = heartbeat.beats(), 0.0
@@ -66,7 +62,6 @@ class Watchdog:
         self._changed.set()
 
     def rest(self) -> None:
-        """Stops counting."""
         self._limit_s = None
 
     def _run(self) -> None:
@@ -138,7 +133,6 @@ class OwnTime:
     """Time in which this process ran and could receive heartbeats."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """Starts at zero, on a monotonic clock [s]."""
         self._now, self._looked_s = now, now()
         self.passed_s = 0.0
 
@@ -156,23 +150,15 @@ class HeartbeatMonitor:
     """Kills processes whose heartbeat is overdue."""
 
     def __init__(self, *, limit_s: float, kill: Callable[[Any], None], time: OwnTime) -> None:
-        """Begins to listen.
-
-        `limit_s` is the longest time between two heartbeats, on the driver's `time`; `kill` ends a
-        process, given its handle.
-        """
+        """`limit_s` is the longest time between heartbeats, by `time`; `kill` takes a handle."""
         self._limit_s, self._kill, self._time = limit_s, kill, time
         self._beat_s: dict[str, float] = {}
 
     def beat(self, name: str) -> None:
-        """Takes a heartbeat."""
         self._beat_s[name] = self._time.passed_s
 
     def look(self, handles: Mapping[str, Any]) -> tuple[str, ...]:
-        """Kills the processes whose heartbeat is overdue and returns their names.
-
-        `handles` are those of all processes that have a trial, by name.
-        """
+        """Kills overdue processes, returns their names; `handles` are of all that have a trial."""
         now_s = self._time.passed_s
         self._beat_s = {name: self._beat_s.get(name, now_s + START_S) for name in handles}
         overdue = [name for name, at_s in self._beat_s.items() if now_s - at_s > self._limit_s]
@@ -186,12 +172,10 @@ class StallMonitor:
     """Notices that trials wait for resources and none runs, as after the loss of the last node."""
 
     def __init__(self, *, limit_s: float, time: OwnTime) -> None:
-        """Begins to watch; `limit_s` is how long that may last."""
         self._limit_s, self._time = limit_s, time
         self._since_s: float | None = None
 
     def look(self, *, is_waiting: bool, is_running: bool) -> bool:
-        """Returns whether it has lasted too long."""
         if not is_waiting or is_running:
             self._since_s = None
             return False

@@ -52,7 +52,6 @@ class OtherDevice(RuntimeError):
 
 
 def alive_nodes() -> list[Node]:
-    """Returns the nodes of the cluster; Ray must be connected."""
     return [
         Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
         for node in ray.nodes()
@@ -61,7 +60,6 @@ def alive_nodes() -> list[Node]:
 
 
 def here(*, cpu_threads: int) -> Answer:
-    """Returns CPU and torch of this machine."""
     return Answer(cpu_device_name(threads=cpu_threads), metadata.version("torch"))
 
 
@@ -75,7 +73,6 @@ class RayQueries:
         self._task = ray.remote(num_cpus=0, max_retries=2)(_describe_node)
 
     def submit(self, node_id: str) -> None:
-        """Sends the query and returns."""
         there = NodeAffinitySchedulingStrategy(node_id, soft=False)
         reference = self._task.options(scheduling_strategy=there).remote(*self._arguments)
         self._pending[reference] = node_id
@@ -119,10 +116,7 @@ def _describe_node(
 
 
 def set_up_worker(plugins: str = "") -> None:
-    """Sets up a process of trials: a patient collector, an end with its parent, plugins.
-
-    Without torch, which is imported when a trial begins.
-    """
+    """Sets up a process of trials, without torch: a patient collector, an end with its parent."""
     process.make_patient()
     # Ray ends its workers when the raylet is gone, but a frozen one would not notice.
     process.end_with_parent()
@@ -130,10 +124,7 @@ def set_up_worker(plugins: str = "") -> None:
 
 
 def set_up_device(allotment: Allotment, device_type: str | None) -> None:
-    """Gives this process its device, which must be of that type, its threads and its memory.
-
-    Raises: OtherDevice. It is no outcome of the trial, which may run again elsewhere. SetUpFailed.
-    """
+    """Gives this process a device of that type. Raises: OtherDevice, no outcome; SetUpFailed."""
     from tune_speed.runtime.device import describe_device
     from tune_speed.training.worker import open_device
 

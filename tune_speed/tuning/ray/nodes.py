@@ -78,10 +78,7 @@ class Nodes:
             self._watcher.join(2 * POLL_S)
 
     def settle(self) -> None:
-        """Waits for the answers and pins the study, if it is not yet; then looks for new nodes.
-
-        Raises: ConfigError if the cluster has no such device; ServiceError if no node answers.
-        """
+        """Waits for answers, pins the study, then watches. Raises: ConfigError, ServiceError."""
         if self.device_type and self._pin and self.device_type != self._pin:
             raise ConfigError(
                 f"a study must stay on the type of device of its first trials, {self._pin}, but got"
@@ -127,7 +124,6 @@ class Nodes:
         return Machine(first.device, first.torch)
 
     def most_cpus(self) -> float:
-        """Returns the CPUs of the largest node that runs trials."""
         chosen = [self._nodes[i] for i in self.allowed()] or list(self._look())
         return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
 

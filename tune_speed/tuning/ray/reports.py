@@ -26,7 +26,6 @@ class Sender:
         self._num_sent = 0
 
     def standing(self, record: TrialRecord) -> dict[str, Any]:
-        """Returns a report of a running trial."""
         run, before = record.runs[-1], self._num_sent
         self._num_sent = len(run.evaluations)
         new = run.model_copy(update={"evaluations": run.evaluations[before:]})

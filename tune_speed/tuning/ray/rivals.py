@@ -30,10 +30,7 @@ _log = logging.getLogger(__name__)
 def time_rivals(
     controller: SearchController, nodes: Nodes, *, on_tick: Callable[[], None]
 ) -> tuple[StepTime, ...]:
-    """Returns windows of what could be first, measured in turn; none where there is no time for it.
-
-    Ends early, without an error, where no process can be had or one fails: a tie then stays one.
-    """
+    """Returns windows of what could be first, in turn; none where time or a process lacks."""
     rivals, resources = controller.learning.rivals(), controller.study.search.resources
     needed_s = START_S + ROUNDS * WINDOW_S * len(rivals)
     if len(rivals) < 2 or needed_s > SHARE * controller.elapsed_s:

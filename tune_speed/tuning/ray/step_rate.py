@@ -33,10 +33,7 @@ class PackedSteps:
     """
 
     def __init__(self, recipe: Recipe, workload: Workload, allotment: Allotment, label: str):
-        """Takes the first steps, which are slower than those that follow.
-
-        Raises: what a trial of this recipe would raise.
-        """
+        """Takes the first, slow steps. Raises: what a trial of this recipe would raise."""
         self._open = ExitStack()
         device = self._device = open_device(allotment)
         devices.reset_peak_memory(device)
@@ -77,10 +74,7 @@ class PackedSteps:
         return num_steps / took_s
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that this process has needed so far.
-
-        On a GPU its CUDA context counts beside its tensors.
-        """
+        """Returns the share of the device's memory that was needed, a CUDA context included."""
         device = self._device
         whole_gib = devices.memory_limit_gib(device, gpu_fraction=1.0, cpu_fraction=1.0)
         beside_gib = context_gib(device) if device.type == "cuda" else 0.0
@@ -88,7 +82,6 @@ class PackedSteps:
 
     @property
     def device_key(self) -> str:
-        """What names the physical device."""
         return devices.device_key(self._device)
 
     def _steps_in(self, seconds: float) -> tuple[int, float]:

@@ -18,12 +18,7 @@ CLIENT_CLUSTER_INFO = "/ray.rpc.RayletDriver/ClusterInfo"
 
 
 def agree_on_token(address: str) -> None:
-    """Makes Ray send its token to the cluster at `address` if that requires one.
-
-    What the user set in RAY_AUTH_MODE holds. Where nobody answers, `connect` says so later.
-
-    Raises: ServiceError if the cluster requires a token and there is none, or another one.
-    """
+    """Makes Ray send its token to a cluster that requires one. Raises: ServiceError."""
     server = server_of(address)
     if server is None or not _is_refused(server, address, token=None):
         return
@@ -60,10 +55,7 @@ def have_token() -> None:
 
 
 def server_of(address: str) -> str | None:
-    """Returns HOST:PORT of what `address` means; None if there is no such thing.
-
-    For `auto`, without RAY_ADDRESS, the cluster that was started on this machine last.
-    """
+    """Returns HOST:PORT; for `auto`, without RAY_ADDRESS, of the cluster started here last."""
     if address == "local":
         return None
     if address != "auto":

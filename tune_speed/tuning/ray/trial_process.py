@@ -93,7 +93,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         return tune.PlacementGroupFactory([bundle], bundle_label_selector=[there])
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Takes the first trial, which imports torch."""
         set_up_worker()
         self._thread = TrialThread()
         self._watchdog = Watchdog(on_hang=self._hung)
@@ -102,7 +101,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Takes the next trial."""
         self.cleanup()
         self._begin(new_config)
         return True

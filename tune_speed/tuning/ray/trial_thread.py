@@ -49,10 +49,7 @@ class TrialThread:
             self._trials.put((self._number, work))
 
     def poll(self, *, timeout_s: float, every_s: float = 0.0) -> TrialRecord | End | None:
-        """Returns the trial's record so far where it is new, or its end; None if nothing came.
-
-        A record comes `every_s` at most: faster evaluations come together.
-        """
+        """Returns the newest record, every `every_s` at most, or the end; None if nothing came."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._wait(lambda: self._newest is not None, deadline_s)
@@ -66,16 +63,12 @@ class TrialThread:
             return newest
 
     def has_ended(self, *, timeout_s: float) -> bool:
-        """Returns whether the trial ends in time."""
         with self._changed:
             self._wait(lambda: False, time.monotonic() + timeout_s)
             return self._number == 0 or (self._end is not None and not self._end.is_hung)
 
     def give_up(self, end: End, *, keep: Callable[[], None] = lambda: None) -> bool:
-        """Ends the trial with `end`, whatever the thread does; returns whether it still ran.
-
-        `keep` is called first where it did, so that no end is reported before it is saved.
-        """
+        """Ends the trial with `end`; returns whether it still ran, and then calls `keep` first."""
         with self._changed:
             if self._end is not None:
                 return False

@@ -131,7 +131,6 @@ class Adapter:
         return True
 
     def ended(self, ray_id: str, report: Mapping[str, Any]) -> None:
-        """Takes the last report of a trial."""
         trial = self._trials.pop(ray_id, None)
         if trial is None or trial.has_ended:
             return  # Stopped by us; its record is written.
@@ -168,7 +167,6 @@ class Adapter:
                 late[ray_id].time_budget_s = budget_s
 
     def died(self, ray_trial: Trial) -> None:
-        """Takes the death of a trial's process."""
         trial = self._trials.pop(ray_trial.trial_id, None)
         if trial is None or trial.has_ended:
             return
@@ -277,7 +275,6 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         """Tune's, which has the actors of trials, from the first trial on."""
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Takes note of Tune's controller."""
         self.controller = tune_controller._tune_controller  # Under a wrapper.
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -374,12 +371,7 @@ def run_search(
     process: type[TrialProcess] = TrialProcess,
     steering: Steering | None = None,
 ) -> None:
-    """Runs trials until the controller proposes no more; Ctrl-C stops it and keeps what finished.
-
-    `on_stop` is called at once when Ctrl-C came. `steering` acts on what people ask meanwhile.
-
-    Raises: ServiceError if for `search.hang_after` no node has room for a trial.
-    """
+    """Runs trials to the end; Ctrl-C stops it and calls `on_stop` at once. Raises: ServiceError."""
     adapter = Adapter(controller, nodes)
     scheduler = _Scheduler(adapter)
     study = controller.study
