@@ -46,7 +46,7 @@ class Services(NamedTuple):
 def connected(
     admitted: Admitted, ledger: Ledger, address: str | None, on_line: Callable[[str], None]
 ) -> Iterator[Services]:
-    """Opens MLflow and Ray, and checks networks. Raises: ConfigError, ServiceError, StorageError."""
+    """Opens MLflow and Ray, checks networks. Raises: ConfigError, ServiceError, StorageError."""
     study, data = admitted.study, admitted.data
     question = None
     if data is not None:
