@@ -122,7 +122,7 @@ def side(folder: Path, arguments: list[str]) -> None:
         tuner.run_search = partial(tuner.run_search, process=timed_process(folder))
         return run(*args, **kwargs)
 
-    run, search._run = search._run, with_timed_trials
+    run, search._Search.run = search._Search.run, with_timed_trials
     marked(search, "search", before="command line read", after="search returned")
     marked(admission, "prepare_workload", after="data ready")
     marked(SearchController, "propose", before="search begins", after="first proposal")

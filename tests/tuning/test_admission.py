@@ -68,7 +68,7 @@ def study(tmp_path: Path) -> StudyFile:
 def begun(folder: Path, study: StudyFile, **changes: object) -> None:
     """Begins a study's ledger, with another header where that is given."""
     with Ledger(folder) as ledger:
-        admission.begin(ledger, study, workload_hash="w")
+        admission.begin(ledger, study, "w")
     path = folder / "ledger.jsonl"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes) + "\n")
 
@@ -220,7 +220,7 @@ def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
     (folder / "study.yaml").unlink()
     with Ledger(folder) as ledger:
         admission.admit(ledger, admitted(study, folder), resume=is_resumed)
-        admission.begin(ledger, study, workload_hash="w")
+        admission.begin(ledger, study, "w")
     assert load_study(folder / "study.yaml").space.hash == study.space.hash
 
 

@@ -252,7 +252,7 @@ def pinned_device(ledger: Ledger) -> str | None:
 
 
 def begin(
-    ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
+    ledger: Ledger, study: StudyFile, workload_hash: str, *, device_type: str | None = None
 ) -> str:
     """Writes header and study file where there are none yet; returns the search's own id."""
     # Searches may share a name in MLflow but not a ledger: the id tells them apart.

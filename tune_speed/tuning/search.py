@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -24,14 +24,12 @@ from tune_speed.tuning.best_model import log_best_model
 from tune_speed.tuning.driver import control, steering
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.prior_trials import CarriedOver
 from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.driver.trials import Observer
 from tune_speed.tuning.services import Services, connected, ends_at, plan_of, tags_of
 from tune_speed.tuning.warm_start import describe, read_new
 
-if TYPE_CHECKING:  # Ray takes a second to import, Optuna half of one.
-    from tune_speed.tuning.driver.optuna_journal import OptunaJournal
+if TYPE_CHECKING:  # Ray takes a second to import.
     from tune_speed.tuning.ray.nodes import Nodes
 
 
@@ -92,121 +90,103 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
     """
     admitted = admission.admitted(study, start, screen)
     with ExitStack() as stack:
-        held = stack.enter_context(_held(admitted, resume=start.resume))
-        services = connected(admitted, held.ledger, start.address, screen.line)
-        return _run(_begin(admitted, held, stack.enter_context(services), screen), screen)
-
-
-class _Held(NamedTuple):
-    """The ledger of a search, which no other driver can open."""
-
-    ledger: Ledger
-    driving: ExitStack
-    """While it is open, people can steer the search."""
+        ledger, driving = stack.enter_context(_opened(admitted, resume=start.resume))
+        services = connected(admitted, ledger, start.address, screen.line)
+        return _Search(admitted, ledger, stack.enter_context(services), screen).run(driving)
 
 
 @contextmanager
-def _held(admitted: Admitted, *, resume: bool) -> Iterator[_Held]:
+def _opened(admitted: Admitted, *, resume: bool) -> Iterator[tuple[Ledger, ExitStack]]:
+    """Yields the ledger, and what is open as long as people can steer the search."""
     with Ledger(admitted.folder) as ledger, ExitStack() as driving:
         driving.enter_context(control.driving(admitted.folder))
         admission.admit(ledger, admitted, resume=resume)
-        yield _Held(ledger, driving)
+        yield ledger, driving
 
 
-class _Begun(NamedTuple):
-    """A search whose ledger has begun, and what writes down what it does."""
+class _Search:
+    """A search whose ledger has begun, with what writes down, shows and steers what it does."""
 
-    admitted: Admitted
-    study: StudyFile
-    """With what was set by hand."""
-    before: StudyFile
-    """Without."""
-    held: _Held
-    services: Services
-    tracker: Tracker
-    journal: "OptunaJournal"
-    carried: Mapping[str, CarriedOver]
-    """What it learns from other studies since now, by their names."""
+    def __init__(
+        self, admitted: Admitted, ledger: Ledger, services: Services, screen: Screen
+    ) -> None:
+        from tune_speed.tuning.driver.optuna_journal import OptunaJournal
+        from tune_speed.tuning.ray.concurrency import packed
 
-
-def _begin(admitted: Admitted, held: _Held, services: Services, screen: Screen) -> _Begun:
-    from tune_speed.tuning.driver.optuna_journal import OptunaJournal
-    from tune_speed.tuning.ray.concurrency import packed
-
-    ledger, (client, nodes) = held.ledger, services
-    before, packing = packed(admitted.study, nodes, folder=ledger.folder, on_line=screen.line)
-    carried = read_new(before, ledger, admitted, machine=nodes.machine)
-    search_id = admission.begin(
-        ledger, before, workload_hash=admitted.workload_hash, device_type=nodes.device_type
-    )
-    for name, found in carried.items():
-        ledger.warm_started(name, found.trials)
-    study = steering.steered(before, ledger.answers.values())
-    tracker = Tracker(
-        client,
-        study=study.name,
-        study_tags=tags_of(before, admitted.workload_hash, packing),
-        search_id=search_id,
-        plan=plan_of(before),
-        is_only=True,
-    )
-    tracker.reconcile(ledger.records)
-    journal = OptunaJournal(study, ledger.folder, ledger.records)
-    return _Begun(admitted, study, before, held, services, tracker, journal, carried)
-
-
-def _run(begun: _Begun, screen: Screen) -> SearchResult:
-    tracker, journal, ledger = begun.tracker, begun.journal, begun.held.ledger
-    was_stopped = True
-    try:
-        running = _Running(begun, screen)
-        was_stopped = running.run()
-        favourites = running.controller.learning.favourites
-        tracker.recommend(favourites)
-        boards, range_ends = _boards_of(ledger, begun.study, favourites)
-        tracker.ended(range_ends="; ".join(range_ends))
-    finally:
-        journal.close()
-        for line in journal.news():  # Of its end, when no view is there to show it.
-            screen.line(line)
-        undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
-    return SearchResult(
-        records=tuple(ledger.records.values()),
-        boards=boards,
-        folder=ledger.folder,
-        uri=begun.admitted.uri,
-        undelivered=undelivered,
-        was_stopped=was_stopped,
-        favourites=favourites,
-        why_ended=running.controller.why_exhausted,
-        model_line=_log_model(begun),
-    )
-
-
-class _Running:
-    """The trials of a search, with what shows and steers them."""
-
-    def __init__(self, begun: _Begun, screen: Screen) -> None:
-        self._begun, self._tracker = begun, begun.tracker
-        client, self._nodes = begun.services
-        observers: list[Observer] = [begun.tracker, begun.journal]
-        self.controller = SearchController(
-            study=begun.study,
-            ledger=begun.held.ledger,
-            allotment=_allotment(begun.study, self._nodes),
-            observers=observers,
-            step_times=find_step_times(client, uri=begun.admitted.uri),
+        self._ledger, self._screen, self._uri = ledger, screen, admitted.uri
+        self._client, self._nodes = services
+        study, packing = packed(
+            admitted.study, self._nodes, folder=ledger.folder, on_line=screen.line
         )
-        self._view = screen.view(self.controller)
+        carried = read_new(study, ledger, admitted, machine=self._nodes.machine)
+        search_id = admission.begin(
+            ledger, study, admitted.workload_hash, device_type=self._nodes.device_type
+        )
+        for name, found in carried.items():
+            ledger.warm_started(name, found.trials)
+        self._configured = steering.configured_in(study)
+        self._study = steering.steered(study, ledger.answers.values())
+        self._notes = [describe(name, *found) for name, found in carried.items()]
+        self._notes += _notes_of(ledger)
+        self._notes += steering.standing(ledger.answers.values(), study, self._study)
+        self._tracker = Tracker(
+            self._client,
+            study=study.name,
+            study_tags=tags_of(study, admitted.workload_hash, packing),
+            search_id=search_id,
+            plan=plan_of(study),
+            is_only=True,
+        )
+        self._tracker.reconcile(ledger.records)
+        self._journal = OptunaJournal(self._study, ledger.folder, ledger.records)
+
+    def run(self, driving: ExitStack) -> SearchResult:
+        """Runs the search until no trial is left, or Ctrl-C; `driving` ends with the trials."""
+        tracker, records, was_stopped = self._tracker, self._ledger.records, True
+        try:
+            controller = self._begin()
+            was_stopped = self._run_trials(driving)
+            favourites = controller.learning.favourites
+            tracker.recommend(favourites)
+            boards, range_ends = _boards_of(self._ledger, self._study, favourites)
+            tracker.ended(range_ends="; ".join(range_ends))
+        finally:
+            self._journal.close()
+            for line in self._journal.news():  # Of its end, when no view is there to show it.
+                self._screen.line(line)
+            undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
+        return SearchResult(
+            records=tuple(records.values()),
+            boards=boards,
+            folder=self._ledger.folder,
+            uri=self._uri,
+            undelivered=undelivered,
+            was_stopped=was_stopped,
+            favourites=favourites,
+            why_ended=controller.why_exhausted,
+            model_line=self._log_model(),
+        )
+
+    def _begin(self) -> SearchController:
+        observers: list[Observer] = [self._tracker, self._journal]
+        self._controller = SearchController(
+            study=self._study,
+            ledger=self._ledger,
+            allotment=_allotment(self._study, self._nodes),
+            observers=observers,
+            step_times=find_step_times(self._client, uri=self._uri),
+        )
+        self._view = self._screen.view(self._controller)
         observers.append(self._view)
         self._track_steering()
+        return self._controller
 
-    def run(self) -> bool:
-        """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
+    def _run_trials(self, driving: ExitStack) -> bool:
+        """Returns whether Ctrl-C ended the search. Raises: StorageError."""
         from tune_speed.tuning.ray import tuner
         from tune_speed.tuning.ray.health import ended_with_ray
 
-        controller, view = self.controller, self._view
+        controller, view = self._controller, self._view
         with ExitStack() as stack:
             view.start()
             stack.callback(view.stop)
@@ -215,7 +195,7 @@ class _Running:
             for number in stack.enter_context(handlers_kept(signal.SIGTERM)):
                 signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
             stack.enter_context(ended_with_ray())
-            for line in self._notes():
+            for line in self._notes:
                 view.note(line)
             tuner.run_search(
                 controller,
@@ -224,51 +204,41 @@ class _Running:
                 on_stop=self._note_stop,
                 steering=self._steering(),
             )
-            # What is asked from here on is for a search that goes on.
-            self._begun.held.driving.close()
+            driving.close()  # What is asked from here on is for a search that goes on.
             self._end()
         if controller.trials.failure is not None:
             raise controller.trials.failure
         return not controller.is_over()
 
-    def _notes(self) -> Iterator[str]:
-        begun = self._begun
-        ledger = begun.held.ledger
-        yield from (describe(name, *found) for name, found in begun.carried.items())
-        if ledger.unproposed:
-            names = ", ".join(sorted(ledger.unproposed))
-            yield f"the ledger lacks the proposals of {names}: taken from records"
-        yield from steering.standing(ledger.answers.values(), begun.before, begun.study)
-
     def _tick(self) -> None:
-        for line in (*self._nodes.messages(), *self._tracker.news(), *self._begun.journal.news()):
+        for line in (*self._nodes.messages(), *self._tracker.news(), *self._journal.news()):
             self._view.note(line)
-        self._tracker.recommend(self.controller.learning.favourites)
+        self._tracker.recommend(self._controller.learning.favourites)
         self._view.tick()
 
     def _note_stop(self) -> None:
-        running = counted(len(self.controller.trials.running), "trial")
+        running = counted(len(self._controller.trials.running), "trial")
         self._view.note(f"stopping {running}, which --resume runs again …")
 
     def _steering(self) -> steering.Steering:
         from tune_speed.tuning.ray.concurrency import most_at_once
 
-        before = self._begun.before
+        resources = self._study.search.resources
         return steering.Steering(
-            self.controller,
-            configured=steering.configured_in(before),
-            room=lambda: most_at_once(before.search.resources, self._nodes),
+            self._controller,
+            configured=self._configured,
+            room=lambda: most_at_once(resources, self._nodes),
             on_answer=self._answered,
         )
 
     def _answered(self, answer: Answer) -> None:
         self._view.note(answer.words)
-        self._view.replan(trials=self.controller.study.search.trials)
+        self._view.replan(trials=self._controller.study.search.trials)
         self._track_steering()
 
     def _track_steering(self) -> None:
         """Makes MLflow show what was steered, and what the search is to do now."""
-        controller = self.controller
+        controller = self._controller
         answers, search = controller.ledger.answers.values(), controller.study.search
         if answers:
             tags = {
@@ -280,7 +250,7 @@ class _Running:
             self._tracker.steered(tags, [[answer.at, answer.words] for answer in answers])
 
     def _end(self) -> None:
-        controller, view = self.controller, self._view
+        controller, view = self._controller, self._view
         if controller.trials.failure is None and not controller.trials.running:
             self._settle_times()
         if controller.study.tracking.log_model == "best":
@@ -293,7 +263,7 @@ class _Running:
         """Times what could be first side by side, and re-clocks all trials."""
         from tune_speed.tuning.ray.rivals import time_rivals
 
-        controller, view = self.controller, self._view
+        controller, view = self._controller, self._view
         is_over = controller.is_over()
         windows = time_rivals(controller, self._nodes, on_tick=self._tick) if is_over else ()
         if windows:
@@ -302,6 +272,24 @@ class _Running:
         if changed := controller.reclock(windows):
             self._tracker.trials_reclocked(changed)
             view.note(f"re-clocked {counted(len(changed), 'trial')}: step times of all windows")
+
+    def _log_model(self) -> str:
+        if self._study.tracking.log_model == "none":
+            return ""
+        records, folder = self._ledger.records.values(), self._ledger.folder
+        run_id = self._tracker.run_id
+        try:
+            return log_best_model(self._client, records=records, folder=folder, parent_id=run_id)
+        except TuneSpeedError as error:  # The search is over and its results are saved.
+            return f"no model is logged: {error}"
+        except KeyboardInterrupt:
+            return "no model is logged: it was stopped; --resume logs it"
+
+
+def _notes_of(ledger: Ledger) -> Iterator[str]:
+    if ledger.unproposed:
+        names = ", ".join(sorted(ledger.unproposed))
+        yield f"the ledger lacks the proposals of {names}: taken from records"
 
 
 def _boards_of(
@@ -314,21 +302,6 @@ def _boards_of(
     said = tuple(at_ends(study.space.parameters, params))
     more = {"range_ends": {study.name: said} if said else {}}
     return tuple(board.model_copy(update=more) for board in boards), said
-
-
-def _log_model(begun: _Begun) -> str:
-    if begun.study.tracking.log_model == "none":
-        return ""
-    ledger, parent_id = begun.held.ledger, begun.tracker.run_id
-    records, folder = ledger.records.values(), ledger.folder
-    try:
-        return log_best_model(
-            begun.services.client, records=records, folder=folder, parent_id=parent_id
-        )
-    except TuneSpeedError as error:  # The search is over and its results are saved.
-        return f"no model is logged: {error}"
-    except KeyboardInterrupt:
-        return "no model is logged: it was stopped; --resume logs it"
 
 
 def _allotment(study: StudyFile, nodes: "Nodes") -> Allotment:

@@ -25,7 +25,7 @@ from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec, make
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.ray import trial_process
-from tune_speed.tuning.ray.reports import Receiver
+from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 IMPORTED = ["tune_speed.tuning.ray.trial_process", "tune_speed.training.objective", "torch._dynamo"]
@@ -192,7 +192,7 @@ def test_stopped_trial_ends_before_the_next_one_and_leaves_no_checkpoint(
     assert not (tmp_path / "t0000.ckpt").exists()
     assert read_trial_file(tmp_path, "t0000") is None
     assert remote.ask("reset_config", config_of(make_spec("t0003"), tmp_path))
-    record = Receiver().record(remote.ask_until("end"))
+    record = received(remote.ask_until("end"))
     assert record.trial_id == "t0003"
     assert read_trial_file(tmp_path, "t0003") == record
 
@@ -209,11 +209,10 @@ def test_trial_that_hangs_is_reported_with_its_stacks_and_ends_its_process(
     begin: Begin, tmp_path: Path
 ) -> None:
     remote = begin(make_spec("t0001"), hang_after_s=1.0)
-    receiver = Receiver()
-    receiver.record(remote.ask_until("record"))
+    newest = received(remote.ask_until("record"))
     report = remote.ask_until("end")
     assert (report["end"], report["done"]) == ("hung", False)
-    record = receiver.record(report)
+    record = received(report, newest)
     assert (record.status, record.stop_reason) == (Status.FAILED, "hung: no step for 1 s")
     assert record.runs[0].evaluations == standing(make_spec("t0001")).runs[0].evaluations
     traceback = record.runs[0].traceback or ""
@@ -238,7 +237,7 @@ def test_process_ends_itself_where_a_stopped_trial_does_not(begin: Begin) -> Non
 
 @pytest.mark.slow
 def test_trial_that_would_end_its_process_has_failed(begin: Begin) -> None:
-    record = Receiver().record(begin(make_spec("t0002")).ask_until("end"))
+    record = received(begin(make_spec("t0002")).ask_until("end"))
     assert (record.status, record.stop_reason) == (Status.FAILED, "SystemExit: 3")
     assert "in exits" in (record.runs[0].traceback or "")
 
@@ -251,7 +250,7 @@ def test_trial_that_would_end_its_process_has_failed(begin: Begin) -> None:
 )
 def test_trials_learn_the_same_as_without_the_thread(begin: Begin, recipe: dict[str, Any]) -> None:
     spec = make_spec(epochs=1, threads=1 if recipe else 2, **recipe)
-    there = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
+    there = received(begin(spec, TrialProcess).ask_until("end"))
     here = finish(run_trial(spec), on_report=lambda record: None)
     assert there.status == Status.MISSED
     assert there.device == here.device
@@ -267,7 +266,7 @@ def test_trial_that_is_compiled_trains_in_the_thread(
 
     monkeypatch.setitem(MODELS, "tiny", Tiny)
     spec = make_spec(epochs=1, model="tiny", compile=True)
-    record = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
+    record = received(begin(spec, TrialProcess).ask_until("end"))
     assert record.status == Status.MISSED, record.runs[0].traceback
 
 
@@ -283,7 +282,7 @@ def test_trial_on_two_devices_has_ranks_that_end_with_its_process(
 ) -> None:
     spec = make_spec(epochs=500, devices=2)
     remote = begin(spec, TrialProcess, devices=2)
-    record = Receiver().record(remote.ask_until("record"))
+    record = received(remote.ask_until("record"))
     assert record.device.startswith("2 x cpu (1 threads")
     ranks = ranks_of(remote)
     assert len(ranks) == 3
@@ -300,7 +299,7 @@ def test_rank_that_takes_no_step_ends_its_trial_as_failed_with_the_stacks(
     remote.ask_until("record")
     training = sorted(ranks_of(remote), key=lambda rank: rank.create_time())[1:]
     training[-1].suspend()
-    record = Receiver().record(remote.ask_until("end"))
+    record = received(remote.ask_until("end"))
     assert record.status is Status.FAILED and "no step for 15 s" in (record.stop_reason or "")
     assert "Thread" in (record.runs[0].traceback or "")
     assert not psutil.wait_procs(training, timeout=SOON_S)[1]

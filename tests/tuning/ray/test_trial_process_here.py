@@ -21,7 +21,7 @@ from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec, make
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.ray import trial_process
-from tune_speed.tuning.ray.reports import Receiver
+from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 Interrupt = Callable[[], bool]
@@ -143,11 +143,11 @@ def test_trial_is_reported_to_its_end_and_leaves_its_record_in_a_file(
     report = until(asked, "end")
     assert (report["end"], report["done"]) == ("finished", True)
     assert report["training_iteration"] == asked._iteration
-    record = Receiver().record(report)
+    record = received(report)
     assert record == standing(make_spec("ends")) == read_trial_file(tmp_path, "ends")
     # The next one is taken by the same process.
     assert asked.reset_config(config_of(make_spec("exits"), tmp_path, **QUIET))
-    assert Receiver().record(until(asked, "end")).stop_reason == "SystemExit: 3"
+    assert received(until(asked, "end")).stop_reason == "SystemExit: 3"
 
 
 def test_without_news_a_report_is_a_sign_of_life(begin: Callable[..., Scripted]) -> None:
@@ -197,7 +197,7 @@ def test_trial_whose_time_is_up_is_interrupted(begin: Callable[..., Scripted]) -
 def test_trial_that_would_end_its_process_has_failed_with_what_it_had(
     begin: Callable[..., Scripted], tmp_path: Path, script: str, reason: str, evaluations: int
 ) -> None:
-    record = Receiver().record(until(begin(script), "end"))
+    record = received(until(begin(script), "end"))
     assert (record.status, record.stop_reason) == (Status.FAILED, reason)
     (run,) = record.runs
     assert len(run.evaluations) == evaluations and f"in {script}" in (run.traceback or "")
@@ -224,7 +224,7 @@ def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_proc
     asking.join()
     (report,) = reports
     assert (report["end"], report["done"]) == ("hung", False)
-    record = Receiver().record(report)
+    record = received(report)
     assert (record.status, record.stop_reason) == (Status.FAILED, "hung: no step for 12 s")
     assert (record.runs[0].traceback or "").startswith("Thread training: here")
     assert read_trial_file(tmp_path, "hangs") == record

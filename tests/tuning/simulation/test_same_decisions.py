@@ -27,7 +27,7 @@ from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policies import make_policy
 from tune_speed.tuning.policy.base import Outcome, Policy, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.ray.reports import Sender
+from tune_speed.tuning.ray import reports
 from tune_speed.tuning.ray.tuner import (
     Adapter,
     _Callback,
@@ -174,7 +174,7 @@ class Controller:
     def __init__(self, controller: SearchController, benchmark: Digits) -> None:
         adapter = Adapter(controller, ANYWHERE)
         self._controller, self._benchmark = controller, benchmark
-        self._senders: dict[str, Sender] = {}
+        self._num_sent: dict[str, int] = {}
         self._told: list[str] = []
         self._searcher = _Searcher(adapter)
         self._scheduler = _Scheduler(adapter)
@@ -211,7 +211,7 @@ class Controller:
         spec = TrialSpec.model_validate_json(config["spec"])
         self._specs[spec.trial_id] = spec
         self._ray_ids[spec.trial_id] = ray_id
-        self._senders[spec.trial_id] = Sender()
+        self._num_sent[spec.trial_id] = 0
         assert spec.proposal_reason == self._controller.ledger.proposals[spec.trial_id].reason
         return self._controller.ledger.proposals[spec.trial_id]
 
@@ -225,7 +225,9 @@ class Controller:
     def _is_stopped(self, trial_id: str, num_evaluations: int) -> bool:
         """Reports, and whether the process is told to stop; if so, it reports that it did."""
         record = self._record(trial_id, num_evaluations, Status.CAPPED)
-        self._pass_on(trial_id, self._senders[trial_id].standing(record))
+        report = reports.standing(record, before=self._num_sent[trial_id])
+        self._num_sent[trial_id] = len(record.runs[-1].evaluations)
+        self._pass_on(trial_id, report)
         if trial_id not in self._told:
             return False
         self._callback.on_trial_result(
@@ -243,7 +245,7 @@ class Controller:
             status, time_s = event.answer
             reached_s = time_s if status == Status.REACHED else None
             record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
-            report = Sender.ended("finished", record)
+            report = reports.ended("finished", record)
             self._callback.on_trial_result(0, [], self._ray_trial(event.trial_id), report)
         record = self._controller.ledger.records[event.trial_id]
         return record.status, record.time_to_target_s or record.runs[0].clocks.train_s

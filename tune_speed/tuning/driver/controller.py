@@ -162,7 +162,7 @@ class SearchController:
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
             step_times=self.learning.step_times(of_own_steps=kind is OwnSpec),
-            due_step_times=self.learning.due_step_times(now_s=self.elapsed_s),
+            due_step_times=self.learning.times.due(now_s=self.elapsed_s),
             keep=None if best_weights is None else best_weights.plan(proposal.trial_id),
             checkpoint=self.trials.checkpoints.plan(proposal.trial_id),
         )
@@ -173,7 +173,8 @@ class SearchController:
         The policy gets each evaluation since the last call, in order, up to the first for which it
         stops the trial. Such a trial has ended: its record so far is its record.
         """
-        self.learning.evaluated(record, now_s=self.elapsed_s)
+        # Trials that begin before it ends need not measure its windows.
+        self.learning.times.add(record.runs[-1], now_s=self.elapsed_s)
         for evaluation in self.trials.evaluated(record):
             # The untrained model says nothing of the recipe.
             if evaluation.step == 0:

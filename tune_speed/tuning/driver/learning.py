@@ -105,7 +105,7 @@ class Learning:
     ) -> None:
         """Learns costs and step times, `step_times` of earlier studies too; no policy yet."""
         self._study, self._ledger, self._workload_hash = study, ledger, workload_hash
-        self._times = WindowHistory(study.name, [*step_times, *ledger.windows])
+        self.times = WindowHistory(study.name, [*step_times, *ledger.windows])
         self._num_train = study.workload.num_train()
         self._cost_model = None
         if self._num_train is not None:
@@ -168,10 +168,6 @@ class Learning:
             return self._past_costs[key]
         return None if self._cost_model is None else self._cost_model(params)
 
-    def evaluated(self, record: TrialRecord, *, now_s: float) -> None:
-        """Takes windows of a running trial, for those that begin before it ends."""
-        self._times.add(record.runs[-1], now_s=now_s)
-
     def finished(self, record: TrialRecord, *, now_s: float) -> None:
         self._learn_times(record, now_s=now_s)
         self.policy.finish(record.trial_id, self._outcome(record))
@@ -183,20 +179,17 @@ class Learning:
     def _learn_times(self, record: TrialRecord, *, now_s: float) -> None:
         if self._cost_model is not None:
             self._cost_model.finished(record)
-        self._times.add(record.runs[-1], now_s=now_s)
+        self.times.add(record.runs[-1], now_s=now_s)
 
     def _outcome(self, record: TrialRecord) -> Outcome:
         return outcome_of(record, self._study.workload, num_train=self._num_train)
 
     def step_times(self, *, of_own_steps: bool) -> tuple[StepTime, ...]:
         """Returns what is known of step times; of training functions only how fast places are."""
-        known = self._times.pooled()
+        known = self.times.pooled()
         if of_own_steps:  # No other's steps are known to be alike.
             known = {each.place: each for each in known.values()}
         return tuple(known.values())
-
-    def due_step_times(self, *, now_s: float) -> tuple[str, ...]:
-        return self._times.due(now_s=now_s)
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
@@ -224,7 +217,7 @@ class Learning:
 
     def settled(self, windows: Sequence[StepTime]) -> tuple[dict[str, StepTime], tuple[str, ...]]:
         """Returns the best step times of all windows, `windows` too, and whose clocks change."""
-        best, used, changed = self._times.settled(windows), dict[str, StepTime](), list[str]()
+        best, used, changed = self.times.settled(windows), dict[str, StepTime](), list[str]()
         for record in self._ledger.records.values():
             before = record.runs[-1].step_times
             after = {each.key: best.get(each.key, each) for each in before}

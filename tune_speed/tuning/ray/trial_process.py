@@ -23,9 +23,9 @@ from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.driver.trial_files import write_trial_file
+from tune_speed.tuning.ray import reports
 from tune_speed.tuning.ray.liveness import LEAVE_S, Watchdog, leave, run_on_node
 from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
-from tune_speed.tuning.ray.reports import Sender
 from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Taken:
     config: Mapping[str, Any]
     """What the driver gave with it."""
     started_at: str = field(default_factory=utc_now)
-    sender: Sender = field(default_factory=Sender)
+    num_sent: int = 0
     newest: TrialRecord | None = None
     deadline_s: float = math.inf
     """When it is interrupted, on the monotonic clock."""
@@ -119,12 +119,14 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             self._end_trial()
             if trial.spec.checkpoint is not None:  # It may be newer than the driver's decision.
                 discard(trial.spec.checkpoint.place)
-            return trial.sender.ended("stopped")
+            return reports.ended("stopped")
         found = self._thread.poll(
             timeout_s=trial.config["heartbeat_s"], every_s=trial.config["report_every_s"]
         )
         if isinstance(found, TrialRecord):
-            return trial.sender.standing(found)
+            before = trial.num_sent
+            trial.num_sent = len(found.runs[-1].evaluations)
+            return reports.standing(found, before=before)
         return {} if found is None else self._ended(found)
 
     def stop_trial(self) -> None:
@@ -211,11 +213,11 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     def _ended(self, end: End) -> dict[str, Any]:
         self._watchdog.rest()
         if end.error is None:
-            return self._trial.sender.ended("hung" if end.is_hung else "finished", end.record)
+            return reports.ended("hung" if end.is_hung else "finished", end.record)
         from tune_speed.training.loop import Interrupted
 
         if isinstance(end.error, Interrupted):
-            return self._trial.sender.ended("interrupted")
+            return reports.ended("interrupted")
         raise end.error
 
     def _hung(self, stacks: str, quiet_s: float) -> None:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +23,7 @@ from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
+from tune_speed.core.records import TrialRecord
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
@@ -31,7 +32,7 @@ from tune_speed.tuning.driver.steering import Steering
 from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.reports import Receiver
+from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 # A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it.
@@ -57,7 +58,7 @@ class RayTrial:
     """Ours."""
     time_budget_s: float | None
     """The time budget that its process knows of [s]."""
-    receiver: Receiver = field(default_factory=Receiver)
+    newest: TrialRecord | None = None
     has_ended: bool = False
     """Whether it has its outcome, which its process may not have heard yet."""
     must_stop: bool = False
@@ -120,7 +121,7 @@ class Adapter:
         if "record" not in report or trial is None:
             return False
         self._has_run = True
-        record = trial.receiver.record(report)
+        record = trial.newest = received(report, trial.newest)
         if report.get("end") == "hung":  # Its process ends at the next request for a report.
             trial.has_ended = True
             self.controller.finished(record)
@@ -141,7 +142,7 @@ class Adapter:
                 trial.trial_id, reason="the search's time budget ended", is_again=is_again
             )
             return
-        self.controller.finished(trial.receiver.record(report))
+        self.controller.finished(received(report, trial.newest))
 
     def steer(self, stops: list[str], actors: Callable[[], Mapping[str, Any]]) -> None:
         """Tells the processes of trials what people changed: `stops` are trials to end."""
