@@ -230,15 +230,14 @@ class Controller:
         self._pass_on(trial_id, report)
         if trial_id not in self._told:
             return False
-        self._callback.on_trial_result(
-            0, [], self._ray_trial(trial_id), {"end": "stopped", "done": True}
-        )
+        stopped = reports.ended("stopped")
+        self._callback.on_trial_result(trial=self._ray_trial(trial_id), result=stopped)
         return True
 
     def _pass_on(self, trial_id: str, report: dict[str, Any]) -> None:
         action = self._scheduler.on_trial_result(None, self._ray_trial(trial_id), report)
         assert action == TrialScheduler.CONTINUE
-        self._callback.on_trial_result(0, [], self._ray_trial(trial_id), report)
+        self._callback.on_trial_result(trial=self._ray_trial(trial_id), result=report)
 
     def _end(self, event: Event) -> tuple[Status, float]:
         if event.trial_id not in self._controller.ledger.records:
@@ -246,7 +245,7 @@ class Controller:
             reached_s = time_s if status == Status.REACHED else None
             record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
             report = reports.ended("finished", record)
-            self._callback.on_trial_result(0, [], self._ray_trial(event.trial_id), report)
+            self._callback.on_trial_result(trial=self._ray_trial(event.trial_id), result=report)
         record = self._controller.ledger.records[event.trial_id]
         return record.status, record.time_to_target_s or record.runs[0].clocks.train_s
 

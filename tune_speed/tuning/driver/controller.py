@@ -40,9 +40,7 @@ class SearchController:
         self.stood_s = 0.0
         """Seconds for which it was paused and no trial ran: they are not of the time budget."""
         self.trials = Trials(study, ledger, observers)
-        self.learning = Learning(
-            study, ledger, workload_hash=ledger.workload_hash, step_times=step_times
-        )
+        self.learning = Learning(study, ledger, step_times)
         self._started = now()
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
         self._why_settled: str | None = None

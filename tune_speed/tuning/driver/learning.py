@@ -13,14 +13,8 @@ from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
 from tune_speed.tuning.driver.requests import Answer, Try, accepted
-from tune_speed.tuning.policy.base import (
-    Cost,
-    Outcome,
-    Policy,
-    SearchTarget,
-    params_key,
-    trial_number,
-)
+from tune_speed.tuning.policy import base
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy
 
 MOST_RIVALS = 4
 """Configurations that are timed side by side when a search ends."""
@@ -95,16 +89,9 @@ class WindowHistory:
 class Learning:
     """What a search has learned from its trials, and from those before it."""
 
-    def __init__(
-        self,
-        study: StudyFile,
-        ledger: Ledger,
-        *,
-        workload_hash: str,
-        step_times: Sequence[StepTime],
-    ) -> None:
+    def __init__(self, study: StudyFile, ledger: Ledger, step_times: Sequence[StepTime]) -> None:
         """Learns costs and step times, `step_times` of earlier studies too; no policy yet."""
-        self._study, self._ledger, self._workload_hash = study, ledger, workload_hash
+        self._study, self._ledger = study, ledger
         self.times = WindowHistory(study.name, [*step_times, *ledger.windows])
         self._num_train = study.workload.num_train()
         self._cost_model = None
@@ -124,11 +111,8 @@ class Learning:
         return make_policy(
             search.policy,
             space=space,
-            target=SearchTarget(
-                aim.goal,
-                workload.mode,
-                workload.max_train_s,
-                best=aim.seeks_best,
+            target=base.SearchTarget(
+                aim.goal, workload.mode, workload.max_train_s, best=aim.seeks_best
             ),
             cost_of=self.cost_of,
             seed=search.seed,
@@ -136,7 +120,7 @@ class Learning:
             points=[read_point(space, point) for point in search.points_to_evaluate],
             prior_trials=list(chain.from_iterable(self._ledger.prior_trials.values())),
             storage=search.storage,
-            study_name=f"{self._workload_hash[:12]}-{space.hash[:12]}",
+            study_name=f"{self._ledger.workload_hash[:12]}-{space.hash[:12]}",
             parts=Parts(hold_back=search.hold_back, until=search.until),
         )
 
@@ -146,11 +130,11 @@ class Learning:
         # A policy learns from a trial with the cost that was predicted when it was proposed; the
         # present prediction would give another state than that of a search without a break.
         costs = self._ledger.costs
-        self._past_costs = {params_key(p.params): costs[i] for i, p in proposals.items()}
+        self._past_costs = {base.params_key(p.params): costs[i] for i, p in proposals.items()}
         self.policy.restore(
             finished=[(proposals[r.trial_id], self._outcome(r)) for r in records.values()],
             unfinished=self._ledger.unfinished,
-            num_taken=max((trial_number(each) + 1 for each in proposals), default=0),
+            num_taken=max((base.trial_number(each) + 1 for each in proposals), default=0),
         )
         self._past_costs = {}
         for request, answer in self.wanted():
@@ -164,7 +148,7 @@ class Learning:
 
     def cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the predicted cost of a configuration; None where nothing similar ran yet."""
-        if self._past_costs and (key := params_key(params)) in self._past_costs:
+        if self._past_costs and (key := base.params_key(params)) in self._past_costs:
             return self._past_costs[key]
         return None if self._cost_model is None else self._cost_model(params)
 
@@ -174,9 +158,9 @@ class Learning:
 
     def _learn_all_times(self) -> None:
         for record in self._ledger.records.values():
-            self._learn_times(record, now_s=-math.inf)
+            self._learn_times(record)
 
-    def _learn_times(self, record: TrialRecord, *, now_s: float) -> None:
+    def _learn_times(self, record: TrialRecord, *, now_s: float = -math.inf) -> None:
         if self._cost_model is not None:
             self._cost_model.finished(record)
         self.times.add(record.runs[-1], now_s=now_s)

@@ -35,15 +35,10 @@ from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
-# A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it.
-HEARTBEAT_S = 2.0
-# All processes together send no more: the driver has other things to do.
-HEARTBEATS_PER_S = 16
-# Shortest time between two reports of a running trial [s].
-REPORT_EVERY_S = 0.05
-# All processes together send no more: at 2 ms each the driver is not what they wait for. What they
-# evaluate in between is in the next report.
-REPORTS_PER_S = 200
+# Of a process, and of all together. Ctrl-C waits for a heartbeat; a report takes the driver 2 ms,
+# and has what was evaluated in between.
+HEARTBEAT_S, HEARTBEATS_PER_S = 2.0, 16
+REPORT_EVERY_S, REPORTS_PER_S = 0.05, 200
 # Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast.
 TICK_S = 0.1
 # What Ray says of a process that is not to blame for its end.
@@ -98,7 +93,8 @@ class Adapter:
         spec = self.controller.propose()
         if spec is None:
             return None
-        search, loop = self.controller.study.search, self.controller.study.loop
+        controller, loop = self.controller, self.controller.study.loop
+        search = controller.study.search
         self._trials[ray_id] = RayTrial(spec.trial_id, search.time_budget_s)
         return {
             "spec": spec.model_dump_json(),
@@ -136,11 +132,9 @@ class Adapter:
         if trial is None or trial.has_ended:
             return  # Stopped by us; its record is written.
         if report["end"] == "interrupted":
-            left_s = self.controller.time_left_s()
+            left_s, reason = self.controller.time_left_s(), "the search's time budget ended"
             is_again = left_s is None or left_s > 0  # The budget was changed in that moment.
-            self.controller.interrupted(
-                trial.trial_id, reason="the search's time budget ended", is_again=is_again
-            )
+            self.controller.interrupted(trial.trial_id, reason=reason, is_again=is_again)
             return
         self.controller.finished(received(report, trial.newest))
 
@@ -256,16 +250,10 @@ class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
     def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
         return True
 
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Does nothing: the callback has seen the result before."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Saves nothing: a search is resumed from the ledger."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restores nothing, see `save`."""
+    # The callback has seen the result before, and a search is resumed from the ledger.
+    def on_trial_complete(self, *_: Any, **info: Any) -> None: ...
+    def save(self, checkpoint_path: str) -> None: ...
+    def restore(self, checkpoint_path: str) -> None: ...
 
 
 class _Scheduler(FIFOScheduler):  # type: ignore[misc]
@@ -279,7 +267,6 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         self.controller = tune_controller._tune_controller  # Under a wrapper.
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Returns CONTINUE, also for a trial that is stopped."""
         # Told to stop it, Tune would give its process the next trial while this one still trains.
         # So the process is told directly, and reports its end when its thread has left the trial.
         if self._adapter.reported(trial.trial_id, result):
@@ -327,7 +314,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
 
         signal.signal(signal.SIGINT, heard)
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+    def on_step_end(self, **info: Any) -> None:
         """Checks heartbeats; Tune calls at least ten times a second, with or without results."""
         self._steer()
         self._adapter.check_liveness(self._scheduler.actors)
@@ -339,26 +326,17 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
             self._ticked_s = time.monotonic()
             self._on_tick()
 
-    def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,
-    ) -> None:
+    def on_trial_result(self, *, trial: Trial, result: dict[str, Any], **info: Any) -> None:
         if result.get("done"):
             self._adapter.ended(trial.trial_id, result)
         # Ray keeps each trial's last result in its own state, where a curve only takes memory.
         result.pop("record", None)
 
-    def on_trial_error(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
+    def on_trial_error(self, *, trial: Trial, **info: Any) -> None:
         self._adapter.died(trial)
         compat.without_origin(trial)
 
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+    def on_experiment_end(self, **info: Any) -> None:
         for trial_id in tuple(self._adapter.controller.trials.running):
             self._adapter.controller.interrupted(trial_id, reason="the search was stopped")
 
