@@ -50,11 +50,8 @@ class Start(NamedTuple):
     address: str | None = None
     """Of a Ray cluster; None: a local one is started."""
     resume: bool = False
-    """Whether it goes on with a study that was begun."""
     from_mlflow: bool = False
-    """Whether a ledger that was lost is first rebuilt."""
     download: bool = False
-    """Whether data may be downloaded."""
 
 
 class Lines(Protocol):
@@ -72,7 +69,6 @@ class Admitted(NamedTuple):
     study: StudyFile
     folder: Path
     uri: str
-    """Of the MLflow store."""
     workload_hash: str
     """Of the workload with its data."""
     data: "PreparedWorkload | None"

@@ -24,7 +24,6 @@ from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, r
 from tune_speed.tuning.driver.trial_files import weights_file
 
 TIMEOUT_S = 600.0
-"""Longest time for rebuilding, evaluating and logging a model [s]."""
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ class Question(NamedTuple):
 
     process: "subprocess.Popen[str]"
     cases: Sequence[Params]
-    """Parameters of each recipe that is checked."""
 
 
 def start(

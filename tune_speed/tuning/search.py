@@ -60,17 +60,12 @@ class SearchResult(NamedTuple):
     """The outcome of a search."""
 
     records: tuple[TrialRecord, ...]
-    """All finished trials of the study, earlier sessions included."""
     boards: tuple[Board, ...]
-    """The leaderboard."""
     folder: Path
-    """Where ledger and study file are."""
     uri: str
-    """MLflow tracking URI."""
     undelivered: tuple[Undelivered, ...]
     """Finished trials that MLflow could not take; the ledger has them."""
     was_stopped: bool
-    """Whether Ctrl-C ended the search."""
     model_line: str
     """What became of the fastest trial's model, in words; empty if none was asked for."""
     favourites: tuple[Recommended, ...] = ()

@@ -38,7 +38,6 @@ class Services(NamedTuple):
     """What answers while a search runs."""
 
     client: Any
-    """Of the MLflow store."""
     nodes: "Nodes"
 
 

@@ -201,7 +201,6 @@ class CostModel:
         self._momentum_names = [p.name for p in update if p.choices or "momentum" in p.name]
         self._momenta_of: dict[Key, Key] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
-        """Fields of a recipe that is not searched."""
         self._init_times = InitTimes(names, timed=self._names, samples_of=self.samples_per_step)
         self._seen: dict[Key, Step] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
@@ -209,7 +208,6 @@ class CostModel:
         """Least and most likely step time [s] of keys that never ran; void when a trial finishes.
         """
         self._step_times: StepTimes | None = None
-        """Void when a trial finishes, too."""
 
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the cost of going to the end; None before a trial of its model."""

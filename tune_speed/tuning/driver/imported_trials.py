@@ -45,7 +45,6 @@ from tune_speed.tuning.policy.optuna_study import open_storage
 WHOLE = ("", "reached", "missed", "finished", "complete", "completed", "terminated", "done")
 """What tools call a run that went to its end."""
 MOST_LINES = 3
-"""Rows that a reason names."""
 MOST_ROWS, MOST_BYTES = 100_000, 1 << 26
 """Of a table, as it is in memory: a few bytes can encode any number of equal rows."""
 # What libraries raise of files and addresses that are not what they should be.
@@ -59,7 +58,6 @@ class Row(NamedTuple):
     """A finished run of elsewhere."""
 
     where: str
-    """`line 7`, or `trial 3`."""
     values: Mapping[str, Any]
     """By column; text is read as YAML reads it."""
 

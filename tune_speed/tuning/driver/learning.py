@@ -23,7 +23,6 @@ WINDOW_S = 1.0
 SHARE = 0.01
 """Of a search's time that goes to windows of kinds that were timed before."""
 MOST_WINDOWS = 6
-"""Of one kind."""
 AGE_S = 20.0
 """A kind with n windows is timed again once the last is n times so old [s]."""
 

@@ -45,7 +45,6 @@ STATES = {
 MOST_VALUES = 200
 """Intermediate values of a trial; of more, evenly spread ones and the last."""
 PATIENCE_S = 10.0
-"""How long the end of a search waits for the journal [s]."""
 
 
 class OptunaJournal:
@@ -56,10 +55,8 @@ class OptunaJournal:
         self._study, self._path, self._records = study, folder / JOURNAL, records
         self._news: list[str] = []
         self._clocks: dict[str, float] = {}
-        """Training times [s] as they were written."""
         self._storage: JournalStorage | None = None
         self._ids: dict[str, int] = {}
-        """Optuna's ids of trials that run."""
         self._entries = queue.SimpleQueue[Callable[[], None] | None]()
         self._thread = threading.Thread(target=self._work, name="optuna-journal", daemon=True)
         known = tuple(records.values())  # Before the thread reads them, a trial may end.

@@ -37,7 +37,6 @@ class Machine(NamedTuple):
 
     device: str
     torch: str
-    """Version of torch."""
 
 
 def device_of_one(device: str) -> str:

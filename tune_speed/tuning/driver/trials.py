@@ -46,7 +46,6 @@ class RunningTrial:
     spec: SpecBase
     started_at: str = field(default_factory=utc_now)
     newest: TrialRecord | None = None
-    """Its record so far; None until it reports."""
     num_reported: int = 0
     """Evaluations that observers have seen."""
 
@@ -77,7 +76,6 @@ class Attempts:
     """
 
     most: int
-    """Deaths in a row in which a trial gets no further."""
     num_deaths: int = 0
     num_blameless: int = 0
     furthest: int = 0

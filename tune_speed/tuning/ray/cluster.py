@@ -30,7 +30,6 @@ from tune_speed.tuning.ray.token import server_of
 
 CONNECT_TIMEOUT_S = 8.0
 STARTS = 3
-"""Times that a local cluster is started before it is an error."""
 _log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 

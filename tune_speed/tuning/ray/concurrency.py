@@ -64,7 +64,6 @@ MOST_WAIT = 0.1
 # Trials at a time where nothing could be measured, if so many have room.
 FALLBACK = 2
 FILE = "packing.json"
-"""In the study's folder."""
 
 
 class Packing(Config):
@@ -102,7 +101,6 @@ class Room(NamedTuple):
     """How many trials fit."""
 
     here: int
-    """On the node, or on a GPU of the node, that is measured."""
     nodes: Sequence[Node]
     """Where trials may run; the first is measured."""
     resources: ResourceConfig
@@ -155,7 +153,6 @@ class Place(NamedTuple):
     wait_frac: float
     """Share of the time that it waited for a core."""
     sharing: str
-    """How a GPU is shared."""
 
 
 class Prober:

@@ -15,7 +15,6 @@ from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.ray.node_query import on_nodes, set_up_worker
 
 POLL_S = 1.0
-"""How often to look whether to stop [s]."""
 WAIT_S = 1800.0
 """Longest wait for the device to become free [s]."""
 NOTE_EVERY_S = 30.0

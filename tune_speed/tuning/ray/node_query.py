@@ -28,14 +28,12 @@ class Node(NamedTuple):
     node_id: str
     address: str
     resources: Mapping[str, float]
-    """As Ray names them."""
 
 
 class Answer(NamedTuple):
     """Device and software of a node."""
 
     device: str
-    """As records name it."""
     torch: str
     sees_study: bool = True
     """Whether the study's folder is there: on shared storage, or on the driver's own machine."""

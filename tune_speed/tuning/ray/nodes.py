@@ -25,7 +25,6 @@ ANSWER_S = 120.0
 STRAGGLERS_S = 20.0
 """How long the others are waited for once one node has answered [s]; they join later."""
 POLL_S = 5.0
-"""How often to look for new nodes [s]."""
 
 
 class Nodes:

@@ -41,7 +41,6 @@ class _Taken:
 
     spec: SpecBase
     config: Mapping[str, Any]
-    """What the driver gave with it."""
     started_at: str = field(default_factory=utc_now)
     num_sent: int = 0
     newest: TrialRecord | None = None

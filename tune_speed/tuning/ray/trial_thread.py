@@ -12,9 +12,7 @@ from typing import NamedTuple
 from tune_speed.core.records import TrialRecord
 
 Tell = Callable[[TrialRecord], None]
-"""Takes a trial's record so far."""
 Work = Callable[[Tell], TrialRecord]
-"""Runs a trial; returns its record."""
 
 
 class End(NamedTuple):

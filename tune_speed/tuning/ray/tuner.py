@@ -50,7 +50,6 @@ class RayTrial:
     """A trial that Ray runs: from its proposal until its process is done with it."""
 
     trial_id: str
-    """Ours."""
     time_budget_s: float | None
     """The time budget that its process knows of [s]."""
     newest: TrialRecord | None = None
@@ -59,7 +58,6 @@ class RayTrial:
     must_stop: bool = False
     """Whether it was stopped by hand, and its process has not heard of it."""
     overdue: str = ""
-    """Why its process was killed."""
 
 
 class Adapter:
@@ -79,9 +77,7 @@ class Adapter:
         self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
         self._has_run = False
         self.failure: ServiceError | None = None
-        """Why the search cannot continue."""
         self.is_stopping = False
-        """Whether Ctrl-C came."""
 
     def _running(self, ray_id: str) -> RayTrial | None:
         """Returns a trial that has no outcome yet."""
