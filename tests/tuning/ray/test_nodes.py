@@ -67,7 +67,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_trials_run_on_the_kind_with_most_nodes() -> None:
     with settled(Town(a=A100, b=H200, c=H200)) as nodes:
         assert nodes.device_type == "NVIDIA H200"
-        assert nodes.allowed() == ("b", "c")
+        assert nodes.allowed == ("b", "c")
         assert nodes.placement() == {"node_ids": ["b", "c"], "device_type": "NVIDIA H200"}
         [line] = nodes.messages()
         assert line == (
@@ -84,7 +84,7 @@ def test_equally_many_nodes_are_chosen_by_name_so_that_it_is_not_chance() -> Non
 def test_named_type_is_taken_although_others_have_more_nodes() -> None:
     asked_for = ResourceConfig(cpu=1, gpu=1, device_type="NVIDIA A100")
     with settled(Town(a=A100, b=H200, c=H200), resources=asked_for) as nodes:
-        assert nodes.allowed() == ("a",)
+        assert nodes.allowed == ("a",)
 
 
 def test_type_that_no_node_has_is_refused_with_those_there() -> None:
@@ -98,7 +98,7 @@ def test_type_that_no_node_has_is_refused_with_those_there() -> None:
 
 def test_study_stays_on_the_device_of_its_first_trials() -> None:
     with settled(Town(a=A100, b=H200, c=H200), pin="NVIDIA A100") as nodes:
-        assert nodes.allowed() == ("a",)
+        assert nodes.allowed == ("a",)
     with (
         pytest.raises(ConfigError, match=r"must stay on the type of device .* NVIDIA A100"),
         settled(Town(b=H200), pin="NVIDIA A100"),
@@ -117,8 +117,8 @@ def test_node_that_joins_is_asked_and_used_if_it_is_alike() -> None:
     with settled(town) as nodes:
         nodes.messages()
         town.answers_of |= {"b": A100, "c": H200}
-        wait_for(lambda: len(town.asked) == 3 and len(nodes.allowed()) == 2)
-        assert nodes.allowed() == ("a", "c")
+        wait_for(lambda: len(town.asked) == 3 and len(nodes.allowed) == 2)
+        assert nodes.allowed == ("a", "c")
         lines: list[str] = []
         wait_for(lambda: lines.extend(nodes.messages()) or len(lines) == 2)
         assert sorted(lines) == [
@@ -132,17 +132,17 @@ def test_node_that_is_lost_stays_on_the_list_so_that_processes_can_be_kept() -> 
     with settled(town) as nodes:
         del town.answers_of["b"]
         town.answers_of["c"] = H200
-        wait_for(lambda: len(nodes.allowed()) > 2)
-        assert nodes.allowed() == ("a", "b", "c")
+        wait_for(lambda: len(nodes.allowed) > 2)
+        assert nodes.allowed == ("a", "b", "c")
 
 
 def test_slow_node_is_not_waited_for_and_joins_when_it_answers() -> None:
     town = Town(a=H200, b=None)
     with settled(town) as nodes:
-        assert nodes.allowed() == ("a",)
+        assert nodes.allowed == ("a",)
         assert "left out: 10.0.0.b, which has not answered yet" in nodes.messages()[0]
         town.answers_of["b"] = H200
-        wait_for(lambda: nodes.allowed() == ("a", "b"))
+        wait_for(lambda: nodes.allowed == ("a", "b"))
 
 
 def test_cluster_of_which_no_node_answers_is_refused_with_reasons(
@@ -172,7 +172,7 @@ def test_this_machine_alone_is_known_without_a_question() -> None:
     for resources in (ResourceConfig(cpu=2), GPU):
         with Nodes(resources, pin=None, is_local=True, queries=town, look=town.look) as nodes:
             nodes.settle()
-            assert nodes.allowed() == () and nodes.messages() == ()
+            assert nodes.allowed == () and nodes.messages() == ()
             assert (nodes.device_type or "").startswith("" if resources.gpu else "cpu (2 threads, ")
     assert town.asked == []
 

@@ -278,7 +278,7 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
     each = ResourceConfig(cpu=record.cpu_threads, gpu=float(record.device_kind == "cuda"))
     with Nodes(each, pin=device_of_one(record.device), is_local=False) as nodes:
         nodes.settle()
-        return nodes.allowed()
+        return nodes.allowed
 
 
 def _spec(record: TrialRecord, *, seed: int) -> SpecBase:

@@ -1,26 +1,12 @@
-"""Predicted cost of a configuration, learned from the trials of the study.
+"""Predicted cost of a configuration: the time before the first step, and steps · step time.
 
-Cost is steps · step time, and what comes before the first step (pretraining, scoring, whitening)
-as long as it took in a trial with the same settings. The steps are known beforehand; the step time
-belongs to everything that changes a step's speed, the *throughput key*, and is known when the first
-trial with that key ends:
-
-| in the key                                         | because                                     |
-|----------------------------------------------------|---------------------------------------------|
-| `model` and all below it                           | the arithmetic of a sample                  |
-| `optimizer`, but for its `untimed_fields`          | the arithmetic of an update                 |
-| `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
-| `effective_batch_size`                             | they are cut                                |
-| `precision`, `matmul_precision`, `compile`,        | which kernels do the same arithmetic        |
-| `compile_mode`, `cuda_graph`, `deterministic`,     |                                             |
-| `channels_last`, `optimizer_kernels`               |                                             |
-| `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
-| `speedups` and all below them                      | what is computed of a sample                |
-| `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
-
-Rates, schedule and length change what is learned, not how fast; of decay, momentum and label
-smoothing it matters whether there is any, of momentum whether the schedule gives any, too.
-All that is not searched is the same in every trial, so a key is made of searched values alone.
+The steps are known beforehand. The step time belongs to the *throughput key*, all searched values
+that change a step's speed, and is known when the first trial with that key ends. In the key are the
+arithmetic of a sample (model, speed-ups), of an update (optimizer but for its `untimed_fields`,
+clipping), the samples of a step and how they are cut, which kernels run, and making a batch, which
+is on the training clock. Rates, schedule and length change what is learned, not how fast; of decay,
+momentum and label smoothing it matters whether there is any, of momentum whether the schedule gives
+any, too.
 
 Every bound errs towards letting a trial run: contention and warm-up only slow a step, so the
 shortest measured step time counts. A key that never ran has a lower bound, and a most likely step

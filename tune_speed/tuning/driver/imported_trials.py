@@ -1,15 +1,8 @@
 """Finished trials from elsewhere, as prior trials: tables of other tools, and Optuna's storages.
 
-| of a row          | is read from the first of these columns that it has                          |
-|-------------------|------------------------------------------------------------------------------|
-| a parameter       | what `columns` says; its dotted name, also after `params.`, `params_`,       |
-|                   | `config.` or with slashes; the last part of the name                         |
-| the target metric | what `columns` says; its name, also after `final_`, `metrics.`, `summary.`   |
-|                   | or `val_`; `final_metric`, `value`                                           |
-| `train_s`         | what `columns` says; its name, also after `metrics.` or `summary.`           |
-| how it ended      | `status`, `state`, `State`: only rows that went to their end count           |
-
-Of a run that tells its end alone, that end is what the policy learns. Clocks of elsewhere are not
+Parameters, the target metric, `train_s` and how a run ended are read from the columns that
+`columns` names, or else from the first of the names that other tools give them. Only rows that went
+to their end count, and that end is what the policy learns of them. Clocks of elsewhere are not
 compared with ours, and fields that are not searched are taken to be the same.
 """
 

@@ -211,9 +211,6 @@ class Ledger:
         told = {"windows": windows, "step_times": step_times.values()}
         fields = {name: [each.model_dump(mode="json") for each in told[name]] for name in told}
         self._append("timed", **fields)
-        self._timed(windows, step_times)
-
-    def _timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
         self.windows += windows
         self.records.reclock(step_times)
 
@@ -243,7 +240,8 @@ class Ledger:
         elif kind == "timed":
             windows = tuple(map(StepTime.model_validate, event["windows"]))
             step_times = map(StepTime.model_validate, event["step_times"])
-            self._timed(windows, {each.key: each for each in step_times})
+            self.windows += windows
+            self.records.reclock({each.key: each for each in step_times})
         elif kind == "finished":
             self._replay_record(TrialRecord.model_validate(event["record"]), event["record"])
         # A later protocol may have other events: its ledger is refused when all of it was read.
@@ -275,13 +273,9 @@ class Ledger:
 
 
 def _proposal(event: Mapping[str, Any]) -> Proposal:
-    # Ledgers of older versions have no reason.
-    return Proposal(
-        trial_id=_checked_id(event["trial_id"]),
-        # JSON has the names anew in each line: a kB a trial.
-        params={sys.intern(name): value for name, value in dict(event["params"]).items()},
-        reason=str(event.get("reason", "")),
-    )
+    # JSON has the names anew in each line: a kB a trial. Ledgers of older versions have no reason.
+    params = {sys.intern(name): value for name, value in dict(event["params"]).items()}
+    return Proposal(_checked_id(event["trial_id"]), params, str(event.get("reason", "")))
 
 
 def _proposal_of(record: TrialRecord) -> Proposal:

@@ -2,17 +2,11 @@
 
     optuna-dashboard tune_speed_studies/NAME/optuna.log
 
-| of a trial                              | is                                                     |
-|-----------------------------------------|--------------------------------------------------------|
-| value                                   | time to target [s]; of a miss, what its training took  |
-| intermediate values                     | the target metric, by optimizer steps                  |
-| constraint `target`                     | how far its last metric was off, in the metric's units |
-| state                                   | PRUNED if it was stopped, FAIL if it has no time       |
-| user attributes                         | status and its reason, seed, clock, memory, …          |
-
-So `study.best_trial` is the fastest run that met the target, and importances, contours and time
-lines are there. The ledger is the record: a journal that lacks trials or cannot be read is written
-again from it. A thread writes, as each entry takes milliseconds.
+A trial's value is its time to target [s], or what its training took; the constraint `target` says
+how far its last metric was off. So `study.best_trial` is the fastest run that met the target, and
+importances, contours and time lines are there. The ledger is the record: a journal that lacks
+trials or cannot be read is written again from it. A thread writes, as each entry takes
+milliseconds.
 """
 
 import math

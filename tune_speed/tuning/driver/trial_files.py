@@ -1,9 +1,8 @@
 """What the processes of trials leave in files, as the driver sees them.
 
 In the study's folder: the record of the trial, in case the driver dies first, and the weights, if
-they may be the best; the others' are deleted. There, or in a shared place, a checkpoint, which is
-removed when the trial has an outcome; what a killed process left is cleared when a session begins
-and ends.
+they may be the best. There, or in a shared place, a checkpoint, which is removed when the trial has
+an outcome; what a killed process left is cleared when a session begins and ends.
 """
 
 from collections.abc import Container, Iterable

@@ -1,20 +1,13 @@
 """Turns `concurrent: auto` of a study into the number that finishes most trials an hour.
 
-It is measured, now or before, from how much trials slow each other down:
+While k trials run at once, each takes T(k), and all together take r(k) optimizer steps a second.
+The gain of k, its trials an hour over those with one, is measured, now or before:
 
-| symbol | meaning                                                    |
-|--------|------------------------------------------------------------|
-| T(k)   | time of a trial while k of them run at once                |
-| s(k)   | slow-down, T(k) / T(1)                                     |
-| r(k)   | optimizer steps a second of all k together                 |
-| g(k)   | gain: trials an hour with k at once over those with one    |
-
-    g(k) = (k / T(k)) / (1 / T(1)) = k / s(k) = r(k) / r(1)
+    g(k) = (k / T(k)) / (1 / T(1)) = r(k) / r(1)
 
 Neither whether a trial reaches the target nor its time to target (steps times isolated step time)
-changes with its neighbours, so the k with the most trials an hour has the most that reach it. More
-at once cost knowledge: each is proposed before the others' outcomes are known. So of the k within
-`LEAST_GAIN` of the best, the smallest is taken.
+changes with its neighbours. More at once cost knowledge: each is proposed before the others'
+outcomes are known. So of the k within `LEAST_GAIN` of the best, the smallest is taken.
 """
 
 import math
@@ -345,8 +338,8 @@ def packed(
 
 
 def _usable(nodes: Nodes) -> list[Node]:
-    allowed = nodes.allowed()
-    return [node for node in alive_nodes() if not allowed or node.node_id in allowed]
+    there = nodes.allowed
+    return [node for node in alive_nodes() if not there or node.node_id in there]
 
 
 def most_at_once(resources: ResourceConfig, nodes: Nodes) -> int:

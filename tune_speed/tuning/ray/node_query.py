@@ -1,7 +1,8 @@
-"""Queries nodes of a Ray cluster for their devices: the driver may be on another machine."""
+"""Queries nodes of a Ray cluster for their devices: the driver may be on another machine.
 
-# Each node is queried by a small task on the node itself, all at the same time. The task reserves
-# nothing, so that it runs on a node whose cores and GPUs are all taken, and sees all GPUs there.
+A small task on each node, all at the same time, reserves nothing, so that it runs on a node whose
+cores and GPUs are all taken, and sees all GPUs there.
+"""
 
 import platform
 from collections.abc import Mapping, Sequence

@@ -55,7 +55,8 @@ class Nodes:
         self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
         self._kinds: dict[str, Answer | Unfit] = {}
-        self._allowed: tuple[str, ...] = ()
+        self.allowed: tuple[str, ...] = ()
+        """Ray's ids of the nodes where trials may run; empty where any will do."""
         self._messages: list[str] = []
         self._is_over = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -98,15 +99,9 @@ class Nodes:
         self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._watcher.start()
 
-    def allowed(self) -> tuple[str, ...]:
-        """Returns the Ray ids of the nodes where trials may run; empty where any will do."""
-        # A lost node stays in the list: it does no harm, and with a changed list Tune would reuse
-        # no process.
-        return self._allowed
-
     def placement(self) -> dict[str, Any]:
         """Returns `node_ids` and `device_type`, for the configuration of a trial's process."""
-        return {"node_ids": list(self._allowed), "device_type": self.device_type}
+        return {"node_ids": list(self.allowed), "device_type": self.device_type}
 
     def messages(self) -> tuple[str, ...]:
         """Returns lines for the user since the last call: nodes that are used or left out."""
@@ -123,7 +118,7 @@ class Nodes:
         return Machine(first.device, first.torch)
 
     def most_cpus(self) -> float:
-        chosen = [self._nodes[i] for i in self.allowed()] or list(self._look())
+        chosen = [self._nodes[i] for i in self.allowed] or list(self._look())
         return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
 
     def _query_new(self) -> None:
@@ -173,16 +168,17 @@ class Nodes:
         )
 
     def _update_allowed(self) -> None:
+        # A lost node stays: it does no harm, and with another list Tune would reuse no process.
         machines = sorted(self._machines().items())
-        self._allowed = tuple(i for i, m in machines if m.device == self.device_type)
+        self.allowed = tuple(i for i, m in machines if m.device == self.device_type)
 
     def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
-            line = f"trials run on {self.device_type} ({counted(len(self._allowed), 'node')})"
+            line = f"trials run on {self.device_type} ({counted(len(self.allowed), 'node')})"
             self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
         machines = self._machines()
-        blind = [self._nodes[i].address for i in self.allowed() if not machines[i].sees_study]
+        blind = [self._nodes[i].address for i in self.allowed if not machines[i].sees_study]
         if blind:
             self._messages.append(
                 f"the study's folder is not visible on {', '.join(blind)}: trials there leave no"
