@@ -300,11 +300,13 @@ def _boards_of(
 
 
 def _allotment(study: StudyFile, nodes: "Nodes") -> Allotment:
+    from tune_speed.tuning.ray.cluster import node_cpus
+
     resources = study.search.resources
     return Allotment(
         device="cuda" if resources.gpu else "cpu",
         cpu_threads=max(1, int(resources.cpu)),
-        cpu_fraction=min(1.0, resources.cpu / nodes.most_cpus()),
+        cpu_fraction=min(1.0, resources.cpu / max(1.0, node_cpus(nodes.allowed))),
         memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
         max_cotenants=study.search.at_once - 1,

@@ -10,7 +10,7 @@ from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.ray import nodes as nodes_module
-from tune_speed.tuning.ray.node_query import Answer, Node, Unfit, on_nodes
+from tune_speed.tuning.ray.node_query import Answer, Node, on_nodes
 from tune_speed.tuning.ray.nodes import Nodes, commonest
 
 H200, A100 = Answer("NVIDIA H200", "2.9"), Answer("NVIDIA A100", "2.9")
@@ -20,7 +20,7 @@ GPU = ResourceConfig(cpu=1, gpu=0.5)
 class Town:
     """Nodes that answer what they are told to, some never."""
 
-    def __init__(self, **answers: Answer | Unfit | None) -> None:
+    def __init__(self, **answers: Answer | str | None) -> None:
         self.answers_of = dict(answers)
         self.resources = {"CPU": 4.0, "GPU": 2.0}
         self.asked: list[str] = []
@@ -33,7 +33,7 @@ class Town:
         self.asked.append(node_id)
         self._waiting.append(node_id)
 
-    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | str]:
         ready = {name: self.answers_of.get(name) for name in self._waiting}
         found = {name: answer for name, answer in ready.items() if answer is not None}
         self._waiting = [name for name in self._waiting if name not in found]
@@ -151,7 +151,7 @@ def test_cluster_of_which_no_node_answers_is_refused_with_reasons(
     monkeypatch.setattr(nodes_module, "ANSWER_S", 0.1)
     with (
         pytest.raises(ServiceError, match=r"10\.0\.0\.a, as it has no such device: torch sees 0"),
-        settled(Town(a=Unfit("it has no such device: torch sees 0"), b=None)),
+        settled(Town(a="it has no such device: torch sees 0", b=None)),
     ):
         pass
 

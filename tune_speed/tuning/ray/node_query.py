@@ -40,16 +40,6 @@ class Answer(NamedTuple):
     """Whether the study's folder is there: on shared storage, or on the driver's own machine."""
 
 
-class Unfit(NamedTuple):
-    """Why no trial can run on a node."""
-
-    reason: str
-
-
-class OtherDevice(RuntimeError):
-    """A trial was placed on a device that is not its study's."""
-
-
 def alive_nodes() -> list[Node]:
     return [
         Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
@@ -76,7 +66,7 @@ class RayQueries:
         reference = self._task.options(scheduling_strategy=there).remote(*self._arguments)
         self._pending[reference] = node_id
 
-    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | str]:
         """Returns what came from which node within `timeout_s`; at once when all have answered."""
         if not self._pending:
             return {}
@@ -85,16 +75,16 @@ class RayQueries:
         return {self._pending.pop(each): _answer(each) for each in done}
 
 
-def _answer(reference: Any) -> Answer | Unfit:
+def _answer(reference: Any) -> Answer | str:
     try:
         names, torch, sees_study = ray.get(reference)
     except RayError as error:
         is_ours = isinstance(error, RayTaskError)
         cause = (error.cause or error) if is_ours else error
         line = str(cause).strip().splitlines()[-1]
-        return Unfit(f"{'it has no such device' if is_ours else 'it gave no answer'}: {line}")
+        return f"{'it has no such device' if is_ours else 'it gave no answer'}: {line}"
     if len(names) > 1:
-        return Unfit(f"it has several kinds of device, {' and '.join(names)}")
+        return f"it has several kinds of device, {' and '.join(names)}"
     return Answer(names[0], torch, sees_study)
 
 
@@ -123,7 +113,7 @@ def set_up_worker(plugins: str = "") -> None:
 
 
 def set_up_device(allotment: Allotment, device_type: str | None) -> None:
-    """Gives this process a device of that type. Raises: OtherDevice, no outcome; SetUpFailed."""
+    """Gives this process a device of that type. Raises: RuntimeError, no outcome; SetUpFailed."""
     from tune_speed.runtime.device import describe_device
     from tune_speed.training.worker import open_device
 
@@ -136,7 +126,7 @@ def set_up_device(allotment: Allotment, device_type: str | None) -> None:
             f" {first_line(error)}. See what `tune-speed doctor` says there."
         ) from error
     if device_type is not None and found != device_type:
-        raise OtherDevice(
+        raise RuntimeError(
             f"trials of this study must run on {device_type}, but this node,"
             f" {platform.node()}, has {found}"
         )

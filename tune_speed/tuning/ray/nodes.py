@@ -18,7 +18,7 @@ from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.text import counted
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
-from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, Unfit, alive_nodes, here
+from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, alive_nodes, here
 
 ANSWER_S = 120.0
 """Longest wait for the first answer: a process on a busy node imports torch."""
@@ -54,7 +54,8 @@ class Nodes:
         self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
         self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
-        self._kinds: dict[str, Answer | Unfit] = {}
+        self._kinds: dict[str, Answer | str] = {}
+        """What each node has, or why no trial can run there."""
         self.allowed: tuple[str, ...] = ()
         """Ray's ids of the nodes where trials may run; empty where any will do."""
         self._messages: list[str] = []
@@ -117,17 +118,13 @@ class Nodes:
         first = max(self._machines().values(), key=lambda each: each.device == self.device_type)
         return Machine(first.device, first.torch)
 
-    def most_cpus(self) -> float:
-        chosen = [self._nodes[i] for i in self.allowed] or list(self._look())
-        return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
-
     def _query_new(self) -> None:
         for node in self._look():
             if node.node_id in self._nodes:
                 continue
             self._nodes[node.node_id] = node
             if (lack := _lack(node, self._resources)) is not None:
-                self._kinds[node.node_id] = Unfit(lack)
+                self._kinds[node.node_id] = lack
             else:
                 self._queries.submit(node.node_id)
 
@@ -196,8 +193,8 @@ class Nodes:
         kind = self._kinds.get(node_id)
         if kind is None:
             return "which has not answered yet"
-        if isinstance(kind, Unfit):
-            return f"as {kind.reason}"
+        if isinstance(kind, str):
+            return f"as {kind}"
         return None if kind.device == self.device_type else f"which has {kind.device}"
 
     def _watch(self) -> None:
