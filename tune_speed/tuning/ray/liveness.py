@@ -1,8 +1,7 @@
 """Finds trials that hang: a watchdog in each trial's process, heartbeat time-outs in the driver.
 
 A trial that hangs ends itself (`Watchdog`) and says why. A process that is frozen, or whose
-interpreter lock a library holds, can do neither: it sends no heartbeat, and the driver kills it
-(`HeartbeatMonitor`).
+interpreter lock a library holds, can do neither: it sends no heartbeat, and the driver kills it.
 """
 
 # Both measure time in looks, each of which counts a few seconds at most, not by a clock. A process
@@ -15,10 +14,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -87,12 +86,12 @@ def stacks() -> str:
     return "\n".join(sorted(texts, key=lambda text: not text.startswith("Thread training")))
 
 
-def leave(code: int = 1) -> None:
+def leave() -> None:
     """Ends this process at once, whatever its threads do, and before it all that it started."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # It is gone already.
             child.kill()
-    os._exit(code)
+    os._exit(1)
 
 
 class TrialHung(TuneSpeedError):
@@ -144,41 +143,3 @@ class OwnTime:
         self.passed_s += min(since_s, LONGEST_LOOK_S)
         self._looked_s += since_s
         return True
-
-
-class HeartbeatMonitor:
-    """Kills processes whose heartbeat is overdue."""
-
-    def __init__(self, *, limit_s: float, kill: Callable[[Any], None], time: OwnTime) -> None:
-        """`limit_s` is the longest time between heartbeats, by `time`; `kill` takes a handle."""
-        self._limit_s, self._kill, self._time = limit_s, kill, time
-        self._beat_s: dict[str, float] = {}
-
-    def beat(self, name: str) -> None:
-        self._beat_s[name] = self._time.passed_s
-
-    def look(self, handles: Mapping[str, Any]) -> tuple[str, ...]:
-        """Kills overdue processes, returns their names; `handles` are of all that have a trial."""
-        now_s = self._time.passed_s
-        self._beat_s = {name: self._beat_s.get(name, now_s + START_S) for name in handles}
-        overdue = [name for name, at_s in self._beat_s.items() if now_s - at_s > self._limit_s]
-        for name in overdue:
-            self._kill(handles[name])
-            self.beat(name)  # Ray may take a while to report the death: no second kill meanwhile.
-        return tuple(overdue)
-
-
-class StallMonitor:
-    """Notices that trials wait for resources and none runs, as after the loss of the last node."""
-
-    def __init__(self, *, limit_s: float, time: OwnTime) -> None:
-        self._limit_s, self._time = limit_s, time
-        self._since_s: float | None = None
-
-    def look(self, *, is_waiting: bool, is_running: bool) -> bool:
-        if not is_waiting or is_running:
-            self._since_s = None
-            return False
-        if self._since_s is None:
-            self._since_s = self._time.passed_s
-        return self._time.passed_s - self._since_s > self._limit_s

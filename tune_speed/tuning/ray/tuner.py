@@ -30,7 +30,7 @@ from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.steering import Steering
 from tune_speed.tuning.ray import compat
-from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
+from tune_speed.tuning.ray.liveness import MARGIN_S, START_S, OwnTime
 from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
@@ -57,6 +57,8 @@ class RayTrial:
     """Whether it has its outcome, which its process may not have heard yet."""
     must_stop: bool = False
     """Whether it was stopped by hand, and its process has not heard of it."""
+    beat_s: float | None = None
+    """Its last heartbeat on the driver's own time [s]; None until it has a process."""
     overdue: str = ""
 
 
@@ -72,17 +74,11 @@ class Adapter:
         self._heartbeat_s = max(HEARTBEAT_S, search.at_once / HEARTBEATS_PER_S)
         self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
         self._time = OwnTime()
-        limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
-        self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
-        self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
+        self._limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
+        self._stalled_since_s: float | None = None
         self._has_run = False
         self.failure: ServiceError | None = None
         self.is_stopping = False
-
-    def _running(self, ray_id: str) -> RayTrial | None:
-        """Returns a trial that has no outcome yet."""
-        trial = self._trials.get(ray_id)
-        return None if trial is None or trial.has_ended else trial
 
     def propose(self, ray_id: str) -> dict[str, Any] | None:
         """Returns the configuration of the next trial's process; None if there is none now."""
@@ -108,9 +104,11 @@ class Adapter:
 
     def reported(self, ray_id: str, report: Mapping[str, Any]) -> bool:
         """Takes the report of a running trial; returns whether to stop it."""
-        self._heartbeats.beat(ray_id)
-        trial = self._running(ray_id)
-        if "record" not in report or trial is None:
+        trial = self._trials.get(ray_id)
+        if trial is None:
+            return False
+        trial.beat_s = self._time.passed_s
+        if "record" not in report or trial.has_ended:
             return False
         self._has_run = True
         record = trial.newest = received(report, trial.newest)
@@ -180,13 +178,21 @@ class Adapter:
         """Kills processes that send no heartbeat; gives up where no node has room for a trial."""
         if not self._time.is_time_to_look():
             return
-        handles, hang_after_s = actors(), self.controller.study.search.hang_after_s
-        for ray_id in self._heartbeats.look(handles):
-            if ray_id in self._trials:
-                overdue = f"its process gave no sign of life for {hang_after_s:g} s"
-                self._trials[ray_id].overdue = overdue
-        is_waiting = any(not each.has_ended for each in self._trials.values())
-        if self._stall.look(is_waiting=is_waiting, is_running=bool(handles)):
+        handles, now_s = actors(), self._time.passed_s
+        hang_after_s = self.controller.study.search.hang_after_s
+        for ray_id in handles.keys() & self._trials.keys():
+            trial = self._trials[ray_id]
+            trial.beat_s = now_s + START_S if trial.beat_s is None else trial.beat_s
+            if now_s - trial.beat_s > self._limit_s:
+                ray.kill(handles[ray_id])
+                trial.overdue = f"its process gave no sign of life for {hang_after_s:g} s"
+                trial.beat_s = now_s  # Ray may take a while to report the death.
+        if handles or all(each.has_ended for each in self._trials.values()):
+            self._stalled_since_s = None
+            return
+        if self._stalled_since_s is None:
+            self._stalled_since_s = now_s
+        if now_s - self._stalled_since_s > hang_after_s:
             self.failure = self.failure or self._no_room()
 
     def _no_room(self) -> ServiceError:
