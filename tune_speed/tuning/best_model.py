@@ -31,7 +31,6 @@ _log = logging.getLogger(__name__)
 def log_best_model(
     client: Any, *, records: Iterable[TrialRecord], folder: Path, parent_id: str
 ) -> str:
-    """Returns the outcome as a line. Raises: ServiceError, StorageError if the store is away."""
     best = fastest(records)
     if best is None:
         return "no model is logged: no trial met the target"

@@ -96,7 +96,6 @@ def _cases(space: SearchSpace) -> dict[str, Params]:
 
 
 def cancel(question: Question | None) -> None:
-    """Ends the process, if it is still at work."""
     if question is not None and question.process.poll() is None:
         question.process.kill()
         question.process.communicate()

@@ -65,7 +65,6 @@ class CodeState(CodeFacts):
 
 
 def code_state(package: Path = PACKAGE) -> CodeState:
-    """Returns the state of the code in the folder `package`, which takes some 0.1 s."""
     commit = _commit(package)
     diff = None if commit is None else _difference(package)
     lock = installed_packages()
@@ -163,7 +162,6 @@ class Surroundings(Record):
 
 
 def describe(spec: SpecBase) -> Surroundings:
-    """Returns the surroundings of a trial's runs; takes seconds, the first time in a process."""
     # Late: a process that only reads such facts does without torch.
     from tune_speed.runtime.device import describe_devices
     from tune_speed.runtime.hardware import describe_system, throttle_count

@@ -177,7 +177,6 @@ class _Search:
         return self._controller
 
     def _run_trials(self, driving: ExitStack) -> bool:
-        """Returns whether Ctrl-C ended the search. Raises: StorageError."""
         from tune_speed.tuning.ray import tuner
         from tune_speed.tuning.ray.health import ended_with_ray
 
@@ -232,7 +231,6 @@ class _Search:
         self._track_steering()
 
     def _track_steering(self) -> None:
-        """Makes MLflow show what was steered, and what the search is to do now."""
         controller = self._controller
         answers, search = controller.ledger.answers.values(), controller.study.search
         if answers:
@@ -255,7 +253,6 @@ class _Search:
             view.note(f"the search ends here: {why}")
 
     def _settle_times(self) -> None:
-        """Times what could be first side by side, and re-clocks all trials."""
         from tune_speed.tuning.ray.rivals import time_rivals
 
         controller, view = self._controller, self._view
@@ -290,7 +287,6 @@ def _notes_of(ledger: Ledger) -> Iterator[str]:
 def _boards_of(
     ledger: Ledger, study: StudyFile, favourites: tuple[Recommended, ...]
 ) -> tuple[tuple[Board, ...], tuple[str, ...]]:
-    """Returns the boards of a search, and the ranges at whose ends the best lie, in words."""
     best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}
     boards = make_boards(((None, each) for each in ledger.records.values()), favourites=best)
     params = [row.params for board in boards for row in board.rows]

@@ -46,7 +46,6 @@ def _imported(study: StudyFile, file: PriorFile) -> CarriedOver:
 
 
 def name_of(prior: str | PriorFile) -> str:
-    """Returns what the ledger calls an entry of `search.warm_start`."""
     return prior if isinstance(prior, str) else prior.name
 
 
@@ -72,7 +71,6 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) 
 def read_earlier(
     study: StudyFile, name: str, *, uri: str, data_hash: str, machine: Machine
 ) -> CarriedOver:
-    """Returns what carries over from a study's finished trials. Raises: ServiceError."""
     assert isinstance(study.workload, Workload), "no warm start for a training function"
     found = find_trials(uri, study=name, kind="estimate", with_curves=True)
     carried = carry_over(
@@ -87,7 +85,6 @@ def read_earlier(
 
 
 def describe(name: str, trials: tuple[PriorTrial, ...], left_out: Mapping[str, int]) -> str:
-    """Returns in a line how much carries over, and why the rest does not."""
     total = len(trials) + sum(left_out.values())
     timed = sum(trial.same_times for trial in trials)
     line = f"warm start: {len(trials)} of {counted(total, 'trial')} of {name} carry over"

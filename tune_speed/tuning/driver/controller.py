@@ -83,7 +83,6 @@ class SearchController:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this session began."""
         return self.now() - self._started
 
     def time_left_s(self) -> float | None:
@@ -116,7 +115,6 @@ class SearchController:
         return why
 
     def is_over(self) -> bool:
-        """Whether no further trial may start."""
         left_s = self.time_left_s()
         out_of_time = left_s is not None and left_s <= 0
         all_started = self.num_begun >= self.study.search.trials

@@ -209,7 +209,6 @@ class CostModel:
         return Cost(least_init_s + num_steps * least_s, num_steps, None if is_known else guess_s)
 
     def steps(self, params: Mapping[str, Any]) -> int:
-        """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
         fields = {**self._fixed, **params}
         epochs, drop_last = float(fields["epochs"]), fields.get("drop_last", False)
         samples, num_train = self.samples_per_step(params), self._num_train
@@ -220,7 +219,6 @@ class CostModel:
         )
 
     def _growth(self, params: Mapping[str, Any]) -> Growth:
-        """Returns the stages of the batch size, looked up once for each way to choose them."""
         key = tuple(params.get(name) for name in self._growth_names)
         if key not in self._growths:
             tree = self._space.build(params) if self._growth_names else self._space.tree
@@ -230,7 +228,6 @@ class CostModel:
         return self._growths[key]
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
-        """Returns the effective batch size of a configuration, as the recipe does."""
         fields = {**self._fixed, **params}
         if fields.get("effective_batch_size") is not None:
             return int(fields["effective_batch_size"])

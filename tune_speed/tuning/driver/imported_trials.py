@@ -137,7 +137,6 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `params`, `config` and such, by dotted path."""
     return {
         f"{outer}.{name}": value
         for outer, inner in values.items()

@@ -124,7 +124,6 @@ class Learning:
         )
 
     def restore(self) -> None:
-        """Has a new policy learn from the ledger, and try what people want tried."""
         proposals, records = self._ledger.proposals, self._ledger.records
         # A policy learns from a trial with the cost that was predicted when it was proposed; the
         # present prediction would give another state than that of a search without a break.
@@ -140,7 +139,6 @@ class Learning:
             self.policy.try_next(answer.point, reason=request.reason)
 
     def wanted(self) -> list[tuple[Try, Answer]]:
-        """Returns what people want tried and has not been proposed yet."""
         known = {proposal.reason for proposal in self._ledger.proposals.values()}
         every = accepted(self._ledger.answers.values(), Try)
         return [(request, answer) for request, answer in every if request.reason not in known]
@@ -210,7 +208,6 @@ class Learning:
         return used, tuple(changed)
 
     def restart(self) -> None:
-        """Learns from the ledger from scratch: what is recommended follows from the times."""
         self.policy = self._make_policy()
         self._learn_all_times()
         self.restore()

@@ -171,7 +171,6 @@ class Ledger:
         self.prior_trials[study] = tuple(trials)
 
     def proposed(self, proposal: Proposal, *, seed: int, cost: Cost | None = None) -> None:
-        """Writes that a trial is about to start, and its predicted cost."""
         trial_id, params = proposal.trial_id, proposal.params
         self.proposals[trial_id], self.costs[trial_id] = proposal, cost
         why = {"reason": proposal.reason, "cost": cost}

@@ -45,7 +45,6 @@ class OptunaJournal:
     """Writes a study's trials as they start, are evaluated and end; an observer of the search."""
 
     def __init__(self, study: StudyFile, folder: Path, records: Mapping[str, TrialRecord]) -> None:
-        """Begins with the ledger's records, which change as trials end."""
         self._study, self._path, self._records = study, folder / JOURNAL, records
         self._news: list[str] = []
         self._clocks: dict[str, float] = {}
@@ -126,7 +125,6 @@ class OptunaJournal:
                 storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
     def _write_all(self, records: Iterable[TrialRecord]) -> None:
-        """Writes a new journal with these trials in the place of the one that there is."""
         new = self._path.with_suffix(".new")
         new.unlink(missing_ok=True)
         storage = _storage_at(new)

@@ -53,7 +53,6 @@ class CarriedOver(NamedTuple):
 
 
 def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
-    """Returns what a policy learns from a trial; `num_train` is None for a training function."""
     run = record.runs[-1]
     outcome = Outcome(
         status=record.status,
@@ -170,7 +169,6 @@ def _settled_as(ours: Any, theirs: Any) -> Any:
 def _judged(
     record: TrialRecord, workload: Workload, *, num_train: int, same_times: bool
 ) -> Outcome:
-    """Returns the outcome that the trial would have had in this study."""
     run, recipe = record.runs[-1], Recipe.model_validate(record.recipe)
     at_end = run.steps == recipe.steps(num_train=num_train)
     time_s = workload.time_to_target(run.evaluations, num_train=num_train, at_end=at_end)

@@ -119,7 +119,6 @@ _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimina
 
 
 def read_request(fields: Mapping[str, Any]) -> Request:
-    """Returns the request of a line. Raises: pydantic's ValidationError."""
     return _REQUEST.validate_python(dict(fields))
 
 

@@ -103,7 +103,6 @@ class Steering:
         self._on_answer(answer)
 
     def _answer(self, request: Request) -> Answer:
-        """Returns what is going to be done. Raises: ConfigError if nothing is."""
         if isinstance(request, Try):
             return self._answer_try(request)
         if isinstance(request, Set):

@@ -29,7 +29,6 @@ LOOK_S = 5.0
 
 
 def trial_file(folder: Path, trial_id: str) -> Path:
-    """Returns where the process of a trial writes its record."""
     return folder / "trials" / f"{trial_id}.json"
 
 
@@ -44,7 +43,6 @@ def write_trial_file(folder: Path, record: TrialRecord) -> None:
 
 
 def read_trial_file(folder: Path, trial_id: str) -> TrialRecord | None:
-    """Returns the record that a trial's process wrote, or None if there is no whole one."""
     path = trial_file(folder, trial_id)
     try:
         return TrialRecord.model_validate_json(path.read_bytes())
@@ -72,7 +70,6 @@ class BestWeights:
                     path.unlink()
 
     def plan(self, trial_id: str) -> KeepWeights:
-        """Returns where a trial that is about to start leaves its weights, and from which time."""
         best_s = self._best.time_to_target_s if self._best else None
         return KeepWeights(file=str(weights_file(self._folder, trial_id)), at_most_s=best_s)
 

@@ -50,7 +50,6 @@ class RunningTrial:
     """Evaluations that observers have seen."""
 
     def without_run(self, status: Status, reason: str, traceback: str | None = None) -> TrialRecord:
-        """Returns the record of a trial whose process left none."""
         spec = self.spec
         run = RunResult(seed=spec.seed, status=status, stop_reason=reason, traceback=traceback)
         return make_record(spec, spec.recipe, run, started_at=self.started_at)
@@ -63,7 +62,6 @@ class RunningTrial:
 
 
 def with_reason(record: TrialRecord, stop_reason: str) -> TrialRecord:
-    """Returns the record with another reason for the end of its last run."""
     run = record.runs[-1].model_copy(update={"stop_reason": stop_reason})
     return record.model_copy(update={"runs": (*record.runs[:-1], run)})
 
@@ -98,7 +96,6 @@ class Trials:
     """The trials that run, and what they leave: in the ledger, in files, and with observers."""
 
     def __init__(self, study: StudyFile, ledger: Ledger, observers: Sequence[Observer]) -> None:
-        """Begins with none. Raises: StorageError, ConfigError for what is in the study's folder."""
         self._ledger, self._observers = ledger, observers
         self.running: dict[str, RunningTrial] = {}
         self.failure: StorageError | None = None
@@ -118,7 +115,6 @@ class Trials:
         return True
 
     def begin(self, proposal: Proposal, spec: SpecBase, *, cost: Cost | None) -> bool:
-        """Begins a trial, unless the ledger cannot be written."""
         if not self.write(lambda: self._ledger.proposed(proposal, seed=spec.seed, cost=cost)):
             return False
         self.running[spec.trial_id] = RunningTrial(spec)
@@ -128,7 +124,6 @@ class Trials:
         return True
 
     def evaluated(self, record: TrialRecord) -> tuple[Evaluation, ...]:
-        """Takes a trial's record so far; returns the evaluations since the last one."""
         trial = self.running[record.trial_id]
         trial.newest = record
         return self._pass_on_evaluations(trial, record)
@@ -159,7 +154,6 @@ class Trials:
         return self._attempts[trial_id].died(saved_step=saved_step, is_blameless=is_blameless)
 
     def clear_checkpoints(self) -> None:
-        """Removes checkpoints of trials that have their record."""
         self.checkpoints.clear(self._ledger.records)
 
     def _pass_on_evaluations(

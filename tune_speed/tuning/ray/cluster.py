@@ -38,7 +38,6 @@ LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 def connected(
     address: str | None, *, resources: ResourceConfig, devices: int = 1
 ) -> Iterator[None]:
-    """Connects for the block, as `connect` does, and leaves the cluster after it."""
     remove_leftovers()
     connect(address, resources=resources, devices=devices)
     try:
@@ -94,7 +93,6 @@ def _too_small(name: str, each: float, *, devices: int, there: float, where: str
 
 
 def _start() -> None:
-    """Starts a local cluster, unless one starts already, and joins it."""
     began_s, head = time.monotonic(), Head.own or Head()
     with ends_as_ctrl_c():
         try:

@@ -132,7 +132,6 @@ def mute_daemons() -> None:
 
 
 def is_client() -> bool:
-    """Returns whether this process is connected through Ray's client (`ray://`)."""
     return bool(ray.util.client.ray.is_connected())
 
 
@@ -142,7 +141,6 @@ def own_node() -> Any:
 
 
 def run_tune_here(folder: Path) -> None:
-    """Lets Tune's driver run in this process although the cluster is remote (`ray://`)."""
     # Tune would run it on the head node, away from the ledger. With `_remote=False` the only
     # obstacle is the session folder of a local node, where Tune stages files that we do not use.
     from ray.train._internal import storage

@@ -99,7 +99,6 @@ class Room(NamedTuple):
     resources: ResourceConfig
 
     def everywhere(self, at_once: int) -> int:
-        """Returns the trials on all nodes, if `at_once` is best where `here` fit."""
 
         def on(node: Node) -> int:
             fitting = _fitting(node, self.resources)
@@ -205,12 +204,10 @@ class Probers:
 
     @property
     def sharing(self) -> str:
-        """How the GPU is shared; empty for CPUs."""
         return self._places[0].sharing if self._room.resources.gpu else ""
 
     @property
     def other_load(self) -> str:
-        """Whether other processes use the cores, in words; empty if none are noticed."""
         wait_frac = self._places[0].wait_frac / self._threads
         if wait_frac < MOST_WAIT:
             return ""
@@ -343,7 +340,6 @@ def _usable(nodes: Nodes) -> list[Node]:
 
 
 def most_at_once(resources: ResourceConfig, nodes: Nodes) -> int:
-    """Returns how many trials have room at a time on the settled nodes."""
     return _room_of_all(resources, _usable(nodes))
 
 
@@ -374,7 +370,6 @@ def _with_room(
 
 
 def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
-    """Returns an earlier measurement for the same `asked`; None if there is none, or damaged."""
     try:
         packing = Packing.model_validate_json((folder / FILE).read_text())
     except (OSError, ValueError):
@@ -383,7 +378,6 @@ def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
 
 
 def write_packing(packing: Packing, folder: Path) -> None:
-    """Saves a measurement; the ledger reports a full disk."""
     if packing.gains:
         with suppress(StorageError, ConfigError):
             replace_text(folder / FILE, packing.model_dump_json(indent=2))

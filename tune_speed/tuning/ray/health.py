@@ -129,7 +129,6 @@ class Unreachable:
         self._since_s: float | None = None
 
     def cause(self) -> str | None:
-        """Connects; returns why the cluster is taken to be dead, or None."""
         try:
             socket.create_connection(self._place, timeout=self._timeout_s).close()
         except OSError as error:
@@ -200,7 +199,6 @@ class Head:
             raise KeyboardInterrupt
 
     def cause(self) -> str | None:
-        """Returns why the cluster is dead; None while it is alive."""
         if not select.select([self._line], [], [], 0)[0]:
             return None
         return _heard(self._line).decode() or "the process that keeps Ray's has ended"

@@ -56,7 +56,6 @@ class RayQueries:
     """Queries to nodes that are under way; each node is queried once."""
 
     def __init__(self, *, device: str, cpu_threads: int, study: Path | None = None) -> None:
-        """Sends nothing yet; `device` is `cpu` or `cuda`, `study` a file of the study's."""
         self._arguments = device, cpu_threads, study
         self._pending: dict[Any, str] = {}
         self._task = ray.remote(num_cpus=0, max_retries=2)(_describe_node)

@@ -101,7 +101,6 @@ class Nodes:
         self._watcher.start()
 
     def placement(self) -> dict[str, Any]:
-        """Returns `node_ids` and `device_type`, for the configuration of a trial's process."""
         return {"node_ids": list(self.allowed), "device_type": self.device_type}
 
     def messages(self) -> tuple[str, ...]:
@@ -219,7 +218,6 @@ def commonest(machines: Mapping[str, Answer]) -> str:
 
 
 def _lack(node: Node, resources: ResourceConfig) -> str | None:
-    """Returns what a node is too small in for one trial, or None."""
     for name, wanted in resources.bundle().items():
         there = node.resources.get(name, 0.0)
         if there < wanted:

@@ -26,7 +26,6 @@ def standing(record: TrialRecord, *, before: int) -> dict[str, Any]:
 
 
 def ended(how: How, record: TrialRecord | None = None) -> dict[str, Any]:
-    """Returns the last report of a trial; its record is whole."""
     report: dict[str, Any] = {"end": how, "done": how != "hung"}
     if record is not None:
         report |= {"record": record.model_dump_json(), "before": 0}

@@ -66,12 +66,10 @@ def server_of(address: str) -> str | None:
 
 
 def ray_folder() -> Path:
-    """Returns where Ray keeps a folder for each cluster that this machine is in."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
 
 
 def _token() -> tuple[str | None, str]:
-    """Returns the token that Ray would send, and where it comes from."""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return token, "$RAY_AUTH_TOKEN"
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")

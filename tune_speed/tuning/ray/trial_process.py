@@ -56,11 +56,9 @@ class _Taken:
         return self.is_stopped or self.is_cut_short or time.monotonic() > self.deadline_s
 
     def write(self, record: TrialRecord) -> None:
-        """Writes its record to a file, in case the driver is killed."""
         write_trial_file(Path(self.config["folder"]), record)
 
     def failed(self, reason: str, details: str) -> TrialRecord:
-        """Returns its record if it ends now, with what it has measured."""
         failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
         newest = self.newest
         if newest is None:
@@ -82,7 +80,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """Returns what Tune reserves for a trial, on the nodes where trials may run."""
         each = ResourceConfig.model_validate_json(config["resources"]).bundle()
         # All devices of a trial are in one bundle, so on one node, and reserved at once.
         bundle = {name: amount * config["devices"] for name, amount in each.items()}
@@ -105,7 +102,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         return True
 
     def train(self) -> dict[str, Any]:
-        """Returns the next report, without what Tune would add to each."""
         self._iteration += 1
         return {"done": False, "training_iteration": self._iteration, **self.step()}
 
@@ -170,7 +166,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         return self._trial.is_over()
 
     def _recorded(self, trial: _Taken, tell: Tell) -> TrialRecord:
-        """Runs the trial in its thread, and writes its record."""
 
         def on_report(record: TrialRecord) -> None:
             trial.newest = record

@@ -66,7 +66,6 @@ class Adapter:
     """What searcher, trial scheduler and callback share: the trials by Ray's ids of them."""
 
     def __init__(self, controller: SearchController, nodes: Nodes) -> None:
-        """Starts before the first trial; Ray must be connected."""
         self.controller = controller
         self._nodes = nodes
         self._trials: dict[str, RayTrial] = {}
@@ -103,7 +102,6 @@ class Adapter:
         }
 
     def reported(self, ray_id: str, report: Mapping[str, Any]) -> bool:
-        """Takes the report of a running trial; returns whether to stop it."""
         trial = self._trials.get(ray_id)
         if trial is None:
             return False
