@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,15 +54,6 @@ class Start(NamedTuple):
     download: bool = False
 
 
-class Lines(Protocol):
-    """Where people see what is said before a search runs."""
-
-    def line(self, text: str) -> None: ...
-
-    def decoded(self, done: int, total: int) -> None:
-        """Takes how many images are decoded."""
-
-
 class Admitted(NamedTuple):
     """A study that may be searched, as far as its file, data and place say."""
 
@@ -75,7 +66,13 @@ class Admitted(NamedTuple):
     """None: a training function has data of its own."""
 
 
-def admitted(study: StudyFile, start: Start, lines: Lines) -> Admitted:
+def admitted(
+    study: StudyFile,
+    start: Start,
+    *,
+    on_line: Callable[[str], None],
+    on_progress: Callable[[int, int], None],
+) -> Admitted:
     """Prepares data and place. Raises: ConfigError, DataError, ServiceError, StorageError."""
     study = replace(study, workload=study.workload.located())
     own_prices()  # Refuses a file that boards could not read.
@@ -84,16 +81,16 @@ def admitted(study: StudyFile, start: Start, lines: Lines) -> Admitted:
     refuse_throw_away(folder, uri)
     data = None
     if isinstance(study.workload, Workload):
-        data = prepare_workload(study.workload, download=start.download, on_progress=lines.decoded)
+        data = prepare_workload(study.workload, download=start.download, on_progress=on_progress)
         workload_hash = data.workload_hash
         for line in data.lines:
-            lines.line(line)
+            on_line(line)
     else:
         workload_hash = study.workload.identity()
     found = Admitted(study, folder, uri, workload_hash, data)
     if start.from_mlflow:
         number = rebuild(found)
-        lines.line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
+        on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
     return found
 
 

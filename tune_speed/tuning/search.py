@@ -37,11 +37,8 @@ class View(Observer, Protocol):
     """An observer that also draws."""
 
     def start(self) -> None: ...
-
     def stop(self) -> None: ...
-
-    def tick(self) -> None:
-        """Redraws."""
+    def tick(self) -> None: ...
 
     def note(self, line: str) -> None:
         """Shows a line that stays."""
@@ -50,9 +47,11 @@ class View(Observer, Protocol):
         """Takes another number of trials."""
 
 
-class Screen(admission.Lines, Protocol):
+class Screen(Protocol):
     """Where people see what a search does."""
 
+    def line(self, text: str) -> None: ...
+    def decoded(self, done: int, total: int) -> None: ...
     def view(self, controller: SearchController) -> View: ...
 
 
@@ -83,7 +82,7 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    admitted = admission.admitted(study, start, screen)
+    admitted = admission.admitted(study, start, on_line=screen.line, on_progress=screen.decoded)
     with ExitStack() as stack:
         ledger, driving = stack.enter_context(_opened(admitted, resume=start.resume))
         services = connected(admitted, ledger, start.address, screen.line)

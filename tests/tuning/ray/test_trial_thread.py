@@ -8,7 +8,7 @@ import pytest
 from making import make_record
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread
+from tune_speed.tuning.ray.trial_process import End, Tell, TrialThread
 
 SOON_S = 20.0
 """Far more than anything here takes."""

@@ -5,11 +5,13 @@ torch is imported when a trial begins: the driver, which names the class, does w
 
 import gc
 import math
+import queue
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray import tune
 
@@ -26,13 +28,114 @@ from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.ray import reports
 from tune_speed.tuning.ray.liveness import LEAVE_S, Watchdog, leave, run_on_node
 from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
-from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread
 
 if TYPE_CHECKING:
     from tune_speed.training.objective import Trial
 
 # How long a trial that is told to stop may take for its step [s]; after that its process ends.
 END_S = 60.0
+
+Tell = Callable[[TrialRecord], None]
+Work = Callable[[Tell], TrialRecord]
+
+
+class End(NamedTuple):
+    """How a trial ended."""
+
+    record: TrialRecord | None = None
+    """None where `error` says why."""
+    error: BaseException | None = None
+    is_hung: bool = False
+    """Whether the thread is still in it."""
+
+
+class TrialThread:
+    """Runs trials, one after the other, and has the present one's newest record or its end.
+
+    One thread for all trials of a process: torch's settings, its thread pools and its device
+    handles belong to a thread.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._newest: TrialRecord | None = None
+        self._end: End | None = None
+        self._reported_s = float("-inf")
+        self._number = 0
+        self._trials: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="training", daemon=True)
+        self.thread.start()
+
+    def begin(self, work: Work) -> None:
+        """Begins a trial and returns at once; the one before it must have ended."""
+        with self._changed:
+            assert self._number == 0 or self._end is not None, "the trial before still runs"
+            self._newest, self._end = None, None
+            self._number += 1
+            self._trials.put((self._number, work))
+
+    def poll(self, *, timeout_s: float, every_s: float = 0.0) -> TrialRecord | End | None:
+        """Returns the newest record, every `every_s` at most, or the end; None if nothing came."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            self._wait(lambda: self._newest is not None, deadline_s)
+            # With a record there, wait for those that soon follow.
+            self._wait(lambda: False, min(deadline_s, self._reported_s + every_s))
+            if self._end is not None:
+                return self._end
+            newest, self._newest = self._newest, None
+            if newest is not None:
+                self._reported_s = time.monotonic()
+            return newest
+
+    def has_ended(self, *, timeout_s: float) -> bool:
+        with self._changed:
+            self._wait(lambda: False, time.monotonic() + timeout_s)
+            return self._number == 0 or (self._end is not None and not self._end.is_hung)
+
+    def give_up(self, end: End, *, keep: Callable[[], None] = lambda: None) -> bool:
+        """Ends the trial with `end`; returns whether it still ran, and then calls `keep` first."""
+        with self._changed:
+            if self._end is not None:
+                return False
+            self._number += 1  # Later reports of the trial are ignored.
+            keep()
+            self._end = end
+            self._changed.notify_all()
+            return True
+
+    def _wait(self, is_enough: Callable[[], bool], deadline_s: float) -> None:
+        """Waits, holding the lock, until the trial ended, or `is_enough`, or time is up."""
+        while self._end is None and not is_enough():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.wait(left_s)
+
+    def _run(self) -> None:
+        while True:
+            number, work = self._trials.get()
+            end = self._run_trial(number, work)
+            with self._changed:
+                if number == self._number:
+                    self._end = end
+                    self._changed.notify_all()
+            del work, end  # Nothing of a trial stays in memory until the next one.
+
+    def _run_trial(self, number: int, work: Work) -> End:
+        def tell(record: TrialRecord) -> None:
+            with self._changed:
+                if number == self._number:
+                    self._newest = record
+                    self._changed.notify_all()
+
+        try:
+            return End(record=work(tell))
+        except Exception as error:  # Re-raised in the thread that polls.
+            return End(error=error)
+        except BaseException as error:  # Ray would take SystemExit for the actor's own.
+            raised = RuntimeError(f"the trial raised {error!r}")
+            return End(error=raised.with_traceback(error.__traceback__))
 
 
 @dataclass
@@ -72,10 +175,9 @@ class _Taken:
 class TrialProcess(tune.Trainable):  # type: ignore[misc]
     """Runs trials one after the other in one process, so that torch is imported once.
 
-    They train in a thread of their own (`trial_thread`). The driver requests the next report, again
-    and again; each brings all that is new, or after a while without anything new a heartbeat. Told
-    to stop a trial, the process reports its end when its thread has left it, so that no trial meets
-    another on its device.
+    The driver requests the next report, again and again; each brings all that is new, or after a
+    while without anything new a heartbeat. Told to stop a trial, the process reports its end when
+    its thread has left it, so that no trial meets another on its device.
     """
 
     @classmethod
