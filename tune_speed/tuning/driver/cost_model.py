@@ -93,6 +93,8 @@ OWN = (
     "devices",
 )
 """Fields that are in the key themselves."""
+SamplesOf = Callable[[Mapping[str, Any]], int]
+"""Returns the samples of a configuration's step."""
 Growth = tuple[tuple[float, int], ...]
 """Stages of the batch size: share of the run's samples, factor."""
 # Factor on a step time from another key, for a lower bound: few keys differ by more.
@@ -102,17 +104,8 @@ OPTIMISM = 0.5
 class InitTimes:
     """Times before the first step: they depend on how weights and order are made, and on steps."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        *,
-        timed: Sequence[str],
-        samples_of: Callable[[Mapping[str, Any]], int],
-    ) -> None:
-        """Takes the names of all searched parameters, and those on which a step's time depends.
-
-        `samples_of` returns the samples of a configuration's step.
-        """
+    def __init__(self, names: Sequence[str], timed: Sequence[str], samples_of: SamplesOf) -> None:
+        """Takes the names of all searched parameters, and those on which a step's time depends."""
         self._samples_of = samples_of
         roots = ("speedups", "order")
         self._names = tuple(n for n in names if n in timed or n.split(".")[0] in roots)
