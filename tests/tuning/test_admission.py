@@ -1,5 +1,3 @@
-"""Which studies may be searched on: the same space, workload, measuring rules and device."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +64,6 @@ def study(tmp_path: Path) -> StudyFile:
 
 
 def begun(folder: Path, study: StudyFile, **changes: object) -> None:
-    """Begins a study's ledger, with another header where that is given."""
     with Ledger(folder) as ledger:
         admission.begin(ledger, study, "w")
     path = folder / "ledger.jsonl"
@@ -128,7 +125,6 @@ def test_empty_ledger_says_how_it_is_rebuilt(tmp_path: Path, study: StudyFile) -
 
 
 def in_mlflow(uri: str, study: StudyFile, records: list[TrialRecord], **tags: str) -> None:
-    """Writes a search and its trials as its driver does."""
     same = {"space_hash": study.space.hash, "workload_hash": "w"}
     same["protocol_version"] = str(PROTOCOL_VERSION)
     client = open_store(uri)
@@ -161,7 +157,6 @@ def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
 
 
 def test_trial_of_a_foreign_name_is_refused(tmp_path: Path, study: StudyFile) -> None:
-    """Files are named by it."""
     uri = store_of([], folder=tmp_path)
     record = make_record(trial_id="../t0000").model_copy(update={"study": "tiny"})
     in_mlflow(uri, study, [record])

@@ -1,5 +1,3 @@
-"""`log_model: best`, from the study file to a process that knows only MLflow."""
-
 import os
 import subprocess
 import sys
@@ -66,7 +64,6 @@ def best_of(folder: Path) -> TrialRecord:
 
 
 def runs_of(folder: Path) -> dict[str, Any]:
-    """Returns the search's runs by name, its own among them."""
     client = open_store(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     return {r.info.run_name: r for r in runs_with(client, [experiment.experiment_id], {})}
@@ -164,7 +161,6 @@ def store(tmp_path: Path) -> Any:
 
 
 def delivered(store: Any, *records: TrialRecord) -> str:
-    """Returns the run of a search that had these trials."""
     tracker = Tracker(store, study="study", study_tags={})
     for record in records:
         tracker.trial_finished(record=record)

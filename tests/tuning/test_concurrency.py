@@ -1,5 +1,3 @@
-"""How many trials at a time, from how much they slow each other down."""
-
 from collections.abc import Sequence
 
 import pytest

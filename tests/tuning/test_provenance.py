@@ -1,5 +1,3 @@
-"""What is known of the running program, checked in real checkouts against git and hashlib."""
-
 import hashlib
 import os
 import subprocess
@@ -22,7 +20,6 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package of two files, committed, at the top of a checkout of its own."""
     folder = tmp_path / "checkout" / "package"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")

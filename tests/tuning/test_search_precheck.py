@@ -1,5 +1,3 @@
-"""What does not fit is refused before any trial starts, by file and line."""
-
 import io
 import runpy
 import subprocess

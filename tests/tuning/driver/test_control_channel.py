@@ -1,5 +1,3 @@
-"""The file by which a running search is steered: who writes it, who reads it, who was killed."""
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""The controller with a real policy and ledger, and trials whose outcomes are made by hand."""
-
 import io
 import json
 import math
@@ -39,14 +37,11 @@ TIME_TO_TARGET = ("search.policy=time_to_target",)
 
 
 def capped(controller: SearchController) -> Capped:
-    """Returns a policy that stops what is past the leader's time."""
     target = SearchTarget(0.97, "anytime", 1e9)
     return Capped(space=controller.study.space, target=target, seed=0)
 
 
 class Witness:
-    """Writes down what it is told."""
-
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
 
@@ -75,7 +70,6 @@ def witness() -> Witness:
 
 @pytest.fixture
 def begin(tmp_path: Path, witness: Witness) -> Any:
-    """Begins a session on the study; each session has the ledger to itself."""
     file = tmp_path / "conducted.yaml"
     file.write_text(STUDY)
     open_ledgers: list[Ledger] = []
@@ -251,7 +245,6 @@ def test_nothing_starts_after_the_time_budget(begin: Begin) -> None:
 
 
 def test_share_spent_of_a_search_is_that_of_its_trials_or_of_its_time(begin: Begin) -> None:
-    """Whichever is more; what runs counts as a trial."""
     seconds = [0.0]
     controller = begin(overrides=("search.trials=10",), now=lambda: seconds[0])
     assert controller.spent() == 0.0
@@ -480,7 +473,6 @@ def test_death_of_a_node_is_no_attempt_of_the_trial(begin: Begin) -> None:
 
 
 def save(spec: TrialSpec, *, step: int) -> None:
-    """Leaves a checkpoint as the trial's process does."""
     assert spec.checkpoint is not None
     header = Header(
         identity={},
@@ -535,7 +527,6 @@ def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
 
 
 def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) -> None:
-    """The second of three is past the leader, and so is the reason."""
     controller = begin(overrides=("workload.mode=anytime",))
     controller.learning.policy = capped(controller)
     controller.finished(ended(propose(controller), time_s=2.0))

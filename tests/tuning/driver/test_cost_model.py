@@ -1,5 +1,3 @@
-"""Costs against the recipe's own formulas, and against step times that were made by hand."""
-
 import random
 from typing import Any
 
@@ -248,7 +246,6 @@ def pretraining(epochs: int, part: float = 0.1) -> dict[str, Any]:
 def test_what_comes_before_the_first_step_grows_with_its_work(
     constant_s: float, seen: list[tuple[int, float]], asked: tuple[int, float]
 ) -> None:
-    """Against a short training with known truth: a constant, and a time per pass of images."""
     fields = {"epochs": {"low": 1, "high": 9}, "part": {"low": 0.05, "high": 0.5}}
     kinds = {"choices": {"off": {}, "pretrain_subset": fields}}
     costs = CostModel(SearchSpace.from_tree({**FIXED, "speedups": {"init": kinds}}), num_train=1000)

@@ -1,5 +1,3 @@
-"""Trials of other tools as prior trials: each row is checked, and what cannot be used is named."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The ledger, on a real disk that is killed, damaged and full."""
-
 import errno
 import functools
 import json
@@ -120,7 +118,6 @@ def test_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
 
 
 def _study(folder: Path) -> list[str]:
-    """Writes a ledger of two finished trials; returns its lines."""
     with Ledger(folder) as ledger:
         ledger.begin({"study": "study"})
         for number in range(2):

@@ -1,5 +1,3 @@
-"""The study as Optuna's: written as trials run, read by Optuna alone, made again when lost."""
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,3 @@
-"""What carries over from other studies, judged by hand-made records of the digits."""
-
 import math
 from typing import Any
 

@@ -1,8 +1,3 @@
-"""A search that people steer, without Ray: controller, ledger and policies are real.
-
-A session that is `begun` again has lost its driver: the one before is left as it was.
-"""
-
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -41,8 +36,6 @@ ROOM = 3
 
 
 class Session:
-    """A driver, and what it is asked."""
-
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.folder, self.now_s = folder, 0.0
         file = folder.parent / "steered.yaml"
@@ -76,7 +69,6 @@ class Session:
             lines.write(json.dumps(line) + "\n")
 
     def ask(self, action: str, **fields: Any) -> Answer:
-        """Returns what the driver answers to a request."""
         self.write(action, **fields)
         self.look()
         return self.answers[-1]
@@ -181,7 +173,6 @@ def test_trial_is_one_of_the_number_of_trials(begin: Begin) -> None:
 
 
 def test_driver_holds_a_trial_against_the_space_itself(begin: Begin) -> None:
-    """Another program than our command may have written the request."""
     session = begin()
     answer = session.ask("try", params={"epochs": 700})
     assert answer.refused and "epochs: must be from 1 to 20" in answer.text

@@ -1,5 +1,3 @@
-"""Step times of kinds that never ran: against scikit-learn's ridge, and made-up products."""
-
 import itertools
 import math
 

@@ -1,5 +1,3 @@
-"""Which windows a search has, and when a kind of step is timed again."""
-
 import pytest
 from making import make_run
 

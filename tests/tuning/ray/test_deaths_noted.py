@@ -1,5 +1,3 @@
-"""What Tune is told of a trial's death, where the process cannot be asked any more."""
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -19,8 +19,6 @@ LATE = GetTimeoutError("late")
 
 
 class Ray:
-    """Gives the answers it is told, to calls that it lists."""
-
     def __init__(self, *answers: Any) -> None:
         self.answers, self.calls, self.killed = list(answers), list[str](), 0
         self.options: dict[str, Any] = {}

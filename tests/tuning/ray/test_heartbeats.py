@@ -1,5 +1,3 @@
-"""Who is silent, on a clock that is turned by hand."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +9,6 @@ from tune_speed.tuning.ray.tuner import HEARTBEAT_S, Adapter, RayTrial
 
 
 class Listening:
-    """A driver that looks once a second, and trials that are named by a letter."""
-
     def __init__(self, *, limit_s: float) -> None:
         self.now_s, self.killed = 0.0, list[str]()
         search = SimpleNamespace(at_once=1, hang_after_s=limit_s - MARGIN_S - HEARTBEAT_S)

@@ -1,8 +1,3 @@
-"""A trial on several devices of one node: who watches its ranks, and what is said where they hang.
-
-`test_trial_process.py` has real ranks, `test_devices_command.py` whole searches.
-"""
-
 import pickle
 from typing import Any
 
@@ -15,8 +10,6 @@ from tune_speed.tuning.ray.liveness import TrialHung, run_on_node, watch_rank
 
 
 class Line:
-    """Keeps what a rank says."""
-
     def __init__(self) -> None:
         self.said: list[Ended] = []
 

@@ -1,5 +1,3 @@
-"""What a node says of its device, and the trial that finds itself on another one."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""Which nodes run a study's trials, as nodes answer, join and are lost."""
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +16,6 @@ GPU = ResourceConfig(cpu=1, gpu=0.5)
 
 
 class Town:
-    """Nodes that answer what they are told to, some never."""
-
     def __init__(self, **answers: Answer | str | None) -> None:
         self.answers_of = dict(answers)
         self.resources = {"CPU": 4.0, "GPU": 2.0}

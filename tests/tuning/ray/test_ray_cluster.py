@@ -1,5 +1,3 @@
-"""A local Ray cluster has what trials need, and nothing beside it."""
-
 import json
 import os
 import subprocess

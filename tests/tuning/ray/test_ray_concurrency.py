@@ -1,5 +1,3 @@
-"""`concurrent: auto`, from a study file to a number."""
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,10 +47,7 @@ def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
 
 
 class Alone(Nodes):
-    """The nodes of a search that takes whatever is there."""
-
     def __init__(self, *, is_local: bool = True) -> None:
-        """Asks no Ray."""
         self.is_local = is_local
 
     def allowed(self) -> tuple[str, ...]:
@@ -134,7 +129,6 @@ def test_search_measures_says_and_records_the_packing(tmp_path: Path) -> None:
 
 
 def search_tags(folder: Path) -> dict[str, str]:
-    """Returns the tags of the search's own run."""
     import sqlite3
     from contextlib import closing
 

@@ -1,5 +1,3 @@
-"""A search is ended once its cluster is dead, and by nothing else."""
-
 import re
 import signal
 import threading
@@ -73,8 +71,6 @@ def test_search_that_does_not_heed_ctrl_c_ends_with_its_process(
 
 
 class Node:
-    """A cluster's own processes."""
-
     gcs_address = "[fe80::1]:6379"
 
     def __init__(self, *dead: tuple[str, int]) -> None:

@@ -1,5 +1,3 @@
-"""Where a search in a Ray job may keep its results."""
-
 from pathlib import Path
 
 import pytest

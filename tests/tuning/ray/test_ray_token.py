@@ -1,5 +1,3 @@
-"""Which token a cluster gets, with clusters that only say whether they refuse it."""
-
 import errno
 import os
 from collections.abc import Callable
@@ -16,7 +14,6 @@ PLACE = "host:6379"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without a token, on a machine without a cluster."""
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS", "RAY_TMPDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -54,8 +54,6 @@ ANYWHERE: Any = SimpleNamespace(
 
 
 class Harmful(TrialProcess):
-    """Does what its trial's number says."""
-
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
         return harm(spec, Path(config["folder"]), self._interrupt)
 
@@ -86,7 +84,6 @@ DOINGS = {"t0001": "kills its node", "t0002": "freezes", "t0003": "hangs", "t000
 
 
 def once(file: Path) -> bool:
-    """Returns whether it is the first that asks."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:
@@ -95,8 +92,6 @@ def once(file: Path) -> bool:
 
 
 class Outcomes(NamedTuple):
-    """What is left of a search."""
-
     records: dict[str, TrialRecord]
     reasons: list[tuple[str, str]]
     """Each interrupted trial, and why."""
@@ -109,7 +104,6 @@ class Outcomes(NamedTuple):
 
 @contextmanager
 def cluster(number: int) -> Iterator[None]:
-    """Nodes with a CPU each, and a head with none."""
     quiet_ray()
     own = {"dashboard_agent_listen_port": 0}  # Any: by default all clusters want the same one.
     head = {"num_cpus": 0, "include_dashboard": False, **own}
@@ -144,7 +138,6 @@ class Reasons:
 
 
 def search(study: str, folder: Path, *changes: str) -> Outcomes:
-    """Searches the cluster of this process."""
     folder = folder / study
     folder.mkdir()
     (folder / "study.yaml").write_text(STUDY.replace("harmful", study))
@@ -180,7 +173,6 @@ def search_in_turn(folder: Path) -> list[Outcomes]:
 
 
 def left_after(seconds: float) -> list[str]:
-    """Returns what trials still run then; nothing as soon as none do."""
     deadline = time.monotonic() + seconds
     while (left := trial_processes()) and time.monotonic() < deadline:
         time.sleep(0.2)

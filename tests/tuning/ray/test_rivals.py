@@ -1,5 +1,3 @@
-"""What could be first, timed side by side in a real process of Ray's."""
-
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""How many trials have room on nodes."""
-
 import pytest
 
 from tune_speed.study.settings import ResourceConfig

@@ -1,5 +1,3 @@
-"""The process of trials, without Ray: a process of its own that is asked as Ray asks it."""
-
 import multiprocessing
 import os
 import subprocess
@@ -54,8 +52,6 @@ def make_spec(
 
 
 class Scripted(TrialProcess):
-    """Runs what a trial's id says instead of a training."""
-
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
         return SCRIPTS[spec.trial_id](spec, self._interrupt)
 
@@ -76,7 +72,6 @@ def steps(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
 
 
 def hangs(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
-    """Evaluated once, starts a process, and then waits for ever."""
     yield standing(spec)
     sleeper = subprocess.Popen(["sleep", "600"])
     (Path(os.environ["STEPS"]) / "sleeper").write_text(str(sleeper.pid))
@@ -103,8 +98,6 @@ def standing(spec: TrialSpec) -> TrialRecord:
 
 
 class Remote:
-    """A trial process that is asked through a pipe."""
-
     def __init__(self, kind: type[TrialProcess], config: dict[str, Any]) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(IMPORTED)
@@ -119,7 +112,6 @@ class Remote:
         return self._pipe.recv()
 
     def ask_until(self, key: str) -> dict[str, Any]:
-        """Asks for reports up to the first that has `key`, and returns that."""
         deadline = time.monotonic() + SOON_S
         while key not in (report := self.ask("train")):
             assert time.monotonic() < deadline
@@ -271,7 +263,6 @@ def test_trial_that_is_compiled_trains_in_the_thread(
 
 
 def ranks_of(remote: Remote) -> list[psutil.Process]:
-    """Returns the processes of a trial on two devices, and what they are forked from."""
     below = psutil.Process(remote.process.pid).children(recursive=True)
     return [each for each in below if "forkserver" in command_of(each)]
 

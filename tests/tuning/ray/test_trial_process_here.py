@@ -95,8 +95,6 @@ def hangs(spec: TrialSpec, interrupt: Interrupt) -> Any:
 
 
 class Scripted(TrialProcess):
-    """Runs what a trial's id says."""
-
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
         return globals()[spec.trial_id](spec, self._interrupt)
 
@@ -129,7 +127,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def until(asked: TrialProcess, key: str) -> dict[str, Any]:
-    """Asks for reports up to the first that has `key`."""
     for _ in range(10):
         if key in (report := asked.train()):
             return report

@@ -1,5 +1,3 @@
-"""The thread in which trials train, with trials that are made by hand."""
-
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +13,6 @@ SOON_S = 20.0
 
 
 class Steps:
-    """A trial that goes on when it is told to."""
-
     def __init__(self, *, number: int, error: BaseException | None = None) -> None:
         self.gates = [threading.Event() for _ in range(number + 1)]
         self.names: list[str] = []

@@ -1,5 +1,3 @@
-"""The watchdog in processes that really hang."""
-
 import os
 import signal
 import subprocess
