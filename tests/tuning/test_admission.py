@@ -82,9 +82,7 @@ def resumed(folder: Path, study: StudyFile, workload_hash: str = "w") -> None:
         admission.admit(ledger, found, resume=True)
 
 
-def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_study_keeps_its_measuring_rules(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, study)
     resumed(tmp_path, study)
     begun(tmp_path / "other", study, protocol_version=99, tune_speed="99.0")
@@ -93,9 +91,7 @@ def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
         resumed(tmp_path / "other", study)
 
 
-def test_study_that_changed_is_refused_with_the_fields_that_did(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_changed_study_is_refused_by_its_fields(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, study)
     changed = load_study(tmp_path / "tiny.yaml", overrides=["epochs=3", "batch_size=25"])
     with pytest.raises(ConfigError) as caught:
@@ -135,9 +131,7 @@ def in_mlflow(uri: str, study: StudyFile, records: list[TrialRecord], **tags: st
     assert tracker.close(timeout_s=60) == ()
 
 
-def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_lost_ledger_is_rebuilt_with_whole_records(tmp_path: Path, study: StudyFile) -> None:
     uri = store_of([], folder=tmp_path)
     records = [
         make_record(trial_id=f"t{i:04d}").model_copy(
@@ -207,9 +201,7 @@ def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: 
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
-def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
-    tmp_path: Path, study: StudyFile, is_resumed: bool
-) -> None:
+def test_missing_study_file_is_written(tmp_path: Path, study: StudyFile, is_resumed: bool) -> None:
     folder = tmp_path / "tiny"
     begun(folder, study)
     (folder / "study.yaml").unlink()
@@ -219,9 +211,7 @@ def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
     assert load_study(folder / "study.yaml").space.hash == study.space.hash
 
 
-def test_study_file_that_is_a_link_is_replaced_and_not_followed(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_study_file_that_is_a_link_is_replaced(tmp_path: Path, study: StudyFile) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "notes").write_text("mine")
     (tmp_path / "tiny" / "study.yaml").symlink_to(tmp_path / "notes")

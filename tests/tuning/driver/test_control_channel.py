@@ -77,9 +77,7 @@ def test_requests_are_read_in_their_order_each_once(ledger: Ledger, folder: Path
     assert inbox.new() == []
 
 
-def test_piece_of_a_line_of_a_killed_writer_costs_no_other_request(
-    ledger: Ledger, folder: Path
-) -> None:
+def test_piece_of_a_killed_writers_line_costs_no_request(ledger: Ledger, folder: Path) -> None:
     (folder / FILE).write_text('{"id": "0000')
     inbox = Inbox(folder)
     assert inbox.new() == []
@@ -205,9 +203,7 @@ def test_short_names_are_written_out_where_they_fit_one(ledger: Ledger, folder: 
 
 
 @pytest.mark.parametrize("end", ["", "\r", "\r\n", "\n"])
-def test_request_is_read_once_whatever_end_its_line_has(
-    ledger: Ledger, folder: Path, end: str
-) -> None:
+def test_request_is_read_once_whatever_ends_it(ledger: Ledger, folder: Path, end: str) -> None:
     pause = {"id": "0123abcd", "at": "", **PAUSE}
     (folder / FILE).write_text(f"{json.dumps(pause)}{end}", newline="")
     inbox = Inbox(folder)
@@ -218,9 +214,7 @@ def test_request_is_read_once_whatever_end_its_line_has(
 
 
 @pytest.mark.parametrize("text", ["notes", '{"event": "begin"}\n'])
-def test_file_that_is_not_of_requests_is_left_as_it_is(
-    ledger: Ledger, folder: Path, text: str
-) -> None:
+def test_file_of_no_requests_is_left_as_it_is(ledger: Ledger, folder: Path, text: str) -> None:
     (folder / FILE).write_text(text)
     with pytest.raises(StorageError, match=r"control\.jsonl:1: "):
         send(PAUSE)

@@ -18,6 +18,7 @@ from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import write_trial_file
+from tune_speed.tuning.driver.trials import MOST_BLAMELESS
 from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 
@@ -207,9 +208,7 @@ def test_a_search_that_ends_makes_all_clocks_of_its_best_step_times(begin: Begin
     assert known(propose(resumed)) == pytest.approx({"a": 0.15, "b": 0.2})
 
 
-def test_a_kind_is_timed_again_when_that_costs_little_and_its_window_is_old_or_disturbed(
-    begin: Begin,
-) -> None:
+def test_kind_with_an_old_or_disturbed_window_is_timed_again_if_cheap(begin: Begin) -> None:
     seconds = [0.0]
     controller = begin(now=lambda: seconds[0], overrides=("search.trials=9",))
     old, disturbed = window("old", 0.1), window("disturbed", 0.1, trial="t0001")
@@ -394,9 +393,7 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     assert begin(overrides=TIME_TO_TARGET).num_finished == 4  # It is no obstacle to resuming.
 
 
-def test_search_that_has_settled_says_why_though_its_trials_are_reclocked(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_that_settled_says_why(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
     controller.finished(ended(propose(controller)))
     policy = controller.learning.policy
@@ -409,9 +406,7 @@ def test_search_that_has_settled_says_why_though_its_trials_are_reclocked(
     assert controller.why_exhausted == "nothing better is likely"
 
 
-def test_policy_that_found_nothing_is_asked_again_after_a_trial(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_is_asked_again_after_a_trial(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = begin()
     first, second = propose(controller), propose(controller)
     answers = iter([None, controller.learning.policy.ask])
@@ -461,14 +456,15 @@ def test_trial_whose_process_dies_again_and_again_counts_as_failed(begin: Begin)
     assert propose(controller).trial_id == "t0001"
 
 
-def test_death_of_a_node_is_no_attempt_of_the_trial(begin: Begin) -> None:
+@pytest.mark.parametrize("is_blameless", [True, False])
+def test_death_of_a_node_is_no_attempt_up_to_a_bound(begin: Begin, is_blameless: bool) -> None:
     controller = begin(overrides=("search.attempts=1",))
-    for _ in range(5):
+    for _ in range(MOST_BLAMELESS):
         spec = propose(controller)
         controller.died(spec.trial_id, reason="gone", details="its node", is_blameless=True)
     again = propose(controller)
     assert again.trial_id == spec.trial_id
-    controller.died(again.trial_id, reason="killed", details="")
+    controller.died(again.trial_id, reason="killed", details="", is_blameless=is_blameless)
     assert controller.ledger.records[spec.trial_id].stop_reason == "killed"
 
 
@@ -490,17 +486,15 @@ def save(spec: TrialSpec, *, step: int) -> None:
 def test_attempts_count_anew_where_the_checkpoint_has_got_further(begin: Begin) -> None:
     controller = begin(overrides=("search.attempts=2",))
     spec = propose(controller)
-    for step in (10, 20, 30):
+    for step in range(10, 100, 10):
         save(spec, step=step)
         controller.died(spec.trial_id, reason="killed", details="")
         assert propose(controller).trial_id == spec.trial_id
-    controller.died(spec.trial_id, reason="killed at 30 again", details="")
-    assert controller.ledger.records[spec.trial_id].stop_reason == "killed at 30 again"
+    controller.died(spec.trial_id, reason="killed at 90 again", details="")
+    assert controller.ledger.records[spec.trial_id].stop_reason == "killed at 90 again"
 
 
-def test_trials_are_saved_in_the_study_or_on_shared_storage_or_not_at_all(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_trials_are_saved_in_the_study_or_elsewhere_or_not(begin: Begin, tmp_path: Path) -> None:
     plan = propose(begin()).checkpoint
     assert plan is not None
     assert plan.place == str(tmp_path / "study" / "checkpoints" / "t0000.ckpt")
@@ -512,9 +506,7 @@ def test_trials_are_saved_in_the_study_or_on_shared_storage_or_not_at_all(
     assert propose(begin(overrides=("search.checkpoint_every=null",))).checkpoint is None
 
 
-def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_checkpoints_of_finished_trials_alone_are_cleared(begin: Begin, tmp_path: Path) -> None:
     storage = f"search.storage_path={tmp_path}/shared"
     controller = begin(overrides=(storage,))
     done, running = propose(controller), propose(controller)
@@ -549,9 +541,7 @@ def test_trial_that_died_after_writing_its_record_is_not_lost(begin: Begin, tmp_
     assert controller.ledger.records[spec.trial_id].status == Status.REACHED
 
 
-def test_interrupted_trial_has_no_record_and_runs_again_on_resume(
-    begin: Begin, witness: Witness
-) -> None:
+def test_interrupted_trial_has_no_record_and_is_resumed(begin: Begin, witness: Witness) -> None:
     controller = begin()
     spec = propose(controller)
     controller.interrupted(spec.trial_id, reason="Ctrl-C")
@@ -559,9 +549,7 @@ def test_interrupted_trial_has_no_record_and_runs_again_on_resume(
     assert propose(begin()).trial_id == spec.trial_id
 
 
-def test_full_disk_ends_the_search_and_keeps_what_ran(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_ends_the_search(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     from tune_speed.core.errors import StorageError
 
     controller = begin()
@@ -577,9 +565,7 @@ def test_full_disk_ends_the_search_and_keeps_what_ran(
     assert spec.trial_id in controller.ledger.records
 
 
-def test_trials_keep_weights_only_where_the_study_asks_for_a_model(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_weights_are_kept_where_the_study_asks_for_a_model(begin: Begin, tmp_path: Path) -> None:
     assert propose(begin()).keep is None
     assert not (tmp_path / "study" / "weights").exists()
     controller = begin(overrides=("tracking.log_model=best",))

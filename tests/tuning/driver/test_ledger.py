@@ -134,9 +134,7 @@ def _study(folder: Path) -> list[str]:
         ([1, 2, 0, 3, 4], 3, "must begin with its event `study`"),
     ],
 )
-def test_events_out_of_order_are_named(
-    tmp_path: Path, order: list[int], line: int, said: str
-) -> None:
+def test_misplaced_event_is_named(tmp_path: Path, order: list[int], line: int, said: str) -> None:
     lines = _study(tmp_path)
     (tmp_path / "ledger.jsonl").write_text("".join(lines[number] for number in order))
     with pytest.raises(StorageError, match=rf"ledger\.jsonl:{line}: .*{said}.*--from-mlflow"):
@@ -228,9 +226,7 @@ def test_killed_driver_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
         assert len(ledger.proposals) > 10
 
 
-def test_full_disk_is_reported_and_the_last_record_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_keeps_the_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path)
     ledger.proposed(proposal(0), seed=0)
     real_write = os.write
@@ -348,9 +344,7 @@ def test_events_of_a_later_protocol_are_left_to_the_header_to_refuse(tmp_path: P
         assert ledger.header is not None and ledger.proposals == {}
 
 
-def test_disk_that_became_read_only_is_the_error_whatever_closing_meets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_disk_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 

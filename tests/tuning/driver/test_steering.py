@@ -251,9 +251,7 @@ def test_trial_whose_process_has_written_its_record_is_not_stopped(begin: Begin)
     assert [*session.controller.trials.running] == ["t0000"]
 
 
-def test_trial_stays_stopped_where_the_driver_dies_between_answer_and_record(
-    begin: Begin,
-) -> None:
+def test_trial_stays_stopped_where_the_driver_dies_before_its_record(begin: Begin) -> None:
     session = begin()
     session.ask("stop", trial=session.propose().trial_id)
     file = session.folder / "ledger.jsonl"
@@ -361,9 +359,7 @@ def test_settings_outlast_the_driver_unless_file_or_option_say_otherwise(begin: 
 # --- Across a kill
 
 
-def test_what_was_written_and_not_acted_on_is_acted_on_by_the_next_driver_once(
-    begin: Begin,
-) -> None:
+def test_what_was_not_acted_on_is_acted_on_by_the_next_driver_once(begin: Begin) -> None:
     session = begin()
     session.ask("set", trials=20)
     session.write("set", trials=30)
@@ -392,9 +388,7 @@ def test_another_target_is_refused_whoever_writes_the_request(begin: Begin) -> N
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_study_whose_target_was_changed_is_read_and_not_resumed(
-    begin: Begin, refused: bool
-) -> None:
+def test_study_whose_target_was_changed_is_read_not_resumed(begin: Begin, refused: bool) -> None:
     session = begin()
     asked = {"id": "0" * 8, "at": utc_now(), "action": "set", "target": 0.5}
     answer = Answer(request=read_request(asked), at=utc_now(), refused=refused, text="was 0.97")

@@ -10,9 +10,7 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from tune_speed.tuning.ray import tuner
 
 
-def test_process_without_memory_is_not_asked_where_it_ran(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_process_without_memory_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_answer(*asked: Any) -> None:
         raise RaySystemError("Unable to allocate internal buffer.")
 

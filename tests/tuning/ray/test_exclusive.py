@@ -89,9 +89,7 @@ def test_whole_node_is_reserved_or_whole_gpus_with_their_cores(
 
 
 @pytest.mark.parametrize("death", [RayActorError(), DeviceFailed("the GPU fell off")])
-def test_run_whose_process_died_is_run_once_more_and_has_failed_if_that_dies_too(
-    answering: Callable[..., Ray], death: Exception
-) -> None:
+def test_dead_run_is_run_once_more(answering: Callable[..., Ray], death: Exception) -> None:
     ray = answering(True, death, True, RECORD)
     assert make_device().run(SPEC) == standing(SPEC)
     assert ray.calls == ["ready", "run"] * 2 and ray.killed == 1
@@ -113,9 +111,7 @@ def test_errors_for_the_user_are_raised_as_they_were(answering: Callable[..., Ra
         make_device().run(SPEC)
 
 
-def test_device_that_others_hold_is_waited_for_with_a_word_each_half_minute(
-    answering: Callable[..., Ray],
-) -> None:
+def test_device_that_others_hold_is_waited_for_aloud(answering: Callable[..., Ray]) -> None:
     lines: list[str] = []
     ray = answering(*[LATE] * 61, True, *[LATE] * 40, RECORD)
     assert make_device(lines).run(SPEC) == standing(SPEC)

@@ -141,9 +141,7 @@ def test_slow_node_is_not_waited_for_and_joins_when_it_answers() -> None:
         wait_for(lambda: nodes.allowed == ("a", "b"))
 
 
-def test_cluster_of_which_no_node_answers_is_refused_with_reasons(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cluster_without_answers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "ANSWER_S", 0.1)
     with (
         pytest.raises(ServiceError, match=r"10\.0\.0\.a, as it has no such device: torch sees 0"),

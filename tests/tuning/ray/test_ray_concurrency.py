@@ -37,9 +37,7 @@ def test_what_was_measured_holds_until_what_was_asked_changes(tmp_path: Path) ->
     assert read_packing(tmp_path, {**ASKED, "there": "1 nodes, 4 CPU, 0 GPU"}) is None
 
 
-def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
-    tmp_path: Path,
-) -> None:
+def test_what_was_not_measured_is_tried_again_and_damage_is_none(tmp_path: Path) -> None:
     write_packing(PACKING.model_copy(update={"gains": {}}), tmp_path)
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text('{"concurrent": ')
@@ -54,9 +52,7 @@ class Alone(Nodes):
         return ()
 
 
-def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_study_that_goes_on_keeps_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
     study, cpus, measured = load_study(tmp_path / "tiny.yaml"), {"CPU": 2.0}, list[int]()
 

@@ -27,9 +27,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, *causes: str | None) -> None:
     monkeypatch.setattr(health, "_death_check", lambda: lambda: next(found, None))
 
 
-def test_search_whose_cluster_died_ends_as_by_ctrl_c_and_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_search_whose_cluster_died_ends_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     dies(monkeypatch, None, None, "the raylet was killed")
     said = r"^the raylet was killed\. Finished trials are kept"
     with pytest.raises(ServiceError, match=said), health.ended_with_ray():
@@ -90,17 +88,13 @@ class Node:
         ([("raylet", 0)], "ended with exit code 0$"),
     ],
 )
-def test_local_cluster_is_dead_without_a_process_that_it_needs(
-    dead: list[tuple[str, int]], cause: str | None
-) -> None:
+def test_cluster_is_dead_without_a_process(dead: list[tuple[str, int]], cause: str | None) -> None:
     found = health._cause_of(Node(*dead))
     assert (found is None) == (cause is None)
     assert cause is None or re.search(cause, str(found))
 
 
-def test_joined_cluster_is_watched_by_its_heads_address_and_a_clients_not_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_joined_cluster_is_watched_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "is_client", lambda: False)
     monkeypatch.setattr(compat, "own_node", lambda: Node(("raylet", 1)))
     check = health._death_check()

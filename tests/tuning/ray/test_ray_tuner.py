@@ -207,9 +207,7 @@ def test_each_trial_has_one_record_whatever_happened(outcomes: Outcomes) -> None
     }
 
 
-def test_trial_of_a_lost_node_runs_again_and_its_attempts_are_not_counted(
-    outcomes: Outcomes,
-) -> None:
+def test_trial_of_a_lost_node_runs_again_at_no_attempt(outcomes: Outcomes) -> None:
     (reason,) = [why for trial_id, why in outcomes.reasons if trial_id == "t0001"]
     assert reason == "its node died, or cannot be reached; it is run again"
 
@@ -226,9 +224,7 @@ def test_trial_that_hangs_has_failed_with_its_stacks(outcomes: Outcomes) -> None
     assert len(run.evaluations) == 1
 
 
-def test_trial_whose_process_dies_each_time_has_failed_after_its_attempts(
-    outcomes: Outcomes,
-) -> None:
+def test_trial_whose_process_always_dies_fails_in_the_end(outcomes: Outcomes) -> None:
     assert outcomes.records["t0004"].stop_reason.startswith("its process died: ")
     reasons = [why for trial_id, why in outcomes.reasons if trial_id == "t0004"]
     assert len([why for why in reasons if "its node died" not in why]) == 1

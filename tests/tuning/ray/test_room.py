@@ -15,9 +15,7 @@ def node(name: str = "a", *, cpus: float = 2, gpus: float = 0, memory_gib: float
     ("cpu", "memory_gib", "here"),
     [(1, None, 2), (2, None, 1), (0.5, None, 4), (0.6, None, 3), (3, None, 0), (0.5, 3, 2)],
 )
-def test_cores_and_memory_bound_trials_on_cpus(
-    cpu: float, memory_gib: float | None, here: int
-) -> None:
+def test_cores_and_memory_bound_trials(cpu: float, memory_gib: float | None, here: int) -> None:
     assert room_for(ResourceConfig(cpu=cpu, memory_gib=memory_gib), [node()]).here == here
 
 
@@ -25,9 +23,7 @@ def test_cores_and_memory_bound_trials_on_cpus(
     ("gpu", "cpu", "here"),
     [(1, 1, 8), (1, 4, 2), (1, 16, 1), (0.5, 1, 2), (0.25, 1, 4), (1, 0.1, MOST_ON_A_GPU)],
 )
-def test_a_whole_gpu_is_shared_by_as_many_as_its_part_of_the_cores_and_a_part_by_as_many_as_fit(
-    gpu: float, cpu: float, here: int
-) -> None:
+def test_whole_gpu_is_shared_by_its_part_of_the_cores(gpu: float, cpu: float, here: int) -> None:
     room = room_for(ResourceConfig(cpu=cpu, gpu=gpu), [node(cpus=16, gpus=2)])
     assert room.here == here
 

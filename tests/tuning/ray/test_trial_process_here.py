@@ -99,6 +99,9 @@ class Scripted(TrialProcess):
         return globals()[spec.trial_id](spec, self._interrupt)
 
 
+Begin = Callable[..., Scripted]
+
+
 class Left(Exception):
     """The process would have ended."""
 
@@ -133,9 +136,7 @@ def until(asked: TrialProcess, key: str) -> dict[str, Any]:
     raise AssertionError(f"no {key}")
 
 
-def test_trial_is_reported_to_its_end_and_leaves_its_record_in_a_file(
-    begin: Callable[..., Scripted], tmp_path: Path
-) -> None:
+def test_trial_is_reported_and_leaves_its_record(begin: Begin, tmp_path: Path) -> None:
     asked = begin("ends")
     report = until(asked, "end")
     assert (report["end"], report["done"]) == ("finished", True)
@@ -147,7 +148,7 @@ def test_trial_is_reported_to_its_end_and_leaves_its_record_in_a_file(
     assert received(until(asked, "end")).stop_reason == "SystemExit: 3"
 
 
-def test_without_news_a_report_is_a_sign_of_life(begin: Callable[..., Scripted]) -> None:
+def test_without_news_a_report_is_a_sign_of_life(begin: Begin) -> None:
     asked = begin("goes_on", heartbeat_s=0.01)
     until(asked, "record")
     number = asked._iteration
@@ -156,7 +157,7 @@ def test_without_news_a_report_is_a_sign_of_life(begin: Callable[..., Scripted])
 
 
 def test_stopped_trial_says_so_once_it_has_ended_and_leaves_neither_record_nor_checkpoint(
-    begin: Callable[..., Scripted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_process, "END_S", SOON_S)
     asked = begin("goes_on")
@@ -171,9 +172,7 @@ def test_stopped_trial_says_so_once_it_has_ended_and_leaves_neither_record_nor_c
     assert not place.exists() and read_trial_file(tmp_path, "goes_on") is None
 
 
-def test_stopped_trial_that_does_not_end_takes_its_process_along(
-    begin: Callable[..., Scripted],
-) -> None:
+def test_stopped_trial_that_does_not_end_ends_its_process(begin: Begin) -> None:
     asked = begin("hangs")
     until(asked, "record")
     asked.stop_trial()
@@ -181,7 +180,7 @@ def test_stopped_trial_that_does_not_end_takes_its_process_along(
         asked.train()
 
 
-def test_trial_whose_time_is_up_is_interrupted(begin: Callable[..., Scripted]) -> None:
+def test_trial_whose_time_is_up_is_interrupted(begin: Begin) -> None:
     asked = begin("goes_on", stop_after_s=0.05)
     report = until(asked, "end")
     assert (report["end"], report["done"]) == ("interrupted", True)
@@ -192,7 +191,7 @@ def test_trial_whose_time_is_up_is_interrupted(begin: Callable[..., Scripted]) -
     [("exits", "SystemExit: 3", 1), ("exits_at_once", "SystemExit: 4", 0)],
 )
 def test_trial_that_would_end_its_process_has_failed_with_what_it_had(
-    begin: Callable[..., Scripted], tmp_path: Path, script: str, reason: str, evaluations: int
+    begin: Begin, tmp_path: Path, script: str, reason: str, evaluations: int
 ) -> None:
     record = received(until(begin(script), "end"))
     assert (record.status, record.stop_reason) == (Status.FAILED, reason)
@@ -201,14 +200,12 @@ def test_trial_that_would_end_its_process_has_failed_with_what_it_had(
     assert read_trial_file(tmp_path, script) == record
 
 
-def test_error_of_a_trial_is_raised_to_who_asks(begin: Callable[..., Scripted]) -> None:
+def test_error_of_a_trial_is_raised_to_who_asks(begin: Begin) -> None:
     with pytest.raises(ZeroDivisionError, match="boom"):
         until(begin("breaks"), "end")
 
 
-def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_process(
-    begin: Callable[..., Scripted], tmp_path: Path
-) -> None:
+def test_hung_trial_fails_and_a_question_ends_the_process(begin: Begin, tmp_path: Path) -> None:
     asked = begin("hangs")
     until(asked, "record")
     reports: list[dict[str, Any]] = []
@@ -229,7 +226,7 @@ def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_proc
         asked.train()
 
 
-def test_trial_that_has_just_ended_does_not_hang(begin: Callable[..., Scripted]) -> None:
+def test_trial_that_has_just_ended_does_not_hang(begin: Begin) -> None:
     asked = begin("ends")
     until(asked, "end")
     asked._hung("", 12.0)
@@ -237,9 +234,7 @@ def test_trial_that_has_just_ended_does_not_hang(begin: Callable[..., Scripted])
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_all_devices_of_a_trial_are_reserved_at_once_on_one_node(
-    begin: Callable[..., Scripted], tmp_path: Path, devices: int
-) -> None:
+def test_all_devices_of_a_trial_are_of_one_node(begin: Begin, tmp_path: Path, devices: int) -> None:
     resources = ResourceConfig(cpu=2.0, gpu=1.0)
     config = config_of(
         make_spec("ends"), tmp_path, devices=devices, resources=resources.model_dump_json()
