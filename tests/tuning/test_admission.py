@@ -13,7 +13,7 @@ from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.study.file import StudyFile, load_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tuning import admission
-from tune_speed.tuning.admission import pinned_device, refuse_changed_plugins
+from tune_speed.tuning.admission import pinned_device, refuse_changed_plugins, refuse_throw_away
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policy.base import Proposal
 
@@ -229,3 +229,17 @@ def test_study_keeps_its_name(tmp_path: Path, study: StudyFile) -> None:
 def test_a_search_says_which_data_it_found(study: StudyFile) -> None:
     found = admission.prepare_workload(study.workload, download=False, on_progress=lambda *_: None)
     assert "10 classes (0, 1, 2, 3, 4 …)" in found.lines[0]
+
+
+JOB = "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
+
+
+def test_results_in_the_working_directory_of_a_job_are_refused() -> None:
+    with pytest.raises(ConfigError, match=f"got {JOB}/studies/tiny and sqlite:///{JOB}/mlflow.db"):
+        refuse_throw_away(Path(f"{JOB}/studies/tiny"), f"sqlite:///{JOB}/mlflow.db")
+    with pytest.raises(ConfigError, match="Set MLFLOW_TRACKING_URI: "):
+        refuse_throw_away(Path("/shared/studies/tiny"), f"sqlite:///{JOB}/mlflow.db")
+
+
+def test_results_anywhere_else_are_kept() -> None:
+    refuse_throw_away(Path("/shared/studies/tiny"), "http://127.0.0.1:5000")

@@ -22,9 +22,9 @@ from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store, refuse_deleted
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.training.trial import utc_now
-from tune_speed.tuning import precheck
 from tune_speed.tuning.admission import Admitted, pinned_device
 from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.precheck import Precheck
 from tune_speed.tuning.ray.health import Head
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import name_of
@@ -46,24 +46,17 @@ def connected(
     admitted: Admitted, ledger: Ledger, address: str | None, on_line: Callable[[str], None]
 ) -> Iterator[Services]:
     """Opens MLflow and Ray, checks networks. Raises: ConfigError, ServiceError, StorageError."""
-    study, data = admitted.study, admitted.data
-    question = None
-    if data is not None:
-        question = precheck.start(
-            study.space,
-            image_shape=data.image_shape,
-            num_classes=data.num_classes,
-            num_train=data.num_train,
-        )
+    study = admitted.study
+    check = Precheck(study, admitted.data)
     on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
     pin = pinned_device(ledger)
     try:
         with store_and_ray(study, uri=admitted.uri, address=address, pin=pin) as services:
-            precheck.refuse_misfits(question, study.space, study.source)
+            check.refuse_misfits()
             services.nodes.settle()
             yield services
     finally:
-        precheck.cancel(question)
+        check.cancel()
 
 
 @contextmanager

@@ -3,12 +3,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.runtime.device import describe_device, set_up_process
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.training.trial import Allotment
 from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.ray import nodes as nodes_module
-from tune_speed.tuning.ray.node_query import Answer, Node, on_nodes
+from tune_speed.tuning.ray.node_query import Answer, Node, here, on_nodes, set_up_device
 from tune_speed.tuning.ray.nodes import Nodes, commonest
 
 H200, A100 = Answer("NVIDIA H200", "2.9"), Answer("NVIDIA A100", "2.9")
@@ -194,3 +197,23 @@ def test_user_is_told_where_the_folder_of_the_study_is_not_seen() -> None:
     with settled(Town(a=H200, b=H200._replace(sees_study=False))) as nodes:
         _, line = nodes.messages()
         assert line.startswith("the study's folder is not visible on 10.0.0.b: ")
+
+
+CPU = Allotment(device="cpu", cpu_threads=1)
+
+
+def test_cpu_is_named_without_torch_as_records_name_it() -> None:
+    set_up_process(torch.device("cpu"), cpu_threads=1)
+    answer = here(cpu_threads=1)
+    assert answer.device == describe_device(torch.device("cpu"))
+    assert answer.torch == torch.__version__.partition("+")[0]
+
+
+def test_trial_on_the_device_of_its_study_goes_on() -> None:
+    set_up_device(CPU, here(cpu_threads=1).device)
+    set_up_device(CPU, None)
+
+
+def test_trial_on_another_device_does_not_begin() -> None:
+    with pytest.raises(RuntimeError, match=r"must run on NVIDIA H200, but this node, .*, has cpu"):
+        set_up_device(CPU, "NVIDIA H200")
