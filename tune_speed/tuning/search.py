@@ -76,11 +76,8 @@ class SearchResult(NamedTuple):
 def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
     """Runs a search, or continues one, and returns its outcome.
 
-    Everything that can be refused is refused before the first trial: names, data, disk, MLflow, Ray
-    and its resources. Ctrl-C and SIGTERM stop the search; finished trials are kept, and `resume`
-    runs the interrupted ones again.
-
-    Raises: ConfigError, DataError, ServiceError, StorageError.
+    Everything that can be refused is refused before the first trial. Ctrl-C and SIGTERM stop it;
+    finished trials are kept. Raises: ConfigError, DataError, ServiceError, StorageError.
     """
     admitted = admission.admitted(study, start, on_line=screen.line, on_progress=screen.decoded)
     with ExitStack() as stack:

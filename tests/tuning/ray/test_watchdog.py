@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from processes import is_alive
 from tune_speed.training.distributed import local
 from tune_speed.training.distributed.supervisor import Ended, Standing
 from tune_speed.tuning.ray import liveness
-from tune_speed.tuning.ray.liveness import TrialHung, run_on_node, watch_rank
+from tune_speed.tuning.ray.liveness import TrialHung, watch_rank
+from tune_speed.tuning.ray.trial_process import TrialProcess
 
 PROGRAM = """
 import os, subprocess, sys, threading, time
@@ -162,7 +164,7 @@ def test_ranks_are_watched_where_they_may_not_hang_for_ever(
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(local, "run_here", lambda spec, **rest: given.append(rest))
-    spec: Any = None
-    run_on_node(spec, interrupt=bool, hang_after_s=hang_after_s)
+    process, spec = TrialProcess.__new__(TrialProcess), SimpleNamespace(devices=2)
+    process._open(spec, {"hang_after_s": hang_after_s})  # type: ignore[arg-type]
     watch = given[0]["watch"]  # Which ranks get pickled.
     assert (pickle.loads(pickle.dumps(watch)) is not None) == is_watched

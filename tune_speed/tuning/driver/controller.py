@@ -166,8 +166,7 @@ class SearchController:
     def evaluated(self, record: TrialRecord) -> str | None:
         """Takes a running trial's record so far; returns why to stop it, or None.
 
-        The policy gets each evaluation since the last call, in order, up to the first for which it
-        stops the trial. Such a trial has ended: its record so far is its record.
+        Of its new evaluations the policy gets those up to the first for which it stops the trial.
         """
         # Trials that begin before it ends need not measure its windows.
         self.learning.times.add(record.runs[-1], now_s=self.elapsed_s)
@@ -203,8 +202,7 @@ class SearchController:
     def died(self, trial_id: str, *, reason: str, details: str, is_blameless: bool = False) -> None:
         """Handles a trial whose process is gone: its record is looked up, or it runs again.
 
-        After `search.attempts` it is recorded as failed, with `reason` and, as its traceback,
-        `details`. A blameless death, such as of a node, is not counted.
+        After `search.attempts`, a blameless death not counted, it has failed with `reason`.
         """
         record = read_trial_file(self.ledger.folder, trial_id)
         if record is None and self.trials.may_run_again(trial_id, is_blameless=is_blameless):

@@ -56,9 +56,7 @@ class OptunaJournal:
         self._entries.put(lambda: self._open(known))
         self._thread.start()
 
-    def trial_started(
-        self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
-    ) -> None:
+    def trial_started(self, *, trial_id: str, params: dict[str, Any], **_: Any) -> None:
         self._entries.put(lambda: self._start(trial_id, dict(params)))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
@@ -105,8 +103,7 @@ class OptunaJournal:
     def _open(self, records: Iterable[TrialRecord]) -> None:
         times_s = {record.trial_id: _train_s(record) for record in records}
         try:
-            # Optuna passes over a line without an end, and then appends to it.
-            # A link, and what may not be written, are replaced.
+            # Optuna passes over a line without an end, and then appends to it. A link is replaced.
             is_ours = os.access(self._path, os.W_OK) and not self._path.is_symlink()
             is_whole = is_ours and self._path.read_bytes().endswith(b"\n")
             storage = _storage_at(self._path) if is_whole else None

@@ -1,14 +1,9 @@
 """What a policy learns from trials that it did not run in this session, from their records.
 
-A finished trial of another study counts as this study would have judged it:
-
-| of the prior trial                     | carries over                                           |
-|----------------------------------------|--------------------------------------------------------|
-| curve of the target metric             | always; target, mode and time limit may be others      |
-| how it ended                           | judged again by this study's workload                  |
-| times, memory, running out of it       | from the same device, torch and protocol only          |
-| failures, other data, other evaluation | not at all                                             |
-| grid, other recipes than this space's  |                                                        |
+A finished trial of another study counts as this study would have judged it: its curve of the target
+metric carries over, and how it ended is judged again by this study's workload. Times and memory
+carry over from the same device, torch and protocol only; failures, other data, other evaluation
+grids and other recipes than this space's do not at all.
 """
 
 import math

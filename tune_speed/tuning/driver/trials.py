@@ -68,10 +68,7 @@ def with_reason(record: TrialRecord, stop_reason: str) -> TrialRecord:
 
 @dataclass
 class Attempts:
-    """The deaths of a trial since its last progress, in one session.
-
-    Whoever resumes a search may have fixed the cause, so counts start from 0.
-    """
+    """Deaths of a trial since its last progress, in one session: a resumed one may be mended."""
 
     most: int
     num_deaths: int = 0

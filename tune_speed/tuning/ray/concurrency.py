@@ -256,9 +256,7 @@ def sizes(most: int) -> list[int]:
 def measure(pool: "Probers", *, most: int) -> tuple[dict[int, float], str]:
     """Returns the gain g(k) of each k that was tried, and why no larger one was; may be empty.
 
-    Each k is measured in turns with one alone, as machines drift, and the median of the ratios is
-    taken. Ends where two sizes in a row are worse than the best, where a process does not start,
-    or before memory would be full.
+    Each k is measured in turns with one alone, as machines drift; the median of the ratios counts.
     """
     gains = {1: 1.0}
     pool.grow(1)

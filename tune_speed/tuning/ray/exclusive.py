@@ -44,10 +44,9 @@ class ExclusiveDevice:
     ) -> None:
         """Reserves nothing yet; Ray must be connected.
 
-        `device` is `cpu` or `cuda`; on a GPU, `cpu_threads` cores are reserved next to each. One
-        run trains on `devices` GPUs at most, all on one of the nodes (none named: any). `on_line`
-        sees why it has to wait; where `is_stopped` returns true meanwhile, it raises `Stopped`.
-        `loop` is the training function that is run, None for recipes.
+        On a GPU, `cpu_threads` cores are reserved next to each. One run trains on `devices` GPUs at
+        most, all on one of the nodes (none named: any). While `on_line` sees why it has to wait,
+        `is_stopped` may make it raise `Stopped`. `loop` is a training function, None for recipes.
         """
         from tune_speed.tuning.ray.cluster import node_cpus
 

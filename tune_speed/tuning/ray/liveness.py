@@ -8,7 +8,6 @@ interpreter lock a library holds, can do neither: it sends no heartbeat, and the
 # that was stopped from outside (SIGSTOP, a suspended machine) has all its time left when it
 # continues: it is not the trial's fault, and a frozen driver cannot have received a heartbeat.
 
-import math
 import os
 import sys
 import threading
@@ -16,18 +15,15 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
 
-from tune_speed.core.errors import DeviceFailed, TuneSpeedError, readable
+from tune_speed.core.errors import TuneSpeedError, readable
 from tune_speed.runtime import heartbeat
 
 if TYPE_CHECKING:
     from tune_speed.training.distributed.supervisor import RankChannel
-    from tune_speed.training.objective import Trial
-    from tune_speed.training.trial import TrialSpec
 
 LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
@@ -96,23 +92,6 @@ def leave() -> None:
 
 class TrialHung(TuneSpeedError):
     """A rank takes no step; the message holds the stacks of its threads."""
-
-
-def run_on_node(
-    spec: "TrialSpec", *, interrupt: Callable[[], bool], hang_after_s: float
-) -> "Trial":
-    """Runs one trial on the devices of this process, which `interrupt` polls twice a second.
-
-    Its ranks are processes of this one. Rank 0, which waits for the others, may show no sign of
-    life for `hang_after_s` [s].
-
-    Raises: Interrupted; DeviceFailed and RanksDied, because the trial may be run again.
-    """
-    from tune_speed.training.distributed.local import run_here
-    from tune_speed.training.distributed.supervisor import RanksDied
-
-    watch = partial(watch_rank, limit_s=hang_after_s) if hang_after_s < math.inf else None
-    return run_here(spec, interrupt=interrupt, refuse=(DeviceFailed, RanksDied), watch=watch)
 
 
 def watch_rank(line: "RankChannel", *, limit_s: float) -> None:

@@ -42,9 +42,9 @@ class Nodes:
     ) -> None:
         """Queries all nodes and returns; Ray must be connected.
 
-        `resources` is what one device of a trial gets, `pin` the type of device that the study has
-        run on, None before its first trial. This machine `is_local` if it is the only node. Nodes
-        see `study`, a file of the study's, where storage is shared.
+        `resources` are of one device of a trial, `pin` is the type of device of the study's trials
+        so far. This machine `is_local` if it is the only node. Nodes see `study`, a file, where
+        storage is shared.
         """
         self._resources, self._look = resources, look
         self._pin = pin
@@ -63,8 +63,7 @@ class Nodes:
         self._watcher: threading.Thread | None = None
         if not is_local:
             self._query_new()
-        # A local machine is queried only if it must be: its CPU is known, a GPU's name costs
-        # seconds.
+        # A local machine is queried if it must be: its CPU is known, a GPU's name costs seconds.
         elif not resources.gpu:
             self._kinds[""] = here(cpu_threads=self._threads)
         elif self.device_type:

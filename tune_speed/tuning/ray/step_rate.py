@@ -26,11 +26,7 @@ MARGIN_S = 0.15
 
 
 class PackedSteps:
-    """A recipe with its own loader, model and optimizer, whose steps can be counted.
-
-    Other trials on the device see it as a trial, and it pauses for them while they measure.
-    `torch.compile` is left out.
-    """
+    """Steps that are counted, of what other trials on the device see as a trial; not compiled."""
 
     def __init__(self, recipe: Recipe, workload: Workload, allotment: Allotment, label: str):
         """Takes the first, slow steps. Raises: what a trial of this recipe would raise."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,7 @@ from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.ray import reports
-from tune_speed.tuning.ray.liveness import LEAVE_S, Watchdog, leave, run_on_node
+from tune_speed.tuning.ray.liveness import LEAVE_S, Watchdog, leave, watch_rank
 from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
 
 if TYPE_CHECKING:
@@ -50,11 +51,7 @@ class End(NamedTuple):
 
 
 class TrialThread:
-    """Runs trials, one after the other, and has the present one's newest record or its end.
-
-    One thread for all trials of a process: torch's settings, its thread pools and its device
-    handles belong to a thread.
-    """
+    """Runs all trials of a process: torch's settings, pools and handles belong to a thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -298,8 +295,13 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _open(self, spec: TrialSpec, config: Mapping[str, Any]) -> "Trial":
         if spec.devices > 1:
-            hang_after_s = config["hang_after_s"]
-            return run_on_node(spec, interrupt=self._interrupt, hang_after_s=hang_after_s)
+            from tune_speed.training.distributed.local import run_here
+            from tune_speed.training.distributed.supervisor import RanksDied
+
+            # Rank 0, which waits for the others, is watched: its process ends where it hangs.
+            limit_s, refuse = config["hang_after_s"], (DeviceFailed, RanksDied)
+            watch = partial(watch_rank, limit_s=limit_s) if limit_s < math.inf else None
+            return run_here(spec, interrupt=self._interrupt, refuse=refuse, watch=watch)
         from tune_speed.training.objective import run_trial
 
         set_up_device(spec.allotment, config.get("device_type"))
