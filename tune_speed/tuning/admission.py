@@ -40,6 +40,9 @@ from tune_speed.tuning.driver.requests import Set, accepted
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
 STUDY_FILE = "study.yaml"
+Say = Callable[[str], None]
+OnProgress = Callable[[int, int], None]
+"""Takes how many of all images are decoded."""
 MIN_FREE_MIB = 200
 """A study whose disk has less is not begun."""
 
@@ -66,13 +69,7 @@ class Admitted(NamedTuple):
     """None: a training function has data of its own."""
 
 
-def admitted(
-    study: StudyFile,
-    start: Start,
-    *,
-    on_line: Callable[[str], None],
-    on_progress: Callable[[int, int], None],
-) -> Admitted:
+def admitted(study: StudyFile, start: Start, say: Say, on_progress: OnProgress) -> Admitted:
     """Prepares data and place. Raises: ConfigError, DataError, ServiceError, StorageError."""
     study = replace(study, workload=study.workload.located())
     own_prices()  # Refuses a file that boards could not read.
@@ -84,13 +81,13 @@ def admitted(
         data = prepare_workload(study.workload, download=start.download, on_progress=on_progress)
         workload_hash = data.workload_hash
         for line in data.lines:
-            on_line(line)
+            say(line)
     else:
         workload_hash = study.workload.identity()
     found = Admitted(study, folder, uri, workload_hash, data)
     if start.from_mlflow:
         number = rebuild(found)
-        on_line(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
+        say(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
     return found
 
 
@@ -301,7 +298,7 @@ class PreparedWorkload(NamedTuple):
 
 
 def prepare_workload(
-    workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
+    workload: Workload, *, download: bool, on_progress: OnProgress
 ) -> PreparedWorkload:
     """Decodes data into the node's cache. Raises: DataError; ConfigError if a guess is enough."""
     data = prepare(workload.dataset, download=download, on_progress=on_progress)

@@ -79,7 +79,7 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
     Everything that can be refused is refused before the first trial. Ctrl-C and SIGTERM stop it;
     finished trials are kept. Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    admitted = admission.admitted(study, start, on_line=screen.line, on_progress=screen.decoded)
+    admitted = admission.admitted(study, start, screen.line, screen.decoded)
     with ExitStack() as stack:
         ledger, driving = stack.enter_context(_opened(admitted, resume=start.resume))
         services = connected(admitted, ledger, start.address, screen.line)

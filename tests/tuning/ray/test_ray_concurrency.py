@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import TINY_STUDY, finished, run_inside
@@ -46,10 +47,7 @@ def test_what_was_not_measured_is_tried_again_and_damage_is_none(tmp_path: Path)
 
 class Alone(Nodes):
     def __init__(self, *, is_local: bool = True) -> None:
-        self.is_local = is_local
-
-    def allowed(self) -> tuple[str, ...]:
-        return ()
+        self.is_local, self.allowed = is_local, ()
 
 
 def test_study_that_goes_on_keeps_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +72,7 @@ def test_study_that_goes_on_keeps_packing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("concurrent", "resources", "there", "runs", "said"),
+    "case",
     [
         (8, "{cpu: 1}", {"CPU": 2.0}, 2, "is 8, but only 2 trials at a time have room here, with"),
         (2, "{cpu: 1}", {"CPU": 2.0}, 2, ""),
@@ -86,15 +84,9 @@ def test_study_that_goes_on_keeps_packing(tmp_path: Path, monkeypatch: pytest.Mo
 )
 @pytest.mark.parametrize("is_local", [True, False])
 def test_more_trials_than_have_room_are_said_and_on_one_machine_wait_for_no_more(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    concurrent: int,
-    resources: str,
-    there: dict[str, float],
-    runs: int,
-    said: str,
-    is_local: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool, case: tuple[Any, ...]
 ) -> None:
+    concurrent, resources, there, runs, said = case
     (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
     overrides = [f"search.concurrent={concurrent}", f"search.resources={resources}"]
     study = load_study(tmp_path / "tiny.yaml", overrides=overrides)

@@ -49,11 +49,8 @@ def connected(
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
     """Connects to the Ray cluster at `address`, or (None) starts a local one.
 
-    `resources` is what one device of a trial gets, `devices` the most that one trains on, all of
-    one node.
-
-    Raises: ServiceError if nothing answers there, or if no node has the resources of one trial;
-        ConfigError if this machine does not.
+    `resources` are of one device of a trial, `devices` the most that it trains on, all of one node.
+    Raises: ServiceError if none answers, or no node has them; ConfigError if this machine has not.
     """
     quiet_ray()
     if address is not None:

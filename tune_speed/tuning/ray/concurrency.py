@@ -150,18 +150,17 @@ class Place(NamedTuple):
 class Prober:
     """An actor that takes steps of a recipe as a trial would."""
 
-    def __init__(
-        self, recipe: str, workload: str, allotment: str, label: str, plugins: str
-    ) -> None:
-        """Takes the first steps; configurations and plugins are JSON."""
+    def __init__(self, plugins: str, study: str, *configs: str) -> None:
+        """Takes the first steps; `configs` are recipe, workload and allotment, as JSON."""
         set_up_worker(plugins)
         from tune_speed.tuning.ray.step_rate import PackedSteps
 
+        recipe, workload, allotment = configs
         self._steps = PackedSteps(
             Recipe.model_validate_json(recipe),
             Workload.model_validate_json(workload),
             Allotment.model_validate_json(allotment),
-            label,
+            study,
         )
 
     def place(self) -> Place:
@@ -190,7 +189,7 @@ class Probers:
         )
         configs = (recipe, study.workload, allotment)
         texts = (config.model_dump_json() for config in configs)
-        self._arguments = (*texts, study.name, shipped())
+        self._arguments = (shipped(), study.name, *texts)
         self._threads = allotment.cpu_threads
         self._there: list[Any] = []
         self._places: list[Place] = []

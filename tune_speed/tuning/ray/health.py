@@ -122,15 +122,13 @@ def _death_check() -> Callable[[], str | None]:
 class Unreachable:
     """Measures for how long nothing answers at an address."""
 
-    def __init__(
-        self, host: str, port: int, *, limit_s: float = UNREACHABLE_S, timeout_s: float = 5.0
-    ) -> None:
-        self._place, self._limit_s, self._timeout_s = (host, port), limit_s, timeout_s
+    def __init__(self, host: str, port: int, *, limit_s: float = UNREACHABLE_S) -> None:
+        self._place, self._limit_s = (host, port), limit_s
         self._since_s: float | None = None
 
     def cause(self) -> str | None:
         try:
-            socket.create_connection(self._place, timeout=self._timeout_s).close()
+            socket.create_connection(self._place, timeout=5.0).close()
         except OSError as error:
             now_s = time.monotonic()
             self._since_s = now_s if self._since_s is None else self._since_s

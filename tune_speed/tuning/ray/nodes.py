@@ -7,7 +7,7 @@ trial to its last. Nodes that join later are queried too, in a thread.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,8 +37,6 @@ class Nodes:
         pin: str | None,
         is_local: bool,
         study: Path | None = None,
-        queries: RayQueries | None = None,
-        look: Callable[[], Sequence[Node]] = alive_nodes,
     ) -> None:
         """Queries all nodes and returns; Ray must be connected.
 
@@ -46,13 +44,12 @@ class Nodes:
         so far. This machine `is_local` if it is the only node. Nodes see `study`, a file, where
         storage is shared.
         """
-        self._resources, self._look = resources, look
-        self._pin = pin
+        self._resources, self._pin = resources, pin
         self.device_type = resources.device_type or self._pin
         """Of all trials; None: not known yet."""
         self._threads = max(1, int(resources.cpu))
         self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
-        self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
+        self._queries = RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
         self._kinds: dict[str, Answer | str] = {}
         """What each node has, or why no trial can run there."""
@@ -89,9 +86,10 @@ class Nodes:
             return
         if not self.is_local or not self._kinds:
             self._wait()
-        if not self.device_type:
-            self.device_type = commonest(self._machines())
-        self._refuse_missing(self.device_type)
+        counts = Counter(machine.device for machine in self._machines().values())
+        if not self.device_type:  # What most have; of equals the first by name.
+            self.device_type = min(counts, key=lambda device: (-counts[device], device))
+        self._refuse_missing(self.device_type, counts)
         if self.is_local:
             return
         self._update_allowed()
@@ -117,7 +115,7 @@ class Nodes:
         return Machine(first.device, first.torch)
 
     def _query_new(self) -> None:
-        for node in self._look():
+        for node in alive_nodes():
             if node.node_id in self._nodes:
                 continue
             self._nodes[node.node_id] = node
@@ -145,8 +143,7 @@ class Nodes:
     def _machines(self) -> dict[str, Answer]:
         return {i: kind for i, kind in self._kinds.items() if isinstance(kind, Answer)}
 
-    def _refuse_missing(self, device_type: str) -> None:
-        there = Counter(machine.device for machine in self._machines().values())
+    def _refuse_missing(self, device_type: str, there: Mapping[str, int]) -> None:
         if device_type in there:
             return
         found = ", ".join(f"{name} ({counted(n, 'node')})" for name, n in sorted(there.items()))
@@ -208,12 +205,6 @@ class Nodes:
                 why = self._why_not(node_id)
                 use = "trials run there too" if why is None else f"left out, {why}"
                 self._messages.append(f"a node joined, {self._nodes[node_id].address}: {use}")
-
-
-def commonest(machines: Mapping[str, Answer]) -> str:
-    """Returns the device that most nodes have; of equals the first by name."""
-    counts = Counter(machine.device for machine in machines.values())
-    return min(counts, key=lambda device: (-counts[device], device))
 
 
 def _lack(node: Node, resources: ResourceConfig) -> str | None:

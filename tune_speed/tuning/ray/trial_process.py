@@ -299,9 +299,9 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             from tune_speed.training.distributed.supervisor import RanksDied
 
             # Rank 0, which waits for the others, is watched: its process ends where it hangs.
-            limit_s, refuse = config["hang_after_s"], (DeviceFailed, RanksDied)
+            limit_s, refused = config["hang_after_s"], (DeviceFailed, RanksDied)
             watch = partial(watch_rank, limit_s=limit_s) if limit_s < math.inf else None
-            return run_here(spec, interrupt=self._interrupt, refuse=refuse, watch=watch)
+            return run_here(spec, interrupt=self._interrupt, refuse=refused, watch=watch)
         from tune_speed.training.objective import run_trial
 
         set_up_device(spec.allotment, config.get("device_type"))
