@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import TuneSpeedError
@@ -26,7 +26,7 @@ from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.driver.trials import Observer
-from tune_speed.tuning.services import Services, connected, ends_at, plan_of, tags_of
+from tune_speed.tuning.services import connected, ends_at, plan_of, tags_of
 from tune_speed.tuning.warm_start import describe, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import.
@@ -82,8 +82,9 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
     admitted = admission.admitted(study, start, screen.line, screen.decoded)
     with ExitStack() as stack:
         ledger, driving = stack.enter_context(_opened(admitted, resume=start.resume))
-        services = connected(admitted, ledger, start.address, screen.line)
-        return _Search(admitted, ledger, stack.enter_context(services), screen).run(driving)
+        opening = connected(admitted, ledger, start.address, screen.line)
+        services = stack.enter_context(opening)
+        return _Search(admitted, ledger, services, screen).run(driving)
 
 
 @contextmanager
@@ -99,7 +100,7 @@ class _Search:
     """A search whose ledger has begun, with what writes down, shows and steers what it does."""
 
     def __init__(
-        self, admitted: Admitted, ledger: Ledger, services: Services, screen: Screen
+        self, admitted: Admitted, ledger: Ledger, services: tuple[Any, "Nodes"], screen: Screen
     ) -> None:
         from tune_speed.tuning.driver.optuna_journal import OptunaJournal
         from tune_speed.tuning.ray.concurrency import packed

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import PROTOCOL_VERSION
@@ -34,27 +34,20 @@ if TYPE_CHECKING:  # Ray takes a second to import.
     from tune_speed.tuning.ray.nodes import Nodes
 
 
-class Services(NamedTuple):
-    """What answers while a search runs."""
-
-    client: Any
-    nodes: "Nodes"
-
-
 @contextmanager
 def connected(
     admitted: Admitted, ledger: Ledger, address: str | None, on_line: Callable[[str], None]
-) -> Iterator[Services]:
+) -> Iterator[tuple[Any, "Nodes"]]:
     """Opens MLflow and Ray, checks networks. Raises: ConfigError, ServiceError, StorageError."""
     study = admitted.study
     check = Precheck(study, admitted.data)
     on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
     pin = pinned_device(ledger)
     try:
-        with store_and_ray(study, uri=admitted.uri, address=address, pin=pin) as services:
+        with store_and_ray(study, uri=admitted.uri, address=address, pin=pin) as (client, nodes):
             check.refuse_misfits()
-            services.nodes.settle()
-            yield services
+            nodes.settle()
+            yield client, nodes
     finally:
         check.cancel()
 
@@ -62,7 +55,7 @@ def connected(
 @contextmanager
 def store_and_ray(
     study: StudyFile, *, uri: str, address: str | None, pin: str | None
-) -> Iterator[Services]:
+) -> Iterator[tuple[Any, "Nodes"]]:
     # Ray reads both variables on import. Its processes have 30 s to start by default, which is too
     # little on a busy machine.
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
@@ -85,7 +78,7 @@ def store_and_ray(
         client, _ = store(), policies()
         seen = studies_folder() / study.name / "ledger.jsonl"
         with Nodes(resources, pin=pin, is_local=is_local, study=seen) as nodes:
-            yield Services(client, nodes)
+            yield client, nodes
 
 
 def _store_of(study: str, uri: str) -> Any:

@@ -48,7 +48,7 @@ class SearchController:
             if request.trial not in ledger.records:
                 self.trials.stopped_before(self._spec(ledger.proposals[request.trial]))
         self.learning.restore()
-        self.trials.clear_checkpoints()
+        self.trials.checkpoints.clear(ledger.records)
 
     def steered(self, answer: Answer) -> bool:
         """Writes what comes of a person's request, and does it; returns whether it was written."""

@@ -77,21 +77,10 @@ WORK = ("epochs", "part", "train_samples", "images", "scoring_epochs")
 UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
 # Fields of a recipe that are in the key with all that lies below them.
 WHOLE = ("model", "augmentation", "loader", "speedups")
-OWN = (
-    "optimizer",
-    "batch_size",
-    "accumulation_steps",
-    "effective_batch_size",
-    "precision",
-    "matmul_precision",
-    "channels_last",
-    "compile",
-    "compile_mode",
-    "cuda_graph",
-    "optimizer_kernels",
-    "deterministic",
-    "devices",
-)
+SIZES = ("batch_size", "accumulation_steps", "effective_batch_size", "devices")
+KERNELS = ("precision", "matmul_precision", "channels_last", "optimizer_kernels", "deterministic")
+COMPILED = ("compile", "compile_mode", "cuda_graph")
+OWN = ("optimizer", *SIZES, *KERNELS, *COMPILED)
 """Fields that are in the key themselves."""
 SamplesOf = Callable[[Mapping[str, Any]], int]
 """Returns the samples of a configuration's step."""

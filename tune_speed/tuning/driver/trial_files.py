@@ -89,7 +89,11 @@ class Checkpoints:
     def __init__(self, search: SearchConfig, *, study: str, folder: Path) -> None:
         """Makes the folder, in a shared place or in `folder`. Raises: ConfigError."""
         self._every_s = search.checkpoint_every_s
-        self.place = _place(search.storage_path, study, folder)
+        self.place, shared = str(folder / "checkpoints"), search.storage_path
+        if shared is not None and "://" in shared:
+            self.place = f"{shared.rstrip('/')}/{study}"
+        elif shared is not None:  # Trial processes have working folders of their own.
+            self.place = str(Path(shared).expanduser().absolute() / study)
         if self._every_s is None:
             return
         check_place(self.place, path="search.storage_path")
@@ -126,12 +130,3 @@ class Checkpoints:
             # Others' files may lie there too.
             if suffix and rest[:1] in ("", ".") and trial_id in finished:
                 files.rm_file(path)
-
-
-def _place(storage_path: str | None, study: str, folder: Path) -> str:
-    if storage_path is None:
-        return str(folder / "checkpoints")
-    if "://" in storage_path:
-        return f"{storage_path.rstrip('/')}/{study}"
-    # Trial processes have working folders of their own.
-    return str(Path(storage_path).expanduser().absolute() / study)

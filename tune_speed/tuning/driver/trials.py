@@ -20,14 +20,13 @@ from tune_speed.tuning.policy.base import Cost, Proposal
 
 # Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
 MOST_BLAMELESS = 20
+Fields = dict[str, Any]
 
 
 class Observer(Protocol):
     """Observes a search. The driver's event loop calls it: return at once, never raise."""
 
-    def trial_started(
-        self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
-    ) -> None:
+    def trial_started(self, *, trial_id: str, params: Fields, recipe: Fields) -> None:
         """A trial was proposed and is about to start."""
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None: ...
@@ -149,9 +148,6 @@ class Trials:
         """Counts the death of a trial's process; returns whether the trial is started again."""
         saved_step = self.checkpoints.saved_step(trial_id)
         return self._attempts[trial_id].died(saved_step=saved_step, is_blameless=is_blameless)
-
-    def clear_checkpoints(self) -> None:
-        self.checkpoints.clear(self._ledger.records)
 
     def _pass_on_evaluations(
         self, trial: RunningTrial, record: TrialRecord

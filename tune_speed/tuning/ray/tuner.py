@@ -396,6 +396,6 @@ def run_search(
             trial_dirname_creator=lambda trial: trial.trial_id,
             _remote=False,
         )
-    controller.trials.clear_checkpoints()
+    controller.trials.checkpoints.clear(controller.ledger.records)
     if adapter.failure is not None:
         raise adapter.failure
