@@ -160,7 +160,6 @@ def rebuild(admitted: Admitted) -> int:
 
 
 def _refuse_left(ledger: Ledger, name: str) -> None:
-    """Raises a ConfigError if a study was begun with what this version no longer has."""
     whys = [
         f"its target was changed by hand ({request.words}, {answer.at}). {LEFT_TARGET}"
         for request, answer in accepted(ledger.answers.values(), Set)
@@ -179,7 +178,6 @@ def _refuse_left(ledger: Ledger, name: str) -> None:
 def _refuse_other(
     header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str, folder: Path
 ) -> None:
-    """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
     for what, ours in {"study": study.name, **same, "protocol_version": PROTOCOL_VERSION}.items():
         theirs = header.get(what)
@@ -219,7 +217,6 @@ def _changes(study: StudyFile, section: str, folder: Path) -> str:
 
 
 def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
-    """Raises a ConfigError if a trial ran another source of a plugin than is loaded now."""
     # Otherwise times of two different networks would be compared.
     here = registry.hashes()
     for record in ledger.records.values():
@@ -317,7 +314,6 @@ def prepare_workload(
 
 
 def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
-    """Raises: ConfigError if always guessing the most frequent class meets the target."""
     share = float(np.bincount(labels).max() / len(labels))
     macro_f1 = 2 * share / (1 + share) / num_classes
     guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)

@@ -39,10 +39,7 @@ def _vanilla(**arguments: Any) -> Policy:
     return Vanilla(**arguments)
 
 
-BASELINES: dict[str, Callable[..., Policy]] = {
-    "vanilla": _vanilla,
-    "random": Plain,
-}
+BASELINES: dict[str, Callable[..., Policy]] = {"vanilla": _vanilla, "random": Plain}
 """Policies to compare with."""
 
 POLICY_NAMES = ("time_to_target", *BASELINES)

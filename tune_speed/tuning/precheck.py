@@ -15,8 +15,7 @@ from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.validation import written_path
 from tune_speed.tuning.admission import PreparedWorkload
 
-# Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them, and no
-# file has their weights.
+# They take any image, as long as no speed-up changes them, and no file has their weights.
 TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
 # Most combinations that are checked; others are checked by their trial.
 MOST = 64
@@ -29,7 +28,6 @@ class Precheck:
     """The check of each combination of model and speed-ups that is not known to fit."""
 
     def __init__(self, study: StudyFile, data: PreparedWorkload | None) -> None:
-        """Begins the check, which may still be under way when it is waited for."""
         self._study = study
         self.cases = [] if data is None else [*_cases(study.space).values()][:MOST]
         self.process: subprocess.Popen[str] | None = None

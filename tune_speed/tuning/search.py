@@ -89,7 +89,6 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
 
 @contextmanager
 def _opened(admitted: Admitted, *, resume: bool) -> Iterator[tuple[Ledger, ExitStack]]:
-    """Yields the ledger, and what is open as long as people can steer the search."""
     with Ledger(admitted.folder) as ledger, ExitStack() as driving:
         driving.enter_context(control.driving(admitted.folder))
         admission.admit(ledger, admitted, resume=resume)

@@ -56,8 +56,7 @@ def connected(
 def store_and_ray(
     study: StudyFile, *, uri: str, address: str | None, pin: str | None
 ) -> Iterator[tuple[Any, "Nodes"]]:
-    # Ray reads both variables on import. Its processes have 30 s to start by default, which is too
-    # little on a busy machine.
+    # Ray reads it on import: its processes have 30 s to start by default, too little when busy.
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     if address is not None:
         agree_on_token(address)

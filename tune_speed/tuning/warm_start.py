@@ -52,18 +52,12 @@ def name_of(prior: str | PriorFile) -> str:
 def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) -> None:
     """Raises: ConfigError if one of `names` is no study in MLflow, or is this one."""
     known = [name for name in study_names(uri) if name != study.name]
-    problems = []
-    for name in names:
-        if name not in known:
-            near = did_you_mean(name, known).removeprefix("; ")
-            problem = Problem(
-                path="search.warm_start",
-                must=f"must name other studies of {strip_secrets(uri)}",
-                given=f'"{name}"',
-                hint=near[:1].upper() + near[1:] or "`tune-speed list studies` lists them.",
-                file=study.file,
-            )
-            problems.append(problem)
+    must, problems = f"must name other studies of {strip_secrets(uri)}", []
+    for name in [name for name in names if name not in known]:
+        near = did_you_mean(name, known).removeprefix("; ")
+        hint = near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
+        problem = Problem("search.warm_start", must, given=f'"{name}"', hint=hint, file=study.file)
+        problems.append(problem)
     if problems:
         raise ConfigError(problems=tuple(problems))
 

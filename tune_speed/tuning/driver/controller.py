@@ -91,7 +91,6 @@ class SearchController:
         return None if budget_s is None else budget_s - self.elapsed_s + self.stood_s
 
     def spent(self) -> float:
-        """Returns the share of the search's budget that is used up, of its trials or its time."""
         by_trials = self.num_begun / self.study.search.trials
         budget_s, left_s = self.study.search.time_budget_s, self.time_left_s()
         by_time = 0.0 if budget_s is None or left_s is None else 1 - left_s / budget_s
@@ -99,7 +98,6 @@ class SearchController:
 
     @property
     def why_exhausted(self) -> str | None:
-        """Why the search ended before its last trial, where nothing is left to try."""
         if not self._is_exhausted or self.num_finished >= self.study.search.trials:
             return None
         if self._why_settled is not None:

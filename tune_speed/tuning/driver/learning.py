@@ -144,7 +144,6 @@ class Learning:
         return [(request, answer) for request, answer in every if request.reason not in known]
 
     def cost_of(self, params: Mapping[str, Any]) -> Cost | None:
-        """Returns the predicted cost of a configuration; None where nothing similar ran yet."""
         if self._past_costs and (key := base.params_key(params)) in self._past_costs:
             return self._past_costs[key]
         return None if self._cost_model is None else self._cost_model(params)

@@ -165,7 +165,6 @@ class Ledger:
         self.header = dict(header)
 
     def warm_started(self, study: str, trials: Sequence[PriorTrial]) -> None:
-        """Writes what is learned from another study, for resuming: MLflow may lose it."""
         assert study not in self.prior_trials, study
         self._append("warm_start", study=study, trials=[prior_to_json(trial) for trial in trials])
         self.prior_trials[study] = tuple(trials)
@@ -194,7 +193,6 @@ class Ledger:
         self.finished(record)
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
-        """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
     def ended(self, reason: str) -> None:

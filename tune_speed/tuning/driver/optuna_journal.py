@@ -72,7 +72,6 @@ class OptunaJournal:
         self._entries.put(lambda: self._fail(trial_id, reason))
 
     def news(self) -> list[str]:
-        """Returns what went wrong since the last call: it ends the journal, not the search."""
         news, self._news = self._news, []
         return news
 

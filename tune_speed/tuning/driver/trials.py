@@ -134,7 +134,6 @@ class Trials:
             observer.trial_finished(record=record)
 
     def stopped_before(self, spec: SpecBase) -> None:
-        """Ends a trial that was stopped by hand, and whose driver was killed before it could."""
         trial = self.running[spec.trial_id] = RunningTrial(spec)
         self.finished(trial.stopped())
 
@@ -145,7 +144,6 @@ class Trials:
             observer.trial_interrupted(trial_id=trial_id, reason=reason)
 
     def may_run_again(self, trial_id: str, *, is_blameless: bool) -> bool:
-        """Counts the death of a trial's process; returns whether the trial is started again."""
         saved_step = self.checkpoints.saved_step(trial_id)
         return self._attempts[trial_id].died(saved_step=saved_step, is_blameless=is_blameless)
 

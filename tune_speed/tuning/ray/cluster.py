@@ -146,7 +146,6 @@ def node_cpus(node_ids: Sequence[str] = ()) -> float:
 
 
 def quiet_ray() -> None:
-    """Keeps Ray's console output and result files apart from ours; before `ray.init`."""
     os.environ.update(RAY_SETTINGS | os.environ)
     for name in ("ray", "ray.tune"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

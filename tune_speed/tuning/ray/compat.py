@@ -120,13 +120,11 @@ def start_node(limit_s: float) -> Node:
 
 
 def send_token() -> None:
-    """Makes this process send its token to the cluster that `start_node` began for it."""
     # Ray does so by itself where this process begins the cluster.
     enable_token_auth_by_default()
 
 
 def mute_daemons() -> None:
-    """Drops what Ray's daemons print."""
     # It goes to this process's stdout, where results are; `log_to_driver=False` does not cover it.
     worker.print_to_stdstream = lambda *_, **__: None
 
@@ -136,7 +134,6 @@ def is_client() -> bool:
 
 
 def own_node() -> Any:
-    """Returns the node that this process has started or joined; None without one."""
     return worker._global_node
 
 
@@ -161,8 +158,7 @@ def use_prestarted_workers() -> None:
 
 def trial_actors(tune_controller: Any) -> Mapping[str, Any]:
     """Returns the actor handle of each trial that runs or starts, by Ray's trial id."""
-    # Tune has no public access to a trial's actor before its first report, and none at all to one
-    # that does not answer.
+    # Tune gives public access to a trial's actor only after its first report.
     live = tune_controller._actor_manager._live_actors_to_ray_actors_resources
     return {
         trial.trial_id: live[actor][0]

@@ -112,7 +112,6 @@ class Room(NamedTuple):
 
 
 def room_for(resources: ResourceConfig, nodes: Sequence[Node]) -> Room:
-    """Returns how many trials fit; nodes where none does are left out."""
     least_gpus = max(1.0, resources.gpu) if resources.gpu else 0.0
     fits = [node for node in nodes if _fitting(node, resources) and _gpus(node) >= least_gpus]
     if not fits:

@@ -72,7 +72,6 @@ class ExclusiveDevice:
         return make_record(spec, spec.recipe, run, started_at=started_at)
 
     def describe(self, spec: SpecBase) -> str:
-        """Returns machine, code and model there as JSON; see `provenance.Surroundings`."""
         return str(self._call("describe", spec.model_dump_json()))
 
     def close(self) -> None:
@@ -91,37 +90,35 @@ class ExclusiveDevice:
                 raise error.cause from error
             raise
 
-    def _wait_for(self, reference: Any, on_wait: Callable[[], None] = lambda: None) -> Any:
-        """Returns the result; calls `on_wait` every `POLL_S` until then. Raises: Stopped."""
+    def _wait_for(self, reference: Any, on_wait: Callable[[float], None] = lambda _: None) -> Any:
+        """Returns the result; `on_wait` gets the seconds so far, again and again. Raises: Stopped."""
+        waited_s = 0.0
         while not self._is_stopped():
             try:
                 return ray.get(reference, timeout=POLL_S)
             except GetTimeoutError:
-                on_wait()
+                waited_s += POLL_S
+                on_wait(waited_s)
         raise Stopped
 
     def _start(self) -> Any:
         runner = ray.remote(_Runner).options(**self._request, label_selector=self._there)
         actor = runner.remote(shipped(), self._loop)
-        waited_s = 0.0
-
-        def on_wait() -> None:
-            nonlocal waited_s
-            waited_s += POLL_S
-            if waited_s % NOTE_EVERY_S == 0:
-                self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
-            if waited_s >= WAIT_S:
-                raise ServiceError(
-                    f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
-                    " others hold it. Wait for them, and give the same command again."
-                )
-
         try:
-            self._wait_for(actor.ready.remote(), on_wait)
+            self._wait_for(actor.ready.remote(), self._note_wait)
         except BaseException:
             ray.kill(actor)
             raise
         return actor
+
+    def _note_wait(self, waited_s: float) -> None:
+        if waited_s % NOTE_EVERY_S == 0:
+            self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
+        if waited_s >= WAIT_S:
+            raise ServiceError(
+                f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
+                " others hold it. Wait for them, and give the same command again."
+            )
 
 
 class _Runner:

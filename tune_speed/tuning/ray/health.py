@@ -211,7 +211,6 @@ class Head:
 
 
 def keep(line_descriptor: int) -> None:
-    """Starts a local cluster and keeps it until the driver is gone; in a process of its own."""
     logging.disable()
     line = socket.socket(fileno=line_descriptor)
     threading.Thread(target=_follow, args=(line, os.getppid()), daemon=True).start()

@@ -29,12 +29,10 @@ LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
 # How much longer than a trial may hang a process may send no heartbeat [s].
 MARGIN_S = 20.0
-# How much longer it may be before a process's first heartbeat, and before the first sign of life of
-# its trial [s]: a busy node is slow to start Python and to import torch.
+# How much longer before the first one [s]: a busy node is slow to start Python and import torch.
 START_S = 100.0
 LOOK_EVERY_S = 1.0
-# Time for the record of a trial that hangs to arrive, or for its ranks to be ended, before its
-# process ends [s].
+# Time for the record of a trial that hangs to arrive, before its process ends [s].
 LEAVE_S = 30.0
 # What a look counts at most [s].
 LONGEST_LOOK_S = 5.0

@@ -101,13 +101,11 @@ class Nodes:
         return {"node_ids": list(self.allowed), "device_type": self.device_type}
 
     def messages(self) -> tuple[str, ...]:
-        """Returns lines for the user since the last call: nodes that are used or left out."""
         lines = tuple(self._messages)
         del self._messages[: len(lines)]
         return lines
 
     def machine(self) -> Machine:
-        """Returns device and torch of a node that runs trials. Raises: ServiceError."""
         if not self._kinds:
             self._query_new()
             self._wait()

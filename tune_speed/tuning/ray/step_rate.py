@@ -20,8 +20,7 @@ from tune_speed.training.workload import Workload
 
 # Warm-up [s], at least two steps.
 WARM_UP_S = 0.3
-# Steps before and after the measured ones [s], at least one: processes that are told to begin
-# together begin within less.
+# Before and after the measured steps [s]: processes that begin together begin within less.
 MARGIN_S = 0.15
 
 

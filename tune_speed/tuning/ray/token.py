@@ -12,8 +12,7 @@ from tune_speed.core.errors import ServiceError
 
 ASK_TIMEOUT_S = 5.0
 GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-# gRPC methods without side effects, of a cluster and of its server for `ray://` (Ray 2.60). They
-# are here and not in `compat`, which imports Ray.
+# gRPC methods without side effects (Ray 2.60). They are not in `compat`, which imports Ray.
 CLIENT_CLUSTER_INFO = "/ray.rpc.RayletDriver/ClusterInfo"
 
 
@@ -40,8 +39,7 @@ def agree_on_token(address: str) -> None:
 
 def have_token() -> None:
     """Makes a token for a cluster of our own where there is none and HOME cannot hold Ray's."""
-    # Ray writes one to ~/.ray and would not start where it cannot: on a read-only file system, or
-    # for a user without a home.
+    # Ray writes one to ~/.ray, and would not start on a read-only file system or without a home.
     try:
         if _token()[0] is not None:
             return

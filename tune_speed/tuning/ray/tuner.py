@@ -173,7 +173,6 @@ class Adapter:
         )
 
     def check_liveness(self, actors: Callable[[], Mapping[str, Any]]) -> None:
-        """Kills processes that send no heartbeat; gives up where no node has room for a trial."""
         if not self._time.is_time_to_look():
             return
         handles, now_s = actors(), self._time.passed_s
@@ -365,17 +364,15 @@ def run_search(
         steer()
         on_tick()
 
-    limiter = tune.search.ConcurrencyLimiter(
-        _Searcher(adapter, wait), max_concurrent=study.search.at_once
-    )
+    searcher = _Searcher(adapter, wait)
+    limiter = tune.search.ConcurrencyLimiter(searcher, max_concurrent=study.search.at_once)
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     if nodes.is_local:
         compat.use_prestarted_workers()
     with (
         # Ray's state of the experiment: nothing in it that the ledger does not have.
         TemporaryFolder() as folder,
-        # Tune leaves its handlers in place: after a search by the API the first Ctrl-C would be
-        # swallowed.
+        # Tune leaves its handlers in place: after a search by the API Ctrl-C would be swallowed.
         handlers_kept(signal.SIGINT, signal.SIGUSR1),
     ):
         if compat.is_client():
@@ -388,8 +385,7 @@ def run_search(
             search_alg=limiter,
             scheduler=scheduler,
             callbacks=[_Callback(adapter, scheduler, on_tick, on_stop, steer), _NoProgress()],
-            # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
-            # would wait for ever for the one of a trial that has ended.
+            # A process that may be reused keeps its device: a trial of two would wait for ever.
             reuse_actors=study.loop is not None or most_devices(study.space) == 1,
             verbose=0,
             raise_on_failed_trial=False,
