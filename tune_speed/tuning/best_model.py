@@ -1,8 +1,7 @@
 """Logs the model of a search's fastest trial in MLflow, when the search has ended."""
 
 # Not before: drawing a network's graph takes some ten seconds of a core, which would slow trials
-# that are being timed. It runs in a process of its own: a search's driver needs no torch, and no
-# error or crash there can take the search's results along.
+# that are being timed. In a process of its own no error or crash can take the results along.
 
 import json
 import logging

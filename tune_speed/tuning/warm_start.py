@@ -56,8 +56,8 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) 
     for name in [name for name in names if name not in known]:
         near = did_you_mean(name, known).removeprefix("; ")
         hint = near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
-        problem = Problem("search.warm_start", must, given=f'"{name}"', hint=hint, file=study.file)
-        problems.append(problem)
+        fields = {"path": "search.warm_start", "must": must, "given": f'"{name}"', "hint": hint}
+        problems.append(Problem(**fields, file=study.file))
     if problems:
         raise ConfigError(problems=tuple(problems))
 

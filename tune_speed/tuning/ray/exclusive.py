@@ -91,7 +91,7 @@ class ExclusiveDevice:
             raise
 
     def _wait_for(self, reference: Any, on_wait: Callable[[float], None] = lambda _: None) -> Any:
-        """Returns the result; `on_wait` gets the seconds so far, again and again. Raises: Stopped."""
+        """Returns the result; `on_wait` gets the seconds so far. Raises: Stopped."""
         waited_s = 0.0
         while not self._is_stopped():
             try:

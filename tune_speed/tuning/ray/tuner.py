@@ -1,8 +1,7 @@
 """Runs the trials of a search with Ray Tune; every decision is the controller's."""
 
 # Ray's own experiment state is not used to resume: it holds neither the trial scheduler's state nor
-# what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`) counts imports
-# and waiting, so it is not used either.
+# what a searcher was told last. Tune's clock counts imports and waiting, so it is not used either.
 
 import os
 import signal
