@@ -56,8 +56,9 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) 
     for name in [name for name in names if name not in known]:
         near = did_you_mean(name, known).removeprefix("; ")
         hint = near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
-        fields = {"path": "search.warm_start", "must": must, "given": f'"{name}"', "hint": hint}
-        problems.append(Problem(**fields, file=study.file))
+        path, given = "search.warm_start", f'"{name}"'
+        problem = Problem(path=path, must=must, given=given, hint=hint, file=study.file)
+        problems.append(problem)
     if problems:
         raise ConfigError(problems=tuple(problems))
 

@@ -28,15 +28,8 @@ from tune_speed.study.schema import check_study_name
 from tune_speed.study.space import SearchSpace
 from tune_speed.study.yaml import read_yaml
 from tune_speed.training.trial import utc_now
-from tune_speed.tuning.driver.requests import (
-    Answer,
-    Request,
-    as_dict,
-    checked_in,
-    checked_request,
-    line_of,
-    read_request,
-)
+from tune_speed.tuning.driver import requests
+from tune_speed.tuning.driver.requests import Answer, Request
 
 FILE, LOCK, WRITERS = "control.jsonl", "driver.lock", ".control.lock"
 POLL_S = 0.1
@@ -91,7 +84,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
     folder = folder_of(study)
     own = {"id": secrets.token_hex(4), "at": utc_now()}
     tree = read_yaml(folder / "study.yaml").tree
-    request = checked_request({**checked_in(tree, fields), **own})
+    request = requests.checked_request({**requests.checked_in(tree, fields), **own})
     if not is_driven(folder):
         raise ConfigError(
             f"study {study} must be searched to be steered, but no search of it runs. Go on with"
@@ -103,7 +96,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
         # Of a writer that was killed: what follows the piece of its line would be lost with it.
         for _ in log.events():
             pass
-        log.append(line_of(request))
+        log.append(requests.line_of(request))
     answer = answers.wait(request, wait_s=wait_s, is_driven=lambda: is_driven(folder))
     if answer.refused:
         raise ConfigError(f"{request.words}: {answer.text}")
@@ -133,7 +126,7 @@ def history(study: str) -> list[dict[str, Any]]:
     answers = _Answers(folder, from_start=True).new()
     done = {answer.request.id for answer in answers}
     waiting = [each for each in Inbox(folder).new() if each.id not in done]
-    return [*(each.as_dict() for each in answers), *(as_dict(each) for each in waiting)]
+    return [*(each.as_dict() for each in answers), *(requests.as_dict(each) for each in waiting)]
 
 
 class _Lines:
@@ -168,7 +161,7 @@ class Inbox:
         for line in self._lines.new():
             # A stranger may have written it, or a later version: it must not end the search.
             try:
-                found.append(read_request(json.loads(line)))
+                found.append(requests.read_request(json.loads(line)))
             except (ValueError, TypeError, RecursionError, ValidationError):
                 continue
         return found

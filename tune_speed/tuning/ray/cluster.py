@@ -17,13 +17,8 @@ from tune_speed.runtime.process import ends_as_ctrl_c
 from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tracking.store.deadline import within
-from tune_speed.tuning.ray.compat import (
-    mute_daemons,
-    on_loopback,
-    patient,
-    send_token,
-    without_sigterm,
-)
+from tune_speed.tuning.ray import compat
+from tune_speed.tuning.ray.compat import on_loopback, patient, without_sigterm
 from tune_speed.tuning.ray.health import END_S, RAY_SETTINGS, START_LIMIT_S, Head
 from tune_speed.tuning.ray.node_query import alive_nodes
 from tune_speed.tuning.ray.token import server_of
@@ -94,7 +89,7 @@ def _start() -> None:
     with ends_as_ctrl_c():
         try:
             address = head.address()
-            send_token()
+            compat.send_token()
             with head.watched():
                 _join(address)
             _wait_for_worker(until_s=began_s + START_LIMIT_S)
@@ -108,7 +103,11 @@ def _join(address: str) -> None:
     is_here = (server_of(address) or "").startswith(LOOPBACK)
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
-    with on_loopback() if is_here else nullcontext(), patient(START_LIMIT_S), without_sigterm():
+    with (
+        on_loopback() if is_here else nullcontext(),
+        patient(START_LIMIT_S),
+        without_sigterm(),
+    ):
         ray.init(
             address=address,
             log_to_driver=False,
@@ -149,7 +148,7 @@ def quiet_ray() -> None:
     os.environ.update(RAY_SETTINGS | os.environ)
     for name in ("ray", "ray.tune"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    mute_daemons()
+    compat.mute_daemons()
 
 
 def _no_ray(address: str | None, error: Exception) -> str:
