@@ -224,9 +224,8 @@ def test_run_again_that_is_stopped_does_not_count_as_too_slow(begin: Begin) -> N
     assert again.params == first.params
     session.controller.evaluated(ended(again, Status.CAPPED, accuracy=0.4, time_s=1.0))
     session.ask("stop", trial=again.trial_id)
-    assert (
-        [each.expected_s for each in session.controller.learning.favourites] == expected_s == [2.0]
-    )
+    favourites = session.controller.learning.favourites
+    assert [each.expected_s for each in favourites] == expected_s == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -396,13 +395,9 @@ def test_study_whose_target_was_changed_is_read_not_resumed(begin: Begin, refuse
     again = begin()
     (kept,) = again.ledger.answers.values()
     assert kept == answer and kept.words.startswith("set target=0.5: ")
-
-    def admit() -> None:
-        found = admission.Admitted(again.begun, again.folder, "", "w", None)
-        admission.admit(again.ledger, found, resume=True)
-
+    found = admission.Admitted(again.begun, again.folder, "", "w", None)
     with pytest.raises(ConfigError) as caught:
-        admit()
+        admission.admit(again.ledger, found, resume=True)
     assert ("set target=0.5" in str(caught.value)) is not refused
     if not refused:
         assert LEFT_TARGET in str(caught.value) and "warm_start=[steered]" in str(caught.value)
