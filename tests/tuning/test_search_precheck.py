@@ -37,6 +37,12 @@ def study(folder: Path, *, model: str = "preact_resnet", technique: str = "off")
     return load_study(folder / "a_study.yaml")
 
 
+def refused_at(question: Precheck) -> set[tuple[int | None, str]]:
+    with pytest.raises(ConfigError) as refused:
+        question.refuse_misfits()
+    return {(problem.line, problem.path) for problem in refused.value.problems}
+
+
 def test_networks_that_take_any_image_are_not_asked_about(tmp_path: Path) -> None:
     assert Precheck(study(tmp_path), DIGITS).process is None
     assert Precheck(load_study("digits_quickstart"), DIGITS).process is None
@@ -83,26 +89,22 @@ class Here:
 def test_answer_refuses_what_does_not_fit_by_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, is_fit: bool
 ) -> None:
-    monkeypatch.setattr(
-        precheck, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here})
-    )
+    here = SimpleNamespace(**vars(subprocess) | {"Popen": Here})
+    monkeypatch.setattr(precheck, "subprocess", here)
     a_study = study(tmp_path, model=model, technique="stochastic_depth")
     question = Precheck(a_study, DIGITS)
     if is_fit:
         question.refuse_misfits()
         return
-    with pytest.raises(ConfigError) as refusal:
-        question.refuse_misfits()
-    assert {problem.line for problem in refusal.value.problems} == {3}
+    assert {line for line, _ in refused_at(question)} == {3}
 
 
 @pytest.mark.parametrize("model", ["resnet20", "resnet", "preact_resnet", "speednet"])
 def test_a_missing_weights_file_is_refused_by_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
-    monkeypatch.setattr(
-        precheck, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here})
-    )
+    here = SimpleNamespace(**vars(subprocess) | {"Popen": Here})
+    monkeypatch.setattr(precheck, "subprocess", here)
     written = STUDY.format(model="resnet20", technique="off").replace("{off: , off: }", "[off]")
     network = f"  model: {{{model}: {{weights_file: nothing.pt}}}}\n"
     before, _, after = written.partition("  model:\n")
@@ -110,21 +112,17 @@ def test_a_missing_weights_file_is_refused_by_its_line(
     (tmp_path / "a_study.yaml").write_text(text)
     a_study = load_study(tmp_path / "a_study.yaml")
     question = Precheck(a_study, DIGITS)
-    with pytest.raises(ConfigError, match=r"a_study.yaml:3: recipe.model: must name a file that"):
-        question.refuse_misfits()
+    assert refused_at(question) == {(3, "recipe.model")}
 
 
 @pytest.mark.slow
 def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")
     question = Precheck(a_study, DIGITS)
-    with pytest.raises(ConfigError) as refusal:
-        question.refuse_misfits()
-    assert {problem.line for problem in refusal.value.problems} == {3}
+    assert {line for line, _ in refused_at(question)} == {3}
     a_study = study(tmp_path, model="plain_cnn", technique="stochastic_depth")
     question = Precheck(a_study, DIGITS)
-    with pytest.raises(ConfigError, match=r"a_study.yaml:11: recipe.speedups.depth.*residual"):
-        question.refuse_misfits()
+    assert refused_at(question) == {(11, "recipe.speedups.depth.stochastic_depth")}
 
 
 @pytest.mark.slow

@@ -40,9 +40,8 @@ def connected(
 ) -> Iterator[tuple[Any, "Nodes"]]:
     """Opens MLflow and Ray, checks networks. Raises: ConfigError, ServiceError, StorageError."""
     study = admitted.study
-    check = Precheck(study, admitted.data)
     on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
-    pin = pinned_device(ledger)
+    pin, check = pinned_device(ledger), Precheck(study, admitted.data)
     try:
         with store_and_ray(study, uri=admitted.uri, address=address, pin=pin) as (client, nodes):
             check.refuse_misfits()
