@@ -62,7 +62,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ray]:
 
 def make_device(lines: list[str] | None = None, **changes: Any) -> ExclusiveDevice:
     settings: dict[str, Any] = {
-        "device": "cpu",
+        "gpus": 0,
         "cpu_threads": 2,
         "on_line": (lines if lines is not None else []).append,
         "is_stopped": lambda: False,
@@ -71,14 +71,14 @@ def make_device(lines: list[str] | None = None, **changes: Any) -> ExclusiveDevi
 
 
 @pytest.mark.parametrize(
-    ("device", "devices", "cpus", "gpus"),
-    [("cpu", 1, 6.0, 0.0), ("cuda", 1, 2.0, 1.0), ("cuda", 3, 6.0, 3.0)],
+    ("gpus", "cpus"),
+    [(0, 6.0), (1, 2.0), (3, 6.0)],
 )
 def test_whole_node_is_reserved_or_whole_gpus_with_their_cores(
-    answering: Callable[..., Ray], device: str, devices: int, cpus: float, gpus: float
+    answering: Callable[..., Ray], gpus: int, cpus: float
 ) -> None:
     ray = answering(True, RECORD, RECORD)
-    exclusively = make_device(device=device, devices=devices)
+    exclusively = make_device(gpus=gpus)
     assert exclusively.run(SPEC) == exclusively.run(SPEC) == standing(SPEC)
     assert (ray.options["num_cpus"], ray.options["num_gpus"]) == (cpus, gpus)
     # Reserved once for all runs, and released at the end.

@@ -209,10 +209,10 @@ class _Session:
             cluster.connected(address, resources=resources),
             stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped,
         ):
+            most = max(e.record.recipe.get("devices", 1) for e in self.everyone.values())
             device = ExclusiveDevice(
-                device=kind,
+                gpus=most if kind == "cuda" else 0,
                 cpu_threads=first.cpu_threads,
-                devices=max(e.record.recipe.get("devices", 1) for e in self.everyone.values()),
                 node_ids=_nodes_like(first, address),
                 on_line=self._on_line,
                 is_stopped=is_stopped,

@@ -34,9 +34,8 @@ class ExclusiveDevice:
     def __init__(
         self,
         *,
-        device: str,
+        gpus: int,
         cpu_threads: int,
-        devices: int = 1,
         node_ids: Sequence[str] = (),
         on_line: Callable[[str], None],
         is_stopped: Callable[[], bool],
@@ -44,15 +43,14 @@ class ExclusiveDevice:
     ) -> None:
         """Reserves nothing yet; Ray must be connected.
 
-        On a GPU, `cpu_threads` cores are reserved next to each. One run trains on `devices` GPUs at
-        most, all on one of the nodes (none named: any). While `on_line` sees why it has to wait,
+        A run trains on so many `gpus` at most, next to each `cpu_threads` cores, all on one of the
+        nodes (none named: any); 0: on its cores. While `on_line` sees why it has to wait,
         `is_stopped` may make it raise `Stopped`. `loop` is a training function, None for recipes.
         """
         from tune_speed.tuning.ray.cluster import node_cpus
 
-        is_gpu = device == "cuda"
-        cpus = float(cpu_threads) * devices if is_gpu else node_cpus(node_ids)
-        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu) * devices}
+        cpus = float(cpu_threads) * gpus if gpus else node_cpus(node_ids)
+        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(gpus)}
         self._there = on_nodes(node_ids) or None
         self._on_line, self._is_stopped = on_line, is_stopped
         self._loop = "" if loop is None else loop.packed
