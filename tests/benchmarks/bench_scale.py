@@ -208,9 +208,10 @@ def scale_study(folder: Path, options: argparse.Namespace, *overrides: str, more
 
 
 def controller_of(study: Any, ledger: Ledger, *observers: Any) -> SearchController:
+    if ledger.header is None:
+        ledger.begin({"workload_hash": "w"})
     return SearchController(
         study=study,
-        workload_hash="w",
         ledger=ledger,
         allotment=Allotment(device="cpu"),
         observers=observers,

@@ -90,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
 def side(folder: Path, arguments: list[str]) -> None:
     """Runs the command line with `arguments`, and marks down in `folder` when it came where."""
     from tune_speed.cli import main as cli
-    from tune_speed.tuning import search
+    from tune_speed.tuning import admission, search
     from tune_speed.tuning.driver.controller import SearchController
 
     mark = partial(mark_in, folder)
@@ -115,9 +115,9 @@ def side(folder: Path, arguments: list[str]) -> None:
         tuner.run_search = partial(tuner.run_search, process=timed_process(folder))
         return run(*args, **kwargs)
 
-    run, search._run = search._run, with_timed_trials
+    run, search._Search.run = search._Search.run, with_timed_trials
     marked(search, "search", before="command line read", after="search returned")
-    marked(search, "prepare_workload", after="data ready")
+    marked(admission, "prepare_workload", after="data ready")
     marked(SearchController, "propose", before="search begins", after="first proposal")
     marked(SearchController, "finished", after="last trial ended")
     sys.argv = ["tune-speed", *arguments]

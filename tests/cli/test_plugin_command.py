@@ -132,9 +132,9 @@ def test_a_trial_s_process_loads_plugins_before_it_reads_the_trial(tmp_path: Pat
     given = {"plugins": shipped(), "spec": spec_of().model_dump_json()}
     registry.unload()
     process = TrialProcess.__new__(TrialProcess)
-    with pytest.raises(KeyError, match="folder"):  # Which it wants once it has the trial.
+    with pytest.raises(KeyError, match="stop_after_s"):  # Which it wants once it has the trial.
         process._begin(given)
-    assert type(process._spec.recipe.model).__name__ == "MyNet"
+    assert type(process._trial.spec.recipe.model).__name__ == "MyNet"
     registry.unload()
     gone = given["plugins"].replace("my_nets.py", "gone").replace('"source":', '"version":')
     with pytest.raises(Exception, match="must be an installed distribution"):

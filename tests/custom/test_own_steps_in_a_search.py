@@ -33,9 +33,9 @@ def controller(tmp_path: Path) -> Iterator[SearchController]:
     (tmp_path / "own.yaml").write_text(STUDY)
     study = replace(load_study(tmp_path / "own.yaml"), workload=make_task())
     with Ledger(tmp_path / "study") as ledger:
+        ledger.begin({"workload_hash": "w"})
         yield SearchController(
             study=study,
-            workload_hash="w",
             ledger=ledger,
             allotment=Allotment(device="cpu", max_cotenants=1),
             observers=[],
@@ -77,8 +77,8 @@ def test_functions_are_not_timed_side_by_side(controller: SearchController) -> N
     first = [
         Recommended(trial_id=record.trial_id, runs=1, hits=1, expected_s=1.0) for record in records
     ]
-    controller.policy = SimpleNamespace(favourites=tuple(first))  # type: ignore[assignment]
-    assert controller.rivals() == ()
+    controller.learning.policy = SimpleNamespace(favourites=tuple(first))  # type: ignore[assignment]
+    assert controller.learning.rivals() == ()
 
 
 def test_other_studies_do_not_learn_its_step_times(controller: SearchController) -> None:

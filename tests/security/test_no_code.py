@@ -40,7 +40,7 @@ ALLOWED = {
     ): "the base of one that allows three names of numpy",
     ("custom/shipping.py", "pickle.loads"): "a training function, sent by its own search's"
     " driver; none is ever stored",
-    ("tuning/search.py", "importlib.import_module"): "a name that stands in the source",
+    ("tuning/services.py", "importlib.import_module"): "a name that stands in the source",
     ("core/lazy.py", "importlib.import_module"): "faces: names that stand in their source",
     ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",
     (
@@ -82,7 +82,7 @@ ALLOWED_LOADS = {
         (
             "tuning/best_model.py",
             "training/distributed/local.py",
-            "tuning/ray/worker.py",
+            "tuning/ray/node_query.py",
             "tuning/ray/trial_process.py",
         ),
         _THERE,

@@ -1,5 +1,3 @@
-"""Which studies may be searched on: the same space, workload, measuring rules and device."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.study.file import StudyFile, load_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tuning import admission
-from tune_speed.tuning.admission import pinned_device, refuse_changed_plugins
+from tune_speed.tuning.admission import pinned_device, refuse_changed_plugins, refuse_throw_away
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policy.base import Proposal
 
@@ -66,21 +64,25 @@ def study(tmp_path: Path) -> StudyFile:
 
 
 def begun(folder: Path, study: StudyFile, **changes: object) -> None:
-    """Begins a study's ledger, with another header where that is given."""
     with Ledger(folder) as ledger:
-        admission.begin(ledger, study, workload_hash="w")
+        admission.begin(ledger, study, "w")
     path = folder / "ledger.jsonl"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes) + "\n")
 
 
-def resumed(folder: Path, study: StudyFile) -> None:
+def admitted(
+    study: StudyFile, folder: Path, *, workload_hash: str = "w", uri: str = ""
+) -> admission.Admitted:
+    return admission.Admitted(study, folder, uri, workload_hash, None)
+
+
+def resumed(folder: Path, study: StudyFile, workload_hash: str = "w") -> None:
     with Ledger(folder) as ledger:
-        admission.admit(ledger, study, workload_hash="w", resume=True)
+        found = admitted(study, folder, workload_hash=workload_hash)
+        admission.admit(ledger, found, resume=True)
 
 
-def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_study_keeps_its_measuring_rules(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, study)
     resumed(tmp_path, study)
     begun(tmp_path / "other", study, protocol_version=99, tune_speed="99.0")
@@ -89,9 +91,7 @@ def test_study_goes_on_with_the_measuring_rules_that_it_began_with(
         resumed(tmp_path / "other", study)
 
 
-def test_study_that_changed_is_refused_with_the_fields_that_did(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_changed_study_is_refused_by_its_fields(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, study)
     changed = load_study(tmp_path / "tiny.yaml", overrides=["epochs=3", "batch_size=25"])
     with pytest.raises(ConfigError) as caught:
@@ -104,8 +104,8 @@ def test_study_that_changed_is_refused_with_the_fields_that_did(
 
 def test_study_whose_data_changed_is_refused_with_that(tmp_path: Path, study: StudyFile) -> None:
     begun(tmp_path, study)
-    with Ledger(tmp_path) as ledger, pytest.raises(ConfigError, match="but its data changed"):
-        admission.admit(ledger, study, workload_hash="v", resume=True)
+    with pytest.raises(ConfigError, match="but its data changed"):
+        resumed(tmp_path, study, "v")
 
 
 def test_ledger_without_its_header_is_not_gone_on_with(tmp_path: Path, study: StudyFile) -> None:
@@ -121,7 +121,6 @@ def test_empty_ledger_says_how_it_is_rebuilt(tmp_path: Path, study: StudyFile) -
 
 
 def in_mlflow(uri: str, study: StudyFile, records: list[TrialRecord], **tags: str) -> None:
-    """Writes a search and its trials as its driver does."""
     same = {"space_hash": study.space.hash, "workload_hash": "w"}
     same["protocol_version"] = str(PROTOCOL_VERSION)
     client = open_store(uri)
@@ -132,9 +131,7 @@ def in_mlflow(uri: str, study: StudyFile, records: list[TrialRecord], **tags: st
     assert tracker.close(timeout_s=60) == ()
 
 
-def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_lost_ledger_is_rebuilt_with_whole_records(tmp_path: Path, study: StudyFile) -> None:
     uri = store_of([], folder=tmp_path)
     records = [
         make_record(trial_id=f"t{i:04d}").model_copy(
@@ -143,23 +140,22 @@ def test_lost_ledger_is_rebuilt_from_mlflow_with_whole_records(
         for i in range(3)
     ]
     in_mlflow(uri, study, records)
-    assert admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri) == 3
+    assert admission.rebuild(admitted(study, tmp_path / "tiny", uri=uri)) == 3
     with pytest.raises(ConfigError, match="rebuilds a ledger that was lost, but that of tiny"):
-        admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, tmp_path / "tiny", uri=uri))
     with Ledger(tmp_path / "tiny") as again:
         assert list(again.records.values()) == records[::-1]  # As they ended.
         assert [again.proposals[r.trial_id].params for r in records] == [r.params for r in records]
         assert again.header is not None and again.header["search_id"] == "s1"
-        admission.admit(again, study, workload_hash="w", resume=True)
+        admission.admit(again, admitted(study, again.folder), resume=True)
 
 
 def test_trial_of_a_foreign_name_is_refused(tmp_path: Path, study: StudyFile) -> None:
-    """Files are named by it."""
     uri = store_of([], folder=tmp_path)
     record = make_record(trial_id="../t0000").model_copy(update={"study": "tiny"})
     in_mlflow(uri, study, [record])
     with pytest.raises(StorageError, match=r"called t0000 or so, but got '\.\./t0000'"):
-        admission.rebuild(tmp_path / "tiny", study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, tmp_path / "tiny", uri=uri))
 
 
 def test_rebuilding_that_is_stopped_leaves_no_part_and_can_be_said_again(
@@ -180,10 +176,10 @@ def test_rebuilding_that_is_stopped_leaves_no_part_and_can_be_said_again(
 
     monkeypatch.setattr(Ledger, "take_over", stopped_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, folder, uri=uri))
     with Ledger(folder) as ledger:
         assert not ledger.proposals
-    assert admission.rebuild(folder, study, workload_hash="w", uri=uri) == 3
+    assert admission.rebuild(admitted(study, folder, uri=uri)) == 3
     with Ledger(folder) as ledger:
         assert set(ledger.records) == {"t0000", "t0001", "t0002"}
     assert {each.name for each in folder.iterdir()} == {"ledger.jsonl", "study.yaml", "trials"}
@@ -194,32 +190,28 @@ def test_what_another_search_left_in_mlflow_is_not_taken(tmp_path: Path, study: 
     record = make_record().model_copy(update={"study": "tiny"})
     folder = tmp_path / "tiny"
     with pytest.raises(ServiceError, match="there is no study"):
-        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, folder, uri=uri))
     in_mlflow(uri, study, [record], space_hash="another")
     with pytest.raises(
         ConfigError, match=r"search space, but its hash was another and is \w+ \(run "
     ):
-        admission.rebuild(folder, study, workload_hash="w", uri=uri)
+        admission.rebuild(admitted(study, folder, uri=uri))
     with Ledger(folder) as ledger:
         assert ledger.header is None
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
-def test_study_file_that_a_killed_driver_did_not_write_is_written_later(
-    tmp_path: Path, study: StudyFile, is_resumed: bool
-) -> None:
+def test_missing_study_file_is_written(tmp_path: Path, study: StudyFile, is_resumed: bool) -> None:
     folder = tmp_path / "tiny"
     begun(folder, study)
     (folder / "study.yaml").unlink()
     with Ledger(folder) as ledger:
-        admission.admit(ledger, study, workload_hash="w", resume=is_resumed)
-        admission.begin(ledger, study, workload_hash="w")
+        admission.admit(ledger, admitted(study, folder), resume=is_resumed)
+        admission.begin(ledger, study, "w")
     assert load_study(folder / "study.yaml").space.hash == study.space.hash
 
 
-def test_study_file_that_is_a_link_is_replaced_and_not_followed(
-    tmp_path: Path, study: StudyFile
-) -> None:
+def test_study_file_that_is_a_link_is_replaced(tmp_path: Path, study: StudyFile) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "notes").write_text("mine")
     (tmp_path / "tiny" / "study.yaml").symlink_to(tmp_path / "notes")
@@ -237,3 +229,17 @@ def test_study_keeps_its_name(tmp_path: Path, study: StudyFile) -> None:
 def test_a_search_says_which_data_it_found(study: StudyFile) -> None:
     found = admission.prepare_workload(study.workload, download=False, on_progress=lambda *_: None)
     assert "10 classes (0, 1, 2, 3, 4 …)" in found.lines[0]
+
+
+JOB = "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
+
+
+def test_results_in_the_working_directory_of_a_job_are_refused() -> None:
+    with pytest.raises(ConfigError, match=f"got {JOB}/studies/tiny and sqlite:///{JOB}/mlflow.db"):
+        refuse_throw_away(Path(f"{JOB}/studies/tiny"), f"sqlite:///{JOB}/mlflow.db")
+    with pytest.raises(ConfigError, match="Set MLFLOW_TRACKING_URI: "):
+        refuse_throw_away(Path("/shared/studies/tiny"), f"sqlite:///{JOB}/mlflow.db")
+
+
+def test_results_anywhere_else_are_kept() -> None:
+    refuse_throw_away(Path("/shared/studies/tiny"), "http://127.0.0.1:5000")

@@ -1,5 +1,3 @@
-"""`log_model: best`, from the study file to a process that knows only MLflow."""
-
 import os
 import subprocess
 import sys
@@ -66,7 +64,6 @@ def best_of(folder: Path) -> TrialRecord:
 
 
 def runs_of(folder: Path) -> dict[str, Any]:
-    """Returns the search's runs by name, its own among them."""
     client = open_store(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     return {r.info.run_name: r for r in runs_with(client, [experiment.experiment_id], {})}
@@ -97,9 +94,7 @@ def test_the_best_model_loads_elsewhere_to_the_same_accuracy(searched: tuple[Pat
 
 
 @pytest.mark.slow
-def test_only_the_best_trial_has_a_model_and_no_weights_are_left(
-    searched: tuple[Path, Done],
-) -> None:
+def test_only_the_best_trial_has_a_model_and_no_weights_stay(searched: tuple[Path, Done]) -> None:
     folder, done = searched
     with_model = [name for name, each in runs_of(folder).items() if MODEL in each.data.tags]
     assert with_model == [best_of(folder).trial_id]
@@ -108,9 +103,7 @@ def test_only_the_best_trial_has_a_model_and_no_weights_are_left(
 
 
 @pytest.mark.slow
-def test_resuming_without_a_faster_trial_logs_nothing_anew(
-    searched: tuple[Path, Done], call: Callable[..., Done]
-) -> None:
+def test_resuming_logs_nothing_new(searched: tuple[Path, Done], call: Callable[..., Done]) -> None:
     folder, _ = searched
     before = runs_of(folder)[best_of(folder).trial_id].data.tags[MODEL]
     done = call("search", "tiny.yaml", "--resume", folder=folder)
@@ -140,9 +133,7 @@ def test_searched_parameters_are_told_from_the_rest(searched: tuple[Path, Done])
 
 
 @pytest.mark.slow
-def test_every_page_has_its_description(
-    searched: tuple[Path, Done], call: Callable[..., Done]
-) -> None:
+def test_every_page_is_described(searched: tuple[Path, Done], call: Callable[..., Done]) -> None:
     folder, _ = searched
     found, best = runs_of(folder), best_of(folder)
     own = found.pop("tiny").data.tags[descriptions.NOTE]
@@ -164,7 +155,6 @@ def store(tmp_path: Path) -> Any:
 
 
 def delivered(store: Any, *records: TrialRecord) -> str:
-    """Returns the run of a search that had these trials."""
     tracker = Tracker(store, study="study", study_tags={})
     for record in records:
         tracker.trial_finished(record=record)
@@ -180,9 +170,7 @@ def test_weights_that_are_elsewhere_are_named(store: Any, tmp_path: Path) -> Non
     assert str(weights_file(tmp_path, "t0001")) in line and "does not share this folder" in line
 
 
-def test_a_search_without_a_hit_or_whose_trial_is_not_delivered_has_no_model(
-    store: Any, tmp_path: Path
-) -> None:
+def test_no_model_without_a_hit_or_a_delivered_trial(store: Any, tmp_path: Path) -> None:
     parent_id = delivered(store, make_record("t0000", Status.MISSED))
     missed = [make_record("t0000", Status.MISSED)]
     line = log_best_model(store, records=missed, folder=tmp_path, parent_id=parent_id)

@@ -1,5 +1,3 @@
-"""What a search's boards say besides the trials."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,6 @@ SPACE = SearchSpace.from_tree({"optimizer": {"sgd": {"lr": {"low": 0.01, "high":
 
 
 def boards_of(*rates: float) -> tuple[Any, tuple[str, ...]]:
-    """Returns boards and ranges of a search whose trials met the target with these rates."""
     params = [{"optimizer.sgd.lr": rate} for rate in rates]
     records = [make_record(f"t{i:04}", params=p, time_s=1.0 + i) for i, p in enumerate(params)]
     ledger: Any = SimpleNamespace(records={each.trial_id: each for each in records})

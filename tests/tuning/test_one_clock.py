@@ -42,7 +42,6 @@ def step_time(key: str, step_s: float) -> StepTime:
 
 
 def record(number: int, key: str) -> TrialRecord:
-    """Returns a trial of 30 steps with an evaluation every ten."""
     status, step_s = ENDS[number % len(ENDS)], BEFORE[key]
     curve = [make_evaluation(step=n, train_s=n * step_s) for n in (10, 20, 30)]
     run = make_run(status, time_s=30 * step_s).model_copy(
@@ -63,8 +62,6 @@ EXPECTED = {each.trial_id: 30 * AFTER[each.runs[0].step_times[0].key] for each i
 
 
 class Session:
-    """A driver of the study, with the observers that a search has."""
-
     def __init__(self, folder: Path, uri: str) -> None:
         self.ledger = Ledger(folder)
         file = folder.parent / "study.yaml"

@@ -1,5 +1,3 @@
-"""What is known of the running program, checked in real checkouts against git and hashlib."""
-
 import hashlib
 import os
 import subprocess
@@ -22,7 +20,6 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package of two files, committed, at the top of a checkout of its own."""
     folder = tmp_path / "checkout" / "package"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
@@ -61,9 +58,7 @@ def test_untracked_python_files_are_named_and_ignored_ones_are_not(package: Path
     assert state.is_dirty and state.diff == "untracked: package/new file.py\n"
 
 
-def test_long_difference_is_cut_and_its_hash_is_of_the_whole(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_difference_is_cut(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "a.py").write_text("ä" * 1000)
     monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 501)
     state = code_state(package)
@@ -106,9 +101,7 @@ def test_hook_of_another_checkout_does_not_mislead(
     assert code_state(package).commit == commit
 
 
-def test_without_git_the_source_still_has_its_hash(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_has_its_hash_without_git(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     state = code_state(package)
     assert state.commit is None and state.source_sha256 is not None

@@ -1,5 +1,3 @@
-"""What does not fit is refused before any trial starts, by file and line."""
-
 import io
 import runpy
 import subprocess
@@ -14,8 +12,10 @@ import pytest
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import StudyFile, load_study
 from tune_speed.tuning import precheck
+from tune_speed.tuning.admission import PreparedWorkload
+from tune_speed.tuning.precheck import Precheck
 
-DIGITS: dict[str, Any] = {"image_shape": (8, 8, 1), "num_classes": 10, "num_train": 1150}
+DIGITS = PreparedWorkload("", "", (8, 8, 1), 10, 1150, ())
 STUDY = """\
 workload: digits
 recipe:
@@ -37,16 +37,21 @@ def study(folder: Path, *, model: str = "preact_resnet", technique: str = "off")
     return load_study(folder / "a_study.yaml")
 
 
+def refused_at(question: Precheck) -> set[tuple[int | None, str]]:
+    with pytest.raises(ConfigError) as refused:
+        question.refuse_misfits()
+    return {(problem.line, problem.path) for problem in refused.value.problems}
+
+
 def test_networks_that_take_any_image_are_not_asked_about(tmp_path: Path) -> None:
-    assert precheck.start(study(tmp_path).space, **DIGITS) is None
-    assert precheck.start(load_study("digits_quickstart").space, **DIGITS) is None
+    assert Precheck(study(tmp_path), DIGITS).process is None
+    assert Precheck(load_study("digits_quickstart"), DIGITS).process is None
 
 
 def test_each_combination_of_network_and_techniques_is_asked_about_once(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="mobilenet", technique="stochastic_depth")
-    question = precheck.start(a_study.space, **DIGITS)
-    assert question is not None
-    precheck.cancel(question)
+    question = Precheck(a_study, DIGITS)
+    question.cancel()
     asked = {(case["model"], case["speedups.depth"]) for case in question.cases}
     assert asked == {
         ("mobilenet", "off"),
@@ -84,62 +89,51 @@ class Here:
 def test_answer_refuses_what_does_not_fit_by_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, is_fit: bool
 ) -> None:
-    monkeypatch.setattr(
-        precheck, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here})
-    )
+    here = SimpleNamespace(**vars(subprocess) | {"Popen": Here})
+    monkeypatch.setattr(precheck, "subprocess", here)
     a_study = study(tmp_path, model=model, technique="stochastic_depth")
-    question = precheck.start(a_study.space, **DIGITS)
-    assert question is not None
+    question = Precheck(a_study, DIGITS)
     if is_fit:
-        precheck.refuse_misfits(question, a_study.space, a_study.source)
+        question.refuse_misfits()
         return
-    with pytest.raises(ConfigError) as refusal:
-        precheck.refuse_misfits(question, a_study.space, a_study.source)
-    assert {problem.line for problem in refusal.value.problems} == {3}
+    assert {line for line, _ in refused_at(question)} == {3}
 
 
 @pytest.mark.parametrize("model", ["resnet20", "resnet", "preact_resnet", "speednet"])
 def test_a_missing_weights_file_is_refused_by_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
-    monkeypatch.setattr(
-        precheck, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here})
-    )
+    here = SimpleNamespace(**vars(subprocess) | {"Popen": Here})
+    monkeypatch.setattr(precheck, "subprocess", here)
     written = STUDY.format(model="resnet20", technique="off").replace("{off: , off: }", "[off]")
     network = f"  model: {{{model}: {{weights_file: nothing.pt}}}}\n"
     before, _, after = written.partition("  model:\n")
     text = before + network + after.partition("resnet20:\n      resnet20:\n")[2]
     (tmp_path / "a_study.yaml").write_text(text)
     a_study = load_study(tmp_path / "a_study.yaml")
-    question = precheck.start(a_study.space, **DIGITS)
-    with pytest.raises(ConfigError, match=r"a_study.yaml:3: recipe.model: must name a file that"):
-        precheck.refuse_misfits(question, a_study.space, a_study.source)
+    question = Precheck(a_study, DIGITS)
+    assert refused_at(question) == {(3, "recipe.model")}
 
 
 @pytest.mark.slow
 def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")
-    question = precheck.start(a_study.space, **DIGITS)
-    with pytest.raises(ConfigError) as refusal:
-        precheck.refuse_misfits(question, a_study.space, a_study.source)
-    assert {problem.line for problem in refusal.value.problems} == {3}
+    question = Precheck(a_study, DIGITS)
+    assert {line for line, _ in refused_at(question)} == {3}
     a_study = study(tmp_path, model="plain_cnn", technique="stochastic_depth")
-    question = precheck.start(a_study.space, **DIGITS)
-    with pytest.raises(ConfigError, match=r"a_study.yaml:11: recipe.speedups.depth.*residual"):
-        precheck.refuse_misfits(question, a_study.space, a_study.source)
+    question = Precheck(a_study, DIGITS)
+    assert refused_at(question) == {(11, "recipe.speedups.depth.stochastic_depth")}
 
 
 @pytest.mark.slow
 def test_what_fits_passes(tmp_path: Path) -> None:
     a_study = study(tmp_path, technique="stochastic_depth")
-    question = precheck.start(a_study.space, **DIGITS)
-    assert question is not None
-    precheck.refuse_misfits(question, a_study.space, a_study.source)
+    question = Precheck(a_study, DIGITS)
+    question.refuse_misfits()
 
 
 def test_process_is_gone_once_it_is_withdrawn(tmp_path: Path) -> None:
-    question = precheck.start(study(tmp_path, technique="stochastic_depth").space, **DIGITS)
-    assert question is not None
-    precheck.cancel(question)
-    assert question.process.poll() is not None
-    precheck.cancel(question)
+    question = Precheck(study(tmp_path, technique="stochastic_depth"), DIGITS)
+    question.cancel()
+    assert question.process is not None and question.process.poll() is not None
+    question.cancel()

@@ -59,9 +59,7 @@ def uri(tmp_path: Path, study: StudyFile) -> str:
     return uri
 
 
-def test_unknown_study_is_refused_with_the_nearest_and_the_own_one_too(
-    study: StudyFile, uri: str
-) -> None:
+def test_unknown_study_and_the_own_one_are_refused(study: StudyFile, uri: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_unknown_studies(study, study.search.warm_start, uri=uri)
     own, unknown = caught.value.problems

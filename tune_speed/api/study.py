@@ -22,6 +22,7 @@ from tune_speed.study.yaml import parse_yaml
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer.tracker import names_of
 from tune_speed.tuning import search as studies
+from tune_speed.tuning.admission import Start
 from tune_speed.tuning.search import SearchResult
 
 if TYPE_CHECKING:
@@ -203,16 +204,8 @@ def search_study(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    result = studies.search(
-        study,
-        address=address,
-        resume=resume,
-        from_mlflow=from_mlflow,
-        download=download,
-        on_progress=progress.decoded,
-        make_view=progress.view,
-        on_line=progress.line,
-    )
+    start = Start(address, resume, from_mlflow, download)
+    result = studies.search(study, start, progress)
     if result.model_line:
         progress.line(result.model_line)
     found = Study(

@@ -87,7 +87,7 @@ def search(
     if as_json:
         common.say(found.to_json())
     if found.was_stopped:
-        from tune_speed.tuning.search import arguments_of_a_new_search
+        from tune_speed.tuning.services import arguments_of_a_new_search
 
         again = shlex.join(arguments_of_a_new_search())
         # Redacted, as `--set search.storage=…` may hold a database's password.

@@ -5,6 +5,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
+from tune_speed.core.folders import studies_folder
+from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.renamed import LEFT_TARGET
@@ -27,6 +30,7 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.mistake import left_mistakes
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
+from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import ADVICE, Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
@@ -36,10 +40,70 @@ from tune_speed.tuning.driver.requests import Set, accepted
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
 STUDY_FILE = "study.yaml"
+Say = Callable[[str], None]
+OnProgress = Callable[[int, int], None]
+"""Takes how many of all images are decoded."""
+MIN_FREE_MIB = 200
+"""A study whose disk has less is not begun."""
 
 
-def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
+class Start(NamedTuple):
+    """How a search is begun."""
+
+    address: str | None = None
+    """Of a Ray cluster; None: a local one is started."""
+    resume: bool = False
+    from_mlflow: bool = False
+    download: bool = False
+
+
+class Admitted(NamedTuple):
+    """A study that may be searched, as far as its file, data and place say."""
+
+    study: StudyFile
+    folder: Path
+    uri: str
+    workload_hash: str
+    """Of the workload with its data."""
+    data: "PreparedWorkload | None"
+    """None: a training function has data of its own."""
+
+
+def admitted(study: StudyFile, start: Start, say: Say, on_progress: OnProgress) -> Admitted:
+    """Prepares data and place. Raises: ConfigError, DataError, ServiceError, StorageError."""
+    study = replace(study, workload=study.workload.located())
+    own_prices()  # Refuses a file that boards could not read.
+    folder, uri = studies_folder() / study.name, tracking_uri()
+    _refuse_full_disk(folder)
+    refuse_throw_away(folder, uri)
+    data = None
+    if isinstance(study.workload, Workload):
+        data = prepare_workload(study.workload, download=start.download, on_progress=on_progress)
+        workload_hash = data.workload_hash
+        for line in data.lines:
+            say(line)
+    else:
+        workload_hash = study.workload.identity()
+    found = Admitted(study, folder, uri, workload_hash, data)
+    if start.from_mlflow:
+        number = rebuild(found)
+        say(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
+    return found
+
+
+def _refuse_full_disk(folder: Path) -> None:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free_mib = shutil.disk_usage(existing).free / 2**20
+    if free_mib < MIN_FREE_MIB:
+        raise StorageError(
+            f"{existing} must have {MIN_FREE_MIB} MiB free for a study, but got {free_mib:.0f} MiB."
+            " Free some space, or set TUNE_SPEED_STUDIES to another folder."
+        )
+
+
+def admit(ledger: Ledger, admitted: Admitted, *, resume: bool) -> None:
     """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
+    study, workload_hash = admitted.study, admitted.workload_hash
     if ledger.header is None:
         if ledger.proposals:
             raise StorageError(
@@ -65,22 +129,21 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
     refuse_changed_plugins(ledger, name=study.name)
 
 
-def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> int:
-    """Writes a lost ledger anew from the study's runs in MLflow; returns the number of its trials.
-
-    It appears when it is whole. Raises: ConfigError if the one in `folder` has trials, or MLflow
-        has another search of that name, or none.
-    """
+def rebuild(admitted: Admitted) -> int:
+    """Rebuilds a lost ledger, whole or not at all; returns how many trials. Raises: ConfigError."""
+    study, folder = admitted.study, admitted.folder
     with Ledger(folder) as lost:
         if lost.proposals:
             raise ConfigError(
                 f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
                 f" with {counted(len(lost.records), 'finished trial')} (in {folder}). Leave it out."
             )
-        found = find_search(uri, study.name)
+        found = find_search(admitted.uri, study.name)
         header = found.header | {"study": study.name, "tune_speed": __version__}
         place = f"run {found.run_id}"
-        _refuse_other(header, study, workload_hash=workload_hash, place=place, folder=folder)
+        _refuse_other(
+            header, study, workload_hash=admitted.workload_hash, place=place, folder=folder
+        )
         whole = folder / "rebuilt"
         shutil.rmtree(whole, ignore_errors=True)  # Of a rebuilding that was stopped.
         with Ledger(whole) as ledger:
@@ -97,7 +160,6 @@ def rebuild(folder: Path, study: StudyFile, *, workload_hash: str, uri: str) -> 
 
 
 def _refuse_left(ledger: Ledger, name: str) -> None:
-    """Raises a ConfigError if a study was begun with what this version no longer has."""
     whys = [
         f"its target was changed by hand ({request.words}, {answer.at}). {LEFT_TARGET}"
         for request, answer in accepted(ledger.answers.values(), Set)
@@ -116,7 +178,6 @@ def _refuse_left(ledger: Ledger, name: str) -> None:
 def _refuse_other(
     header: Mapping[str, Any], study: StudyFile, *, workload_hash: str, place: str, folder: Path
 ) -> None:
-    """Raises a ConfigError if what was begun at `place` is another study, or measured otherwise."""
     same = {"space_hash": study.space.hash, "workload_hash": workload_hash}
     for what, ours in {"study": study.name, **same, "protocol_version": PROTOCOL_VERSION}.items():
         theirs = header.get(what)
@@ -156,7 +217,6 @@ def _changes(study: StudyFile, section: str, folder: Path) -> str:
 
 
 def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
-    """Raises a ConfigError if a trial ran another source of a plugin than is loaded now."""
     # Otherwise times of two different networks would be compared.
     here = registry.hashes()
     for record in ledger.records.values():
@@ -171,10 +231,7 @@ def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
 
 
 def pinned_device(ledger: Ledger) -> str | None:
-    """Returns the type of device that a study runs on: by its header, or else by its trials.
-
-    None where neither says: a search on this machine's GPU begins before its name is known.
-    """
+    """Returns the type of device that a study has run on; None: its name is not known yet."""
     if ledger.header is not None and ledger.header.get("device_type"):
         return str(ledger.header["device_type"])
     devices = Counter(device_of_one(r.device) for r in ledger.records.values() if r.device)
@@ -182,7 +239,7 @@ def pinned_device(ledger: Ledger) -> str | None:
 
 
 def begin(
-    ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
+    ledger: Ledger, study: StudyFile, workload_hash: str, *, device_type: str | None = None
 ) -> str:
     """Writes header and study file where there are none yet; returns the search's own id."""
     # Searches may share a name in MLflow but not a ledger: the id tells them apart.
@@ -211,10 +268,7 @@ def _write_study(folder: Path, study: StudyFile) -> None:
 
 
 def refuse_throw_away(folder: Path, uri: str) -> None:
-    """Raises a ConfigError if a study's files or results would be deleted with a job.
-
-    `uri` of the MLflow store is absolute.
-    """
+    """Raises a ConfigError if a study's files or results would be deleted with a Ray job."""
     places = {"TUNE_SPEED_STUDIES": str(folder), "MLFLOW_TRACKING_URI": uri}
     lost = [name for name, place in places.items() if WORKING_DIRS in place]
     if lost:
@@ -241,12 +295,9 @@ class PreparedWorkload(NamedTuple):
 
 
 def prepare_workload(
-    workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
+    workload: Workload, *, download: bool, on_progress: OnProgress
 ) -> PreparedWorkload:
-    """Decodes the workload's data into this node's cache; returns what it needs the data for.
-
-    Raises: DataError; ConfigError if a guess that never looks at the image meets the target.
-    """
+    """Decodes data into the node's cache. Raises: DataError; ConfigError if a guess is enough."""
     data = prepare(workload.dataset, download=download, on_progress=on_progress)
     splits = make_splits(data, workload.split)
     prepared = PreparedWorkload(
@@ -263,7 +314,6 @@ def prepare_workload(
 
 
 def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
-    """Raises: ConfigError if always guessing the most frequent class meets the target."""
     share = float(np.bincount(labels).max() / len(labels))
     macro_f1 = 2 * share / (1 + share) / num_classes
     guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)

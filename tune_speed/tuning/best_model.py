@@ -1,8 +1,7 @@
 """Logs the model of a search's fastest trial in MLflow, when the search has ended."""
 
 # Not before: drawing a network's graph takes some ten seconds of a core, which would slow trials
-# that are being timed. It runs in a process of its own: a search's driver needs no torch, and no
-# error or crash there can take the search's results along.
+# that are being timed. In a process of its own no error or crash can take the results along.
 
 import json
 import logging
@@ -24,7 +23,6 @@ from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, r
 from tune_speed.tuning.driver.trial_files import weights_file
 
 TIMEOUT_S = 600.0
-"""Longest time for rebuilding, evaluating and logging a model [s]."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,12 +30,6 @@ _log = logging.getLogger(__name__)
 def log_best_model(
     client: Any, *, records: Iterable[TrialRecord], folder: Path, parent_id: str
 ) -> str:
-    """Logs the model of the fastest of `records`; returns the outcome as a line for the user.
-
-    The records are in the store of `client`, `folder` is the study's, `parent_id` the search's run.
-
-    Raises: ServiceError or StorageError where the store does not answer.
-    """
     best = fastest(records)
     if best is None:
         return "no model is logged: no trial met the target"

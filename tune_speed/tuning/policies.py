@@ -12,10 +12,7 @@ from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 
 def make_policy(name: str, problem: Problem, **ours: Any) -> Policy:
-    """Returns a new policy of that name; `ours` are further arguments of `TimeToTarget`.
-
-    Raises: ConfigError if there is no policy of that name.
-    """
+    """Returns a new policy; `ours` are further arguments of `TimeToTarget`. Raises: ConfigError."""
     if name == "time_to_target":
         return (BestWithin if problem.target.best else TimeToTarget)(problem, **ours)
     if name not in BASELINES:
@@ -32,10 +29,7 @@ def _vanilla(problem: Problem) -> Policy:
     return Vanilla(problem)
 
 
-BASELINES: dict[str, Callable[[Problem], Policy]] = {
-    "vanilla": _vanilla,
-    "random": Plain,
-}
+BASELINES: dict[str, Callable[[Problem], Policy]] = {"vanilla": _vanilla, "random": Plain}
 """Policies to compare with."""
 
 POLICY_NAMES = ("time_to_target", *BASELINES)

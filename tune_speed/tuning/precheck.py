@@ -6,17 +6,16 @@ A process of its own imports torch and tries them (`tune_speed.training.precheck
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.file import StudyFile
 from tune_speed.study.mistake import Mistake
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.validation import written_path
-from tune_speed.study.yaml import Source
+from tune_speed.tuning.admission import PreparedWorkload
 
-# Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them, and no
-# file has their weights.
+# They take any image, as long as no speed-up changes them, and no file has their weights.
 TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
 # Most combinations that are checked; others are checked by their trial.
 MOST = 64
@@ -25,63 +24,63 @@ ANSWER_S = 120.0
 SMALL = {"batch_size": 2, "accumulation_steps": 1, "effective_batch_size": None, "epochs": 1}
 
 
-class Question(NamedTuple):
-    """A check that may still be under way."""
+class Precheck:
+    """The check of each combination of model and speed-ups that is not known to fit."""
 
-    process: "subprocess.Popen[str]"
-    cases: Sequence[Params]
-    """Parameters of each recipe that is checked."""
+    def __init__(self, study: StudyFile, data: PreparedWorkload | None) -> None:
+        self._study = study
+        self.cases = [] if data is None else [*_cases(study.space).values()][:MOST]
+        self.process: subprocess.Popen[str] | None = None
+        if data is not None and self.cases:
+            self.process = self._start(data)
 
+    def _start(self, data: PreparedWorkload) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tune_speed.training.precheck"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        question = {
+            "recipes": [self._study.space.build(params) | SMALL for params in self.cases],
+            "image_shape": data.image_shape,
+            "num_classes": data.num_classes,
+            "num_train": data.num_train,
+        }
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(question))
+        process.stdin.close()
+        # `communicate` would flush the closed file, which raises ValueError.
+        process.stdin = None
+        return process
 
-def start(
-    space: SearchSpace, *, image_shape: tuple[int, ...], num_classes: int, num_train: int
-) -> Question | None:
-    """Starts the check of each combination of model and speed-ups; None if all are known to fit.
+    def refuse_misfits(self) -> None:
+        """Waits for the answer. Raises: ConfigError with what does not fit, by file and line."""
+        process = self.process
+        if process is None:
+            return
+        try:
+            answer, errors = process.communicate(timeout=ANSWER_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return
+        assert process.returncode == 0, f"the check of the networks failed:\n{errors}"
+        problems = []
+        for problem in (Problem(**fields) for case in json.loads(answer) for fields in case):
+            names = tuple(problem.path.removeprefix("recipe.").split("."))
+            path = ("recipe", *written_path(self._study.space.tree, names))
+            problems.append(
+                Mistake(path, problem.must, problem.given, problem.hint).problem(self._study.source)
+            )
+        if problems:
+            raise ConfigError(problems=tuple(dict.fromkeys(problems)))
 
-    `image_shape` is (H, W, C), `num_train` the images of an epoch.
-    """
-    cases = list(_cases(space).values())[:MOST]
-    if not cases:
-        return None
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tune_speed.training.precheck"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    question = {
-        "recipes": [space.build(params) | SMALL for params in cases],
-        "image_shape": image_shape,
-        "num_classes": num_classes,
-        "num_train": num_train,
-    }
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(question))
-    process.stdin.close()
-    # `communicate` would flush the closed file, which raises ValueError.
-    process.stdin = None
-    return Question(process, cases)
-
-
-def refuse_misfits(question: Question | None, space: SearchSpace, source: Source) -> None:
-    """Waits for the answer. Raises: ConfigError with what does not fit, by file and line."""
-    if question is None:
-        return
-    try:
-        answer, errors = question.process.communicate(timeout=ANSWER_S)
-    except subprocess.TimeoutExpired:
-        question.process.kill()
-        question.process.communicate()
-        return
-    assert question.process.returncode == 0, f"the check of the networks failed:\n{errors}"
-    problems = []
-    for problem in (Problem(**fields) for case in json.loads(answer) for fields in case):
-        names = tuple(problem.path.removeprefix("recipe.").split("."))
-        path = ("recipe", *written_path(space.tree, names))
-        problems.append(Mistake(path, problem.must, problem.given, problem.hint).problem(source))
-    if problems:
-        raise ConfigError(problems=tuple(dict.fromkeys(problems)))
+    def cancel(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
 
 
 def _cases(space: SearchSpace) -> dict[str, Params]:
@@ -97,10 +96,3 @@ def _cases(space: SearchSpace) -> dict[str, Params]:
         if name not in TAKES_ANYTHING or is_read or not is_off:
             cases.setdefault(json.dumps(parts, sort_keys=True), params)
     return cases
-
-
-def cancel(question: Question | None) -> None:
-    """Ends the process, if it is still at work."""
-    if question is not None and question.process.poll() is None:
-        question.process.kill()
-        question.process.communicate()

@@ -65,7 +65,6 @@ class CodeState(CodeFacts):
 
 
 def code_state(package: Path = PACKAGE) -> CodeState:
-    """Returns the state of the code in the folder `package`, which takes some 0.1 s."""
     commit = _commit(package)
     diff = None if commit is None else _difference(package)
     lock = installed_packages()
@@ -110,10 +109,7 @@ def source_hash(package: Path) -> str | None:
 
 
 def hide_secrets(text: str) -> str:
-    """Returns `text` with `***` for passwords in URIs and for values of secret variables.
-
-    Those are the environment variables whose names contain password, token, key or the like.
-    """
+    """Returns `text` without passwords in URIs and values of secret environment variables."""
     text = redact(text)
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _MIN_SECRET_LENGTH:
@@ -166,7 +162,6 @@ class Surroundings(Record):
 
 
 def describe(spec: SpecBase) -> Surroundings:
-    """Returns the surroundings of a trial's runs; takes seconds, the first time in a process."""
     # Late: a process that only reads such facts does without torch.
     from tune_speed.runtime.device import describe_devices
     from tune_speed.runtime.hardware import describe_system, throttle_count

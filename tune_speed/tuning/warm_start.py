@@ -11,6 +11,7 @@ from tune_speed.study.settings import PriorFile
 from tune_speed.tracking.reader.queries import find_trials, study_names
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.training.workload import Workload
+from tune_speed.tuning.admission import Admitted
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import CarriedOver, Machine, carry_over
 from tune_speed.tuning.policy.base import PriorTrial
@@ -19,14 +20,12 @@ NO_CURVE = "a curve that is gone from MLflow"
 
 
 def read_new(
-    study: StudyFile, ledger: Ledger, *, uri: str, data_hash: str, machine: Callable[[], Machine]
+    study: StudyFile, ledger: Ledger, admitted: Admitted, *, machine: Callable[[], Machine]
 ) -> dict[str, CarriedOver]:
-    """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
-
-    `machine` says where the trials are going to run; called only if there is something to read.
-
-    Raises: ConfigError if such a study is not there; ServiceError.
-    """
+    """Returns what carries over from studies that the ledger lacks. Raises: ConfigError."""
+    if admitted.data is None:
+        return {}
+    uri, data_hash = admitted.uri, admitted.data.data_hash
     new = [each for each in study.search.warm_start if name_of(each) not in ledger.prior_trials]
     names = [each for each in new if isinstance(each, str)]
     found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}
@@ -47,25 +46,19 @@ def _imported(study: StudyFile, file: PriorFile) -> CarriedOver:
 
 
 def name_of(prior: str | PriorFile) -> str:
-    """Returns what the ledger calls an entry of `search.warm_start`."""
     return prior if isinstance(prior, str) else prior.name
 
 
 def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) -> None:
     """Raises: ConfigError if one of `names` is no study in MLflow, or is this one."""
     known = [name for name in study_names(uri) if name != study.name]
-    problems = []
-    for name in names:
-        if name not in known:
-            near = did_you_mean(name, known).removeprefix("; ")
-            problem = Problem(
-                path="search.warm_start",
-                must=f"must name other studies of {strip_secrets(uri)}",
-                given=f'"{name}"',
-                hint=near[:1].upper() + near[1:] or "`tune-speed list studies` lists them.",
-                file=study.file,
-            )
-            problems.append(problem)
+    must, problems = f"must name other studies of {strip_secrets(uri)}", []
+    for name in [name for name in names if name not in known]:
+        near = did_you_mean(name, known).removeprefix("; ")
+        hint = near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
+        path, given = "search.warm_start", f'"{name}"'
+        problem = Problem(path=path, must=must, given=given, hint=hint, file=study.file)
+        problems.append(problem)
     if problems:
         raise ConfigError(problems=tuple(problems))
 
@@ -73,10 +66,6 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) 
 def read_earlier(
     study: StudyFile, name: str, *, uri: str, data_hash: str, machine: Machine
 ) -> CarriedOver:
-    """Returns what carries over from the finished trials of the study `name`.
-
-    Raises: ServiceError if the store does not answer.
-    """
     assert isinstance(study.workload, Workload), "no warm start for a training function"
     found = find_trials(uri, study=name, kind="estimate", with_curves=True)
     carried = carry_over(
@@ -91,7 +80,6 @@ def read_earlier(
 
 
 def describe(name: str, trials: tuple[PriorTrial, ...], left_out: Mapping[str, int]) -> str:
-    """Returns in a line how much carries over, and why the rest does not."""
     total = len(trials) + sum(left_out.values())
     timed = sum(trial.same_times for trial in trials)
     line = f"warm start: {len(trials)} of {counted(total, 'trial')} of {name} carry over"

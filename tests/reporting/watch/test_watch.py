@@ -423,7 +423,7 @@ def test_a_trial_of_an_older_version_without_times_does_not_end_watching() -> No
 
 def test_the_tags_that_watch_reads_are_those_that_a_search_writes() -> None:
     from tune_speed.study.file import load_study
-    from tune_speed.tuning.search import tags_of
+    from tune_speed.tuning.services import tags_of
 
     tags = tags_of(load_study("digits_quickstart", overrides=[], check_data=False), "w")
     view = study(tags={**tags, "kind": schema.SEARCH})

@@ -1,17 +1,29 @@
-"""Costs against the recipe's own formulas, and against step times that were made by hand."""
-
+import itertools
+import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.making import make_record, make_run
 from helpers.tuning.policies import count_calls
+from sklearn.linear_model import Ridge
 
 from tune_speed.core.records import Status
 from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
-from tune_speed.tuning.driver.cost_model import GROWTH, OPTIMISM, CostModel
+from tune_speed.tuning.driver.cost_model import (
+    FACTOR_SD,
+    GROWTH,
+    GROWTH_SD,
+    LEVEL_SD,
+    OPTIMISM,
+    REST_SD,
+    CostModel,
+    Key,
+    StepTimes,
+)
 
 NUM_TRAIN = 1000
 FIXED: dict[str, Any] = {
@@ -248,7 +260,6 @@ def pretraining(epochs: int, part: float = 0.1) -> dict[str, Any]:
 def test_what_comes_before_the_first_step_grows_with_its_work(
     constant_s: float, seen: list[tuple[int, float]], asked: tuple[int, float]
 ) -> None:
-    """Against a short training with known truth: a constant, and a time per pass of images."""
     fields = {"epochs": {"low": 1, "high": 9}, "part": {"low": 0.05, "high": 0.5}}
     kinds = {"choices": {"off": {}, "pretrain_subset": fields}}
     costs = CostModel(SearchSpace.from_tree({**FIXED, "speedups": {"init": kinds}}), num_train=1000)
@@ -289,3 +300,61 @@ def test_keys_tell_apart_what_recipes_do_where_a_schedule_gives_momentum(name: s
         asked = [costs(other) for other in points]
         known = [cost is not None and cost.train_s == cost.num_steps for cost in asked]
         assert known == [recipe == other for other in recipes]
+
+
+PRECISION = {"fp32": 1.0, "bf16": 0.55}
+PAD = {0: 1.0, 2: 1.2}
+
+
+def step_s(key: Key, samples: int) -> float:
+    precision, pad, _ = key
+    return 0.002 * PRECISION[precision] * PAD[pad] * samples**0.9
+
+
+def seen(*keys: Key) -> dict[Key, tuple[float, int]]:
+    return {key: (step_s(key, key[2]), key[2]) for key in keys}
+
+
+def test_time_of_the_only_kind_is_its_own() -> None:
+    key = ("fp32", 0, 64)
+    assert StepTimes(seen(key))(key, 64) == pytest.approx(step_s(key, 64), rel=1e-6)
+
+
+def test_from_one_kind_alone_a_batch_twice_as_large_takes_nearly_twice_as_long() -> None:
+    key = ("fp32", 0, 64)
+    ratio = StepTimes(seen(key))(("fp32", 0, 128), 128) / step_s(key, 64)
+    assert ratio == pytest.approx(2**GROWTH, rel=1e-6)
+
+
+def test_each_value_is_learned_from_the_kinds_that_share_the_others() -> None:
+    every = list(itertools.product(PRECISION, PAD, (32, 64, 128)))
+    for left_out in every:
+        times = StepTimes(seen(*(key for key in every if key != left_out)))
+        assert times(left_out, left_out[2]) == pytest.approx(
+            step_s(left_out, left_out[2]), rel=0.08
+        )
+
+
+def test_slow_value_that_ran_once_is_expected_to_be_slow_elsewhere() -> None:
+    ran = seen(("fp32", 0, 32), ("bf16", 0, 32), ("bf16", 2, 64), ("bf16", 0, 128))
+    times = StepTimes(ran)
+    ratio = times(("fp32", 2, 128), 128) / times(("bf16", 2, 128), 128)
+    assert 1.4 < ratio < 1 / PRECISION["bf16"]
+
+
+def test_prediction_is_that_of_scikit_learns_ridge() -> None:
+    keys = [("fp32", 0, 32), ("bf16", 0, 64), ("bf16", 2, 32), ("fp32", 2, 128)]
+    values = [(place, key[place]) for key in keys for place in range(3)]
+    values = list(dict.fromkeys(values))
+    scales = [LEVEL_SD, GROWTH_SD] + [FACTOR_SD] * len(values)
+
+    def row(key: Key, samples: int) -> list[float]:
+        hot = [float(key[place] == value) for place, value in values]
+        return [x * s for x, s in zip([1.0, math.log(samples), *hot], scales, strict=True)]
+
+    rest = np.array([math.log(step_s(k, k[2])) - GROWTH * math.log(k[2]) for k in keys])
+    model = Ridge(alpha=REST_SD**2, fit_intercept=False)
+    model.fit([row(k, k[2]) for k in keys], rest - rest.mean())
+    new = ("bf16", 2, 256)
+    theirs = rest.mean() + GROWTH * math.log(256) + model.predict([row(new, 256)])[0]
+    assert math.log(StepTimes(seen(*keys))(new, 256)) == pytest.approx(theirs, abs=1e-6)

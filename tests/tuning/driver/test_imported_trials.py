@@ -1,5 +1,3 @@
-"""Trials of other tools as prior trials: each row is checked, and what cannot be used is named."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -52,9 +50,7 @@ def imported(warm: StudyFile, file: Path | str, **options: Any) -> CarriedOver:
     return import_trials(given, space=warm.space, workload=warm.workload)
 
 
-def test_paths_start_at_the_files_folder_and_addresses_stay(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_paths_start_at_the_files_folder(study: StudyFile, tmp_path: Path) -> None:
     own, address, other = study.search.warm_start
     assert isinstance(own, PriorFile) and own.file == str(tmp_path / "old" / "runs.csv")
     assert isinstance(address, PriorFile) and address.file == "sqlite:///there.db"
@@ -81,9 +77,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("header", TABLES.values(), ids=TABLES)
-def test_columns_are_found_by_the_names_that_tools_give_them(
-    study: StudyFile, tmp_path: Path, header: str
-) -> None:
+def test_columns_are_found_by_tools_names(study: StudyFile, tmp_path: Path, header: str) -> None:
     file = tmp_path / "runs.csv"
     file.write_text(f"{header}\nsgd,0.1,,64,0.98,2.5\nadamw,,0.01,32,0.95,1.5\n")
     found = imported(study, file)
@@ -95,9 +89,7 @@ def test_columns_are_found_by_the_names_that_tools_give_them(
     assert found.left_out == {}
 
 
-def test_a_short_name_is_that_of_the_branch_that_was_chosen(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_short_name_is_that_of_the_chosen_branch(study: StudyFile, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     file.write_text("optimizer,lr,batch_size,accuracy\nsgd,0.1,64,0.98\nadamw,0.01,32,0.95\n")
     assert [trial.params for trial in imported(study, file).trials] == [SGD, ADAMW]
@@ -143,9 +135,7 @@ def test_a_table_that_is_too_much_is_refused(study: StudyFile, tmp_path: Path, w
 
 
 @pytest.mark.parametrize("address", ["nosuch://x", "mysql://me:secret@localhost/x", "sqlite:////"])
-def test_an_address_that_cannot_be_opened_is_refused_without_its_password(
-    study: StudyFile, address: str
-) -> None:
+def test_address_is_refused_without_its_password(study: StudyFile, address: str) -> None:
     with pytest.raises(ConfigError, match=address.partition("://")[0]) as refused:
         imported(study, address)
     assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
@@ -167,9 +157,7 @@ def test_columns_of_other_names_are_said(study: StudyFile, tmp_path: Path) -> No
     assert [trial.params for trial in imported(study, file, columns=columns).trials] == [SGD]
 
 
-def test_each_row_that_cannot_be_used_is_named_with_its_reason(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_each_unusable_row_is_named_with_its_reason(study: StudyFile, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     rows = [
         "sgd,0.1,64,0.98,finished",
@@ -209,9 +197,7 @@ def test_json_lines_and_parquet_are_read_alike(study: StudyFile, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["journal", "database"])
-def test_an_optuna_storage_is_read_with_its_curves_ends(
-    study: StudyFile, tmp_path: Path, kind: str
-) -> None:
+def test_optuna_storage_is_read_to_its_ends(study: StudyFile, tmp_path: Path, kind: str) -> None:
     address = f"sqlite:///{tmp_path / 'o.db'}" if kind == "database" else str(tmp_path / "o.log")
     storage: Any = address
     if kind == "journal":

@@ -1,5 +1,3 @@
-"""The ledger, on a real disk that is killed, damaged and full."""
-
 import errno
 import functools
 import json
@@ -15,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.making import make_record
+from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.core.records import PROTOCOL_VERSION
-from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
+from tune_speed.tuning.driver.ledger import Ledger, PackedRecords
 from tune_speed.tuning.driver.trial_files import read_trial_file, write_trial_file
 from tune_speed.tuning.policy.base import Cost, Proposal
 
@@ -102,11 +100,8 @@ def test_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> 
     with Ledger(tmp_path) as ledger:
         assert ledger.unfinished == (proposal(0),)
         ledger.proposed(proposal(1), seed=6)
-    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
-        "study",
-        "proposed",
-        "proposed",
-    ]
+    events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    assert events == ["study", "proposed", "proposed"]
 
 
 @pytest.mark.parametrize("damage", [b"not json", b'{"event": "finished", "record": {}}', b"[1]"])
@@ -120,7 +115,6 @@ def test_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
 
 
 def _study(folder: Path) -> list[str]:
-    """Writes a ledger of two finished trials; returns its lines."""
     with Ledger(folder) as ledger:
         ledger.begin({"study": "study"})
         for number in range(2):
@@ -137,9 +131,7 @@ def _study(folder: Path) -> list[str]:
         ([1, 2, 0, 3, 4], 3, "must begin with its event `study`"),
     ],
 )
-def test_events_out_of_order_are_named(
-    tmp_path: Path, order: list[int], line: int, said: str
-) -> None:
+def test_misplaced_event_is_named(tmp_path: Path, order: list[int], line: int, said: str) -> None:
     lines = _study(tmp_path)
     (tmp_path / "ledger.jsonl").write_text("".join(lines[number] for number in order))
     with pytest.raises(StorageError, match=rf"ledger\.jsonl:{line}: .*{said}.*--from-mlflow"):
@@ -152,9 +144,8 @@ def test_ledger_of_two_studies_is_refused_and_doubled_lines_are_not(tmp_path: Pa
     with Ledger(tmp_path) as ledger:
         assert list(ledger.records) == list(ledger.proposals) == ["t0000", "t0001"]
         assert ledger.unproposed == set()
-    (tmp_path / "ledger.jsonl").write_text(
-        "".join(lines) + lines[0].replace('"study": "study"', '"study": "b"')
-    )
+    other = lines[0].replace('"study": "study"', '"study": "b"')
+    (tmp_path / "ledger.jsonl").write_text("".join([*lines, other]))
     with pytest.raises(StorageError, match=r"ledger\.jsonl:6: .*`study` and have no other"):
         Ledger(tmp_path)
 
@@ -214,9 +205,8 @@ def _write_until_killed(folder: Path) -> None:
 
 
 def test_killed_driver_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("spawn").Process(
-        target=_write_until_killed, args=(tmp_path,)
-    )
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=_write_until_killed, args=(tmp_path,))
     process.start()
     path = tmp_path / "ledger.jsonl"
     deadline = time.monotonic() + 60
@@ -231,9 +221,7 @@ def test_killed_driver_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
         assert len(ledger.proposals) > 10
 
 
-def test_full_disk_is_reported_and_the_last_record_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_keeps_the_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path)
     ledger.proposed(proposal(0), seed=0)
     real_write = os.write
@@ -267,12 +255,6 @@ def test_write_that_stops_half_way_leaves_no_part_of_a_line(tmp_path: Path) -> N
     data = (tmp_path / "ledger.jsonl").read_bytes()
     assert data.endswith(b"}\n")
     assert len(data) > (2 << 20) - 20_000
-
-
-def test_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="cannot be written"):
-        Ledger(tmp_path / "file" / "study")
 
 
 def test_record_of_a_trial_process_is_found_after_the_driver_died(tmp_path: Path) -> None:
@@ -351,9 +333,7 @@ def test_events_of_a_later_protocol_are_left_to_the_header_to_refuse(tmp_path: P
         assert ledger.header is not None and ledger.proposals == {}
 
 
-def test_disk_that_became_read_only_is_the_error_whatever_closing_meets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_disk_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -368,3 +348,32 @@ def test_disk_that_became_read_only_is_the_error_whatever_closing_meets(
         ledger.begin({"study": "a"})
     assert "Read-only file system. Mount the disk" in str(raised.value)
     Ledger(tmp_path).close()  # It was let go.
+
+
+def with_curve(trial_id: str, *, num_evaluations: int) -> TrialRecord:
+    curve = tuple(make_evaluation(step=i, train_s=i / 7) for i in range(num_evaluations))
+    run = make_run(Status.MISSED).model_copy(update={"evaluations": curve})
+    return make_record(trial_id).model_copy(update={"runs": (run,)})
+
+
+def test_records_come_out_equal_and_in_order() -> None:
+    long = with_curve("t0001", num_evaluations=50)
+    records = PackedRecords()
+    records.add(long)
+    records.add(make_record("t0000"))
+    assert list(records.items()) == [("t0001", long), ("t0000", make_record("t0000"))]
+    assert records == {"t0001": long, "t0000": make_record("t0000")}
+
+
+def test_names_are_known_without_unpacking() -> None:
+    records = PackedRecords()
+    records.add(make_record("t0000"))
+    assert ("t0000" in records, "t0001" in records, len(records)) == (True, False, 1)
+    assert records.get("t0001") is None
+
+
+def test_a_packed_record_is_a_quarter_of_its_text_or_less() -> None:
+    record = with_curve("t0000", num_evaluations=200)
+    records = PackedRecords()
+    records.add(record)
+    assert len(records._packed["t0000"]) < len(record.model_dump_json()) / 4

@@ -1,5 +1,3 @@
-"""The study as Optuna's: written as trials run, read by Optuna alone, made again when lost."""
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,9 +80,7 @@ ENDS: dict[Status, tuple[TrialState, list[float] | None]] = {
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_each_end_of_a_trial_is_one_of_optunas(
-    study: StudyFile, tmp_path: Path, is_lost: bool
-) -> None:
+def test_each_end_is_one_of_optunas(study: StudyFile, tmp_path: Path, is_lost: bool) -> None:
     """Written as it happened, or from the records afterwards: the same."""
     records: Records = {}
     with journal_of(study, tmp_path, records) as journal:
@@ -103,9 +99,7 @@ def test_each_end_of_a_trial_is_one_of_optunas(
     assert trials[0].user_attrs["stop_reason"] == "ended as reached"
 
 
-def test_the_best_trial_is_the_fastest_that_met_the_target(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_best_trial_is_the_fastest_of_those_that_hit(study: StudyFile, tmp_path: Path) -> None:
     records: Records = {}
     with journal_of(study, tmp_path, records) as journal:
         run_trial(journal, records, record_of(0, time_s=3.0, accuracy=0.98))
@@ -229,9 +223,7 @@ def test_new_times_are_written_where_the_value_is_a_metric(tmp_path: Path) -> No
     assert [trial.user_attrs["train_s"] for trial in opened(tmp_path).trials] == [1.5]
 
 
-def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_ends_the_journal_alone(study: StudyFile, tmp_path: Path) -> None:
     (tmp_path / "optuna.log").mkdir()
     journal = OptunaJournal(study, tmp_path, {})
     run_trial(journal, {}, record_of(0))
@@ -242,9 +234,7 @@ def test_what_cannot_be_written_ends_the_journal_and_not_the_search(
     assert "Traceback" not in news
 
 
-def test_folder_that_was_moved_away_ends_the_journal_in_a_sentence(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_moved_folder_ends_the_journal_in_a_sentence(study: StudyFile, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     folder.mkdir()
     journal = OptunaJournal(study, folder, {})
@@ -257,9 +247,7 @@ def test_folder_that_was_moved_away_ends_the_journal_in_a_sentence(
     assert str(folder / "optuna.log") in news and "Traceback" not in news
 
 
-def test_link_in_the_place_of_the_journal_is_replaced_and_not_followed(
-    study: StudyFile, tmp_path: Path
-) -> None:
+def test_link_in_the_journals_place_is_replaced(study: StudyFile, tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     with journal_of(study, other, {}):
         pass

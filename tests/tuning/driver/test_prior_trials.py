@@ -1,5 +1,3 @@
-"""What carries over from other studies, judged by hand-made records of the digits."""
-
 import math
 from typing import Any
 
@@ -191,9 +189,7 @@ GOAL = {"metric": "accuracy", "value": 0.001}
         (changed(target=Target(**GOAL, within_s=60.0), max_train_s=60.0), 6.0, Status.REACHED),
     ],
 )
-def test_a_search_with_a_goal_learns_from_targets_and_other_goals(
-    earlier: Workload, within_s: float, status: Status
-) -> None:
+def test_targets_and_goals_are_learned(earlier: Workload, within_s: float, status: Status) -> None:
     """By its own time: a run that took 6 s ended in 6 s and not in 5, whatever it was to meet."""
     own = changed(target=Target(**GOAL, within_s=within_s), max_train_s=within_s)
     (trial,) = carried(record(0.5, 0.7, 0.8, status=Status.MISSED, workload=earlier), own).trials

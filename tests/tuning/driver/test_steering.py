@@ -1,8 +1,3 @@
-"""A search that people steer, without Ray: controller, ledger and policies are real.
-
-A session that is `begun` again has lost its driver: the one before is left as it was.
-"""
-
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -41,8 +36,6 @@ ROOM = 3
 
 
 class Session:
-    """A driver, and what it is asked."""
-
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.folder, self.now_s = folder, 0.0
         file = folder.parent / "steered.yaml"
@@ -54,7 +47,6 @@ class Session:
         study = steered(self.begun, self.ledger.answers.values())
         self.controller = SearchController(
             study=study,
-            workload_hash="w0.97",
             ledger=self.ledger,
             allotment=Allotment(device="cpu"),
             observers=[],
@@ -77,7 +69,6 @@ class Session:
             lines.write(json.dumps(line) + "\n")
 
     def ask(self, action: str, **fields: Any) -> Answer:
-        """Returns what the driver answers to a request."""
         self.write(action, **fields)
         self.look()
         return self.answers[-1]
@@ -182,11 +173,10 @@ def test_trial_is_one_of_the_number_of_trials(begin: Begin) -> None:
 
 
 def test_driver_holds_a_trial_against_the_space_itself(begin: Begin) -> None:
-    """Another program than our command may have written the request."""
     session = begin()
     answer = session.ask("try", params={"epochs": 700})
     assert answer.refused and "epochs: must be from 1 to 20" in answer.text
-    assert not session.controller.wanted()
+    assert not session.controller.learning.wanted()
 
 
 def test_trial_that_waits_when_the_driver_dies_is_tried_once_afterwards(begin: Begin) -> None:
@@ -212,7 +202,7 @@ def test_stopped_trial_ends_with_what_it_has_measured(begin: Begin) -> None:
     record = session.ledger.records["t0000"]
     assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
     assert [e.accuracy for e in record.runs[-1].evaluations] == [0.4]
-    assert session.controller.running == (other.trial_id,)
+    assert [*session.controller.trials.running] == [other.trial_id]
 
 
 def test_stopped_trial_that_was_never_evaluated_teaches_nothing(begin: Begin) -> None:
@@ -220,7 +210,7 @@ def test_stopped_trial_that_was_never_evaluated_teaches_nothing(begin: Begin) ->
     session.ask("stop", trial=session.propose().trial_id)
     record = session.ledger.records["t0000"]
     assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
-    history = session.controller.policy._history  # type: ignore[attr-defined]
+    history = session.controller.learning.policy._history  # type: ignore[attr-defined]
     assert history.ended.trials == []
 
 
@@ -228,13 +218,14 @@ def test_run_again_that_is_stopped_does_not_count_as_too_slow(begin: Begin) -> N
     session = begin("workload.mode=anytime")
     first = session.propose()
     session.controller.finished(ended(first, time_s=2.0))
-    expected_s = [each.expected_s for each in session.controller.favourites]
+    expected_s = [each.expected_s for each in session.controller.learning.favourites]
     session.ask("try", params=first.params)
     again = session.propose()
     assert again.params == first.params
     session.controller.evaluated(ended(again, Status.CAPPED, accuracy=0.4, time_s=1.0))
     session.ask("stop", trial=again.trial_id)
-    assert [each.expected_s for each in session.controller.favourites] == expected_s == [2.0]
+    favourites = session.controller.learning.favourites
+    assert [each.expected_s for each in favourites] == expected_s == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -256,12 +247,10 @@ def test_trial_whose_process_has_written_its_record_is_not_stopped(begin: Begin)
     write_trial_file(session.folder, ended(spec))
     answer = session.ask("stop", trial=spec.trial_id)
     assert answer.refused and "has just ended" in answer.text
-    assert session.controller.running == ("t0000",)
+    assert [*session.controller.trials.running] == ["t0000"]
 
 
-def test_trial_stays_stopped_where_the_driver_dies_between_answer_and_record(
-    begin: Begin,
-) -> None:
+def test_trial_stays_stopped_where_the_driver_dies_before_its_record(begin: Begin) -> None:
     session = begin()
     session.ask("stop", trial=session.propose().trial_id)
     file = session.folder / "ledger.jsonl"
@@ -369,9 +358,7 @@ def test_settings_outlast_the_driver_unless_file_or_option_say_otherwise(begin: 
 # --- Across a kill
 
 
-def test_what_was_written_and_not_acted_on_is_acted_on_by_the_next_driver_once(
-    begin: Begin,
-) -> None:
+def test_what_was_not_acted_on_is_acted_on_by_the_next_driver_once(begin: Begin) -> None:
     session = begin()
     session.ask("set", trials=20)
     session.write("set", trials=30)
@@ -400,9 +387,7 @@ def test_another_target_is_refused_whoever_writes_the_request(begin: Begin) -> N
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_study_whose_target_was_changed_is_read_and_not_resumed(
-    begin: Begin, refused: bool
-) -> None:
+def test_study_whose_target_was_changed_is_read_not_resumed(begin: Begin, refused: bool) -> None:
     session = begin()
     asked = {"id": "0" * 8, "at": utc_now(), "action": "set", "target": 0.5}
     answer = Answer(request=read_request(asked), at=utc_now(), refused=refused, text="was 0.97")
@@ -410,12 +395,9 @@ def test_a_study_whose_target_was_changed_is_read_and_not_resumed(
     again = begin()
     (kept,) = again.ledger.answers.values()
     assert kept == answer and kept.words.startswith("set target=0.5: ")
-
-    def admit() -> None:
-        admission.admit(again.ledger, again.begun, workload_hash="w", resume=True)
-
+    found = admission.Admitted(again.begun, again.folder, "", "w", None)
     with pytest.raises(ConfigError) as caught:
-        admit()
+        admission.admit(again.ledger, found, resume=True)
     assert ("set target=0.5" in str(caught.value)) is not refused
     if not refused:
         assert LEFT_TARGET in str(caught.value) and "warm_start=[steered]" in str(caught.value)

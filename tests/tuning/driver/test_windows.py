@@ -1,10 +1,8 @@
-"""Which windows a search has, and when a kind of step is timed again."""
-
 import pytest
 from helpers.making import make_run
 
 from tune_speed.core.records import RunResult, StepTime
-from tune_speed.tuning.driver.windows import AGE_S, MOST_WINDOWS, SHARE, WindowHistory
+from tune_speed.tuning.driver.learning import AGE_S, MOST_WINDOWS, SHARE, WindowHistory
 
 
 def window(key: str = "k", *, at: str = "", study: str = "s", **fields: object) -> StepTime:
@@ -48,9 +46,7 @@ def test_times_are_told_at_the_speed_that_the_first_trial_told_and_settled_at_th
         ([1e6] * MOST_WINDOWS, False),
     ],
 )
-def test_kind_is_due_when_its_last_window_is_old_for_the_number_of_them(
-    ages_s: list[float], is_due: bool
-) -> None:
+def test_kind_is_due_when_its_last_window_is_old(ages_s: list[float], is_due: bool) -> None:
     history, now_s = WindowHistory("s", ()), 1e7
     for number, age_s in enumerate(ages_s):
         history.add(run_of(window(at=str(number))), now_s=now_s - age_s)

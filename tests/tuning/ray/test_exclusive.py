@@ -19,8 +19,6 @@ LATE = GetTimeoutError("late")
 
 
 class Ray:
-    """Gives the answers it is told, to calls that it lists."""
-
     def __init__(self, *answers: Any) -> None:
         self.answers, self.calls, self.killed = list(answers), list[str](), 0
         self.options: dict[str, Any] = {}
@@ -64,7 +62,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ray]:
 
 def make_device(lines: list[str] | None = None, **changes: Any) -> ExclusiveDevice:
     settings: dict[str, Any] = {
-        "device": "cpu",
+        "gpus": 0,
         "cpu_threads": 2,
         "on_line": (lines if lines is not None else []).append,
         "is_stopped": lambda: False,
@@ -73,14 +71,14 @@ def make_device(lines: list[str] | None = None, **changes: Any) -> ExclusiveDevi
 
 
 @pytest.mark.parametrize(
-    ("device", "devices", "cpus", "gpus"),
-    [("cpu", 1, 6.0, 0.0), ("cuda", 1, 2.0, 1.0), ("cuda", 3, 6.0, 3.0)],
+    ("gpus", "cpus"),
+    [(0, 6.0), (1, 2.0), (3, 6.0)],
 )
 def test_whole_node_is_reserved_or_whole_gpus_with_their_cores(
-    answering: Callable[..., Ray], device: str, devices: int, cpus: float, gpus: float
+    answering: Callable[..., Ray], gpus: int, cpus: float
 ) -> None:
     ray = answering(True, RECORD, RECORD)
-    exclusively = make_device(device=device, devices=devices)
+    exclusively = make_device(gpus=gpus)
     assert exclusively.run(SPEC) == exclusively.run(SPEC) == standing(SPEC)
     assert (ray.options["num_cpus"], ray.options["num_gpus"]) == (cpus, gpus)
     # Reserved once for all runs, and released at the end.
@@ -91,9 +89,7 @@ def test_whole_node_is_reserved_or_whole_gpus_with_their_cores(
 
 
 @pytest.mark.parametrize("death", [RayActorError(), DeviceFailed("the GPU fell off")])
-def test_run_whose_process_died_is_run_once_more_and_has_failed_if_that_dies_too(
-    answering: Callable[..., Ray], death: Exception
-) -> None:
+def test_dead_run_is_run_once_more(answering: Callable[..., Ray], death: Exception) -> None:
     ray = answering(True, death, True, RECORD)
     assert make_device().run(SPEC) == standing(SPEC)
     assert ray.calls == ["ready", "run"] * 2 and ray.killed == 1
@@ -115,9 +111,7 @@ def test_errors_for_the_user_are_raised_as_they_were(answering: Callable[..., Ra
         make_device().run(SPEC)
 
 
-def test_device_that_others_hold_is_waited_for_with_a_word_each_half_minute(
-    answering: Callable[..., Ray],
-) -> None:
+def test_device_that_others_hold_is_waited_for_aloud(answering: Callable[..., Ray]) -> None:
     lines: list[str] = []
     ray = answering(*[LATE] * 61, True, *[LATE] * 40, RECORD)
     assert make_device(lines).run(SPEC) == standing(SPEC)

@@ -20,7 +20,7 @@ from helpers.processes import command_of, is_alive
 from tune_speed.core.errors import ServiceError
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tracking.store.store import open_experiment, open_store
-from tune_speed.tuning import search
+from tune_speed.tuning import services
 from tune_speed.tuning.ray import health
 from tune_speed.tuning.ray.health import Head
 
@@ -74,9 +74,7 @@ def below(head: Head) -> list[psutil.Process]:
     return [head._process, *head._process.children(recursive=True)]
 
 
-def test_start_that_hangs_is_given_up_in_time_and_leaves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = head_that(IGNORES_ALL, monkeypatch)
     session = folder / f"session_2026-01-01_{head._process.pid}"
     session.mkdir(parents=True)
@@ -104,9 +102,7 @@ def test_start_that_hangs_is_given_up_in_time_and_leaves_nothing(
         ),
     ],
 )
-def test_start_that_fails_says_why(
-    program: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_start_says_why(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConnectionError, match=said):
         head_that(program, monkeypatch).address()
 
@@ -125,9 +121,7 @@ def test_cluster_that_ended_is_dead_for_the_driver(monkeypatch: pytest.MonkeyPat
         ([], 1.0, -signal.SIGKILL),
     ],
 )
-def test_driver_that_hangs_as_it_joins_is_ended_from_outside(
-    signals: list[signal.Signals], limit_s: float, code: int
-) -> None:
+def test_hanging_driver_is_ended(signals: list[signal.Signals], limit_s: float, code: int) -> None:
     command = ["env", "--default-signal=INT", sys.executable, "-c", DRIVER, str(limit_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as driver:
         assert driver.stdout is not None and driver.stderr is not None
@@ -146,9 +140,7 @@ def test_driver_that_hangs_as_it_joins_is_ended_from_outside(
     assert psutil.wait_procs(heads, timeout=SOON_S)[1] == []
 
 
-def test_driver_that_joins_in_time_ends_by_ctrl_c_only_after_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_driver_that_joins_in_time_ends_only_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     wakes = signal.set_wakeup_fd(-1)
     try:
@@ -169,9 +161,7 @@ def test_head_ends_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert head._process.wait(SOON_S) == 0
 
 
-def test_study_that_was_deleted_in_mlflow_is_refused_before_ray_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_study_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = open_store(uri)
     client.delete_experiment(open_experiment(client, "gone", tags={}))
@@ -179,5 +169,5 @@ def test_study_that_was_deleted_in_mlflow_is_refused_before_ray_has_started(
     config = SimpleNamespace(resources=ResourceConfig(cpu=1))
     study: Any = SimpleNamespace(name="gone", search=config, loop=...)
     with pytest.raises(ServiceError, match="experiments restore"):
-        search._services(uri, None, study, pin=None).__enter__()
+        services.store_and_ray(study, uri=uri, address=None, pin=None).__enter__()
     assert Head.own is None

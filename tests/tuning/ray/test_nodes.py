@@ -1,26 +1,25 @@
-"""Which nodes run a study's trials, as nodes answer, join and are lost."""
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.runtime.device import describe_device, set_up_process
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.training.trial import Allotment
 from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.ray import nodes as nodes_module
-from tune_speed.tuning.ray.node_query import Answer, Node, Unfit, on_nodes
-from tune_speed.tuning.ray.nodes import Nodes, commonest
+from tune_speed.tuning.ray.node_query import Answer, Node, here, on_nodes, set_up_device
+from tune_speed.tuning.ray.nodes import Nodes
 
 H200, A100 = Answer("NVIDIA H200", "2.9"), Answer("NVIDIA A100", "2.9")
 GPU = ResourceConfig(cpu=1, gpu=0.5)
 
 
 class Town:
-    """Nodes that answer what they are told to, some never."""
-
-    def __init__(self, **answers: Answer | Unfit | None) -> None:
+    def __init__(self, **answers: Answer | str | None) -> None:
         self.answers_of = dict(answers)
         self.resources = {"CPU": 4.0, "GPU": 2.0}
         self.asked: list[str] = []
@@ -33,7 +32,7 @@ class Town:
         self.asked.append(node_id)
         self._waiting.append(node_id)
 
-    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | str]:
         ready = {name: self.answers_of.get(name) for name in self._waiting}
         found = {name: answer for name, answer in ready.items() if answer is not None}
         self._waiting = [name for name in self._waiting if name not in found]
@@ -49,10 +48,21 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
+def nodes_of(
+    town: Town, resources: ResourceConfig, *, pin: str | None = None, is_local: bool = False
+) -> Iterator[Nodes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes_module, "RayQueries", lambda **_: town)
+        patch.setattr(nodes_module, "alive_nodes", town.look)
+        with Nodes(resources, pin=pin, is_local=is_local) as nodes:
+            yield nodes
+
+
+@contextmanager
 def settled(
     town: Town, *, pin: str | None = None, resources: ResourceConfig = GPU
 ) -> Iterator[Nodes]:
-    with Nodes(resources, pin=pin, is_local=False, queries=town, look=town.look) as nodes:
+    with nodes_of(town, resources, pin=pin) as nodes:
         nodes.settle()
         yield nodes
 
@@ -67,7 +77,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_trials_run_on_the_kind_with_most_nodes() -> None:
     with settled(Town(a=A100, b=H200, c=H200)) as nodes:
         assert nodes.device_type == "NVIDIA H200"
-        assert nodes.allowed() == ("b", "c")
+        assert nodes.allowed == ("b", "c")
         assert nodes.placement() == {"node_ids": ["b", "c"], "device_type": "NVIDIA H200"}
         [line] = nodes.messages()
         assert line == (
@@ -77,14 +87,15 @@ def test_trials_run_on_the_kind_with_most_nodes() -> None:
 
 
 def test_equally_many_nodes_are_chosen_by_name_so_that_it_is_not_chance() -> None:
-    assert commonest({"a": H200, "b": A100}) == "NVIDIA A100"
-    assert commonest({"b": A100, "a": H200}) == "NVIDIA A100"
+    for town in (Town(a=H200, b=A100), Town(a=A100, b=H200)):
+        with settled(town) as nodes:
+            assert nodes.device_type == "NVIDIA A100"
 
 
 def test_named_type_is_taken_although_others_have_more_nodes() -> None:
     asked_for = ResourceConfig(cpu=1, gpu=1, device_type="NVIDIA A100")
     with settled(Town(a=A100, b=H200, c=H200), resources=asked_for) as nodes:
-        assert nodes.allowed() == ("a",)
+        assert nodes.allowed == ("a",)
 
 
 def test_type_that_no_node_has_is_refused_with_those_there() -> None:
@@ -98,7 +109,7 @@ def test_type_that_no_node_has_is_refused_with_those_there() -> None:
 
 def test_study_stays_on_the_device_of_its_first_trials() -> None:
     with settled(Town(a=A100, b=H200, c=H200), pin="NVIDIA A100") as nodes:
-        assert nodes.allowed() == ("a",)
+        assert nodes.allowed == ("a",)
     with (
         pytest.raises(ConfigError, match=r"must stay on the type of device .* NVIDIA A100"),
         settled(Town(b=H200), pin="NVIDIA A100"),
@@ -117,8 +128,8 @@ def test_node_that_joins_is_asked_and_used_if_it_is_alike() -> None:
     with settled(town) as nodes:
         nodes.messages()
         town.answers_of |= {"b": A100, "c": H200}
-        wait_for(lambda: len(town.asked) == 3 and len(nodes.allowed()) == 2)
-        assert nodes.allowed() == ("a", "c")
+        wait_for(lambda: len(town.asked) == 3 and len(nodes.allowed) == 2)
+        assert nodes.allowed == ("a", "c")
         lines: list[str] = []
         wait_for(lambda: lines.extend(nodes.messages()) or len(lines) == 2)
         assert sorted(lines) == [
@@ -132,26 +143,24 @@ def test_node_that_is_lost_stays_on_the_list_so_that_processes_can_be_kept() -> 
     with settled(town) as nodes:
         del town.answers_of["b"]
         town.answers_of["c"] = H200
-        wait_for(lambda: len(nodes.allowed()) > 2)
-        assert nodes.allowed() == ("a", "b", "c")
+        wait_for(lambda: len(nodes.allowed) > 2)
+        assert nodes.allowed == ("a", "b", "c")
 
 
 def test_slow_node_is_not_waited_for_and_joins_when_it_answers() -> None:
     town = Town(a=H200, b=None)
     with settled(town) as nodes:
-        assert nodes.allowed() == ("a",)
+        assert nodes.allowed == ("a",)
         assert "left out: 10.0.0.b, which has not answered yet" in nodes.messages()[0]
         town.answers_of["b"] = H200
-        wait_for(lambda: nodes.allowed() == ("a", "b"))
+        wait_for(lambda: nodes.allowed == ("a", "b"))
 
 
-def test_cluster_of_which_no_node_answers_is_refused_with_reasons(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cluster_without_answers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "ANSWER_S", 0.1)
     with (
         pytest.raises(ServiceError, match=r"10\.0\.0\.a, as it has no such device: torch sees 0"),
-        settled(Town(a=Unfit("it has no such device: torch sees 0"), b=None)),
+        settled(Town(a="it has no such device: torch sees 0", b=None)),
     ):
         pass
 
@@ -170,9 +179,9 @@ def test_node_too_small_for_a_trial_is_not_asked() -> None:
 def test_this_machine_alone_is_known_without_a_question() -> None:
     town = Town(a=H200)
     for resources in (ResourceConfig(cpu=2), GPU):
-        with Nodes(resources, pin=None, is_local=True, queries=town, look=town.look) as nodes:
+        with nodes_of(town, resources, is_local=True) as nodes:
             nodes.settle()
-            assert nodes.allowed() == () and nodes.messages() == ()
+            assert nodes.allowed == () and nodes.messages() == ()
             assert (nodes.device_type or "").startswith("" if resources.gpu else "cpu (2 threads, ")
     assert town.asked == []
 
@@ -180,7 +189,7 @@ def test_this_machine_alone_is_known_without_a_question() -> None:
 def test_gpu_of_this_machine_is_asked_for_its_name_where_a_study_has_one() -> None:
     town = Town(a=H200)
     with (
-        Nodes(GPU, pin="NVIDIA A100", is_local=True, queries=town, look=town.look) as nodes,
+        nodes_of(town, GPU, pin="NVIDIA A100", is_local=True) as nodes,
         pytest.raises(ConfigError, match="here is only NVIDIA H200"),
     ):
         nodes.settle()
@@ -200,3 +209,23 @@ def test_user_is_told_where_the_folder_of_the_study_is_not_seen() -> None:
     with settled(Town(a=H200, b=H200._replace(sees_study=False))) as nodes:
         _, line = nodes.messages()
         assert line.startswith("the study's folder is not visible on 10.0.0.b: ")
+
+
+CPU = Allotment(device="cpu", cpu_threads=1)
+
+
+def test_cpu_is_named_without_torch_as_records_name_it() -> None:
+    set_up_process(torch.device("cpu"), cpu_threads=1)
+    answer = here(cpu_threads=1)
+    assert answer.device == describe_device(torch.device("cpu"))
+    assert answer.torch == torch.__version__.partition("+")[0]
+
+
+def test_trial_on_the_device_of_its_study_goes_on() -> None:
+    set_up_device(CPU, here(cpu_threads=1).device)
+    set_up_device(CPU, None)
+
+
+def test_trial_on_another_device_does_not_begin() -> None:
+    with pytest.raises(RuntimeError, match=r"must run on NVIDIA H200, but this node, .*, has cpu"):
+        set_up_device(CPU, "NVIDIA H200")

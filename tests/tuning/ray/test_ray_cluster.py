@@ -1,5 +1,3 @@
-"""A local Ray cluster has what trials need, and nothing beside it."""
-
 import json
 import os
 import subprocess
@@ -166,9 +164,7 @@ def test_start_whose_processes_are_frozen_ends(
     assert left == [] and took_s < 2.0
 
 
-def test_node_that_ended_while_it_started_is_not_waited_for(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_node_is_not_waited_for(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     def get_node(gcs_address: str, node_id: str) -> str:
         raise RuntimeError("No node info found")
 
@@ -211,9 +207,7 @@ def test_node_that_registers_late_is_waited_for(
     assert services.get_node is get_node
 
 
-def test_socket_path_that_is_too_long_says_what_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_socket_path_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ("x" * 107)).mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 107)))
     monkeypatch.setattr(tempfile, "tempdir", None)

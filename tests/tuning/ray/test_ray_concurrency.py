@@ -1,7 +1,6 @@
-"""`concurrent: auto`, from a study file to a number."""
-
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.command import TINY_STUDY, finished, run_inside
@@ -39,9 +38,7 @@ def test_what_was_measured_holds_until_what_was_asked_changes(tmp_path: Path) ->
     assert read_packing(tmp_path, {**ASKED, "there": "1 nodes, 4 CPU, 0 GPU"}) is None
 
 
-def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
-    tmp_path: Path,
-) -> None:
+def test_what_was_not_measured_is_tried_again_and_damage_is_none(tmp_path: Path) -> None:
     write_packing(PACKING.model_copy(update={"gains": {}}), tmp_path)
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text('{"concurrent": ')
@@ -49,19 +46,11 @@ def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
 
 
 class Alone(Nodes):
-    """The nodes of a search that takes whatever is there."""
-
     def __init__(self, *, is_local: bool = True) -> None:
-        """Asks no Ray."""
-        self.is_local = is_local
-
-    def allowed(self) -> tuple[str, ...]:
-        return ()
+        self.is_local, self.allowed = is_local, ()
 
 
-def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_study_that_goes_on_keeps_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
     study, cpus, measured = load_study(tmp_path / "tiny.yaml"), {"CPU": 2.0}, list[int]()
 
@@ -83,7 +72,7 @@ def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
 
 
 @pytest.mark.parametrize(
-    ("concurrent", "resources", "there", "runs", "said"),
+    "case",
     [
         (8, "{cpu: 1}", {"CPU": 2.0}, 2, "is 8, but only 2 trials at a time have room here, with"),
         (2, "{cpu: 1}", {"CPU": 2.0}, 2, ""),
@@ -95,15 +84,9 @@ def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
 )
 @pytest.mark.parametrize("is_local", [True, False])
 def test_more_trials_than_have_room_are_said_and_on_one_machine_wait_for_no_more(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    concurrent: int,
-    resources: str,
-    there: dict[str, float],
-    runs: int,
-    said: str,
-    is_local: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool, case: tuple[Any, ...]
 ) -> None:
+    concurrent, resources, there, runs, said = case
     (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
     overrides = [f"search.concurrent={concurrent}", f"search.resources={resources}"]
     study = load_study(tmp_path / "tiny.yaml", overrides=overrides)
@@ -134,7 +117,6 @@ def test_search_measures_says_and_records_the_packing(tmp_path: Path) -> None:
 
 
 def search_tags(folder: Path) -> dict[str, str]:
-    """Returns the tags of the search's own run."""
     import sqlite3
     from contextlib import closing
 

@@ -1,7 +1,6 @@
-"""A search is ended once its cluster is dead, and by nothing else."""
-
 import re
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.tuning.ray import compat, health
+from tune_speed.tuning.ray.health import Unreachable
 
 SOON_S = 60.0
 
@@ -29,9 +29,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, *causes: str | None) -> None:
     monkeypatch.setattr(health, "_death_check", lambda: lambda: next(found, None))
 
 
-def test_search_whose_cluster_died_ends_as_by_ctrl_c_and_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_search_whose_cluster_died_ends_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     dies(monkeypatch, None, None, "the raylet was killed")
     said = r"^the raylet was killed\. Finished trials are kept"
     with pytest.raises(ServiceError, match=said), health.ended_with_ray():
@@ -73,8 +71,6 @@ def test_search_that_does_not_heed_ctrl_c_ends_with_its_process(
 
 
 class Node:
-    """A cluster's own processes."""
-
     gcs_address = "[fe80::1]:6379"
 
     def __init__(self, *dead: tuple[str, int]) -> None:
@@ -94,17 +90,13 @@ class Node:
         ([("raylet", 0)], "ended with exit code 0$"),
     ],
 )
-def test_local_cluster_is_dead_without_a_process_that_it_needs(
-    dead: list[tuple[str, int]], cause: str | None
-) -> None:
+def test_cluster_is_dead_without_a_process(dead: list[tuple[str, int]], cause: str | None) -> None:
     found = health._cause_of(Node(*dead))
     assert (found is None) == (cause is None)
     assert cause is None or re.search(cause, str(found))
 
 
-def test_joined_cluster_is_watched_by_its_heads_address_and_a_clients_not_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_joined_cluster_is_watched_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "is_client", lambda: False)
     monkeypatch.setattr(compat, "own_node", lambda: Node(("raylet", 1)))
     check = health._death_check()
@@ -113,3 +105,28 @@ def test_joined_cluster_is_watched_by_its_heads_address_and_a_clients_not_at_all
         monkeypatch.setattr(compat, "is_client", lambda is_client=is_client: is_client)
         monkeypatch.setattr(compat, "own_node", lambda node=node: node)
         assert health._death_check()() is None
+
+
+def test_address_where_somebody_listens_is_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        unreachable = Unreachable(*server.getsockname(), limit_s=0.0)
+        assert unreachable.cause() is None
+
+
+def test_address_is_given_up_only_after_the_limit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+    assert Unreachable(host, port, limit_s=60.0).cause() is None
+    cause = Unreachable(host, port, limit_s=0.0).cause()
+    assert cause is not None and f"has not answered at 127.0.0.1:{port}" in cause
+
+
+def test_answer_in_between_starts_the_count_anew() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        unreachable = Unreachable(host, port, limit_s=60.0)
+    assert unreachable.cause() is None
+    assert unreachable._since_s is not None
+    with socket.create_server((host, port)):
+        assert unreachable.cause() is None
+    assert unreachable._since_s is None

@@ -1,5 +1,3 @@
-"""Which token a cluster gets, with clusters that only say whether they refuse it."""
-
 import errno
 import os
 from collections.abc import Callable
@@ -13,10 +11,11 @@ from tune_speed.tuning.ray.token import agree_on_token, server_of
 
 PLACE = "host:6379"
 
+Cluster = Callable[..., list[str | None]]
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without a token, on a machine without a cluster."""
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS", "RAY_TMPDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -44,9 +43,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str | None]]:
     return make
 
 
-def test_cluster_that_asks_for_none_is_sent_none(
-    cluster: Callable[..., list[str | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_token_is_sent_unasked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = cluster(None)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
     agree_on_token(PLACE)
@@ -57,7 +54,7 @@ def test_cluster_that_asks_for_none_is_sent_none(
 
 @pytest.mark.parametrize("where", ["variable", "named file", "home"])
 def test_token_is_found_where_ray_looks_for_it_and_then_sent(
-    cluster: Callable[..., list[str | None]],
+    cluster: Cluster,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
     where: str,
@@ -76,7 +73,7 @@ def test_token_is_found_where_ray_looks_for_it_and_then_sent(
 
 
 def test_missing_empty_or_forbidden_token_is_told(
-    cluster: Callable[..., list[str | None]], home: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = cluster("mine")
     with pytest.raises(ServiceError, match="asks for a token, but none is sent"):
@@ -93,7 +90,7 @@ def test_missing_empty_or_forbidden_token_is_told(
 
 
 def test_other_clusters_token_is_told_with_its_source(
-    cluster: Callable[..., list[str | None]], home: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster("theirs")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
@@ -102,9 +99,7 @@ def test_other_clusters_token_is_told_with_its_source(
     assert "RAY_AUTH_MODE" not in os.environ
 
 
-def test_address_means_the_variables_or_the_last_cluster_of_this_machine(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_address_means_variables_or_the_last(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server_of("local") is None and server_of("auto") is None
     assert server_of("ray://host:10001") == "host:10001" and server_of(PLACE) == PLACE
     (home / "ray").mkdir()
@@ -118,9 +113,7 @@ def refuse(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
 
 
-def test_own_cluster_has_a_token_where_home_cannot_hold_one(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_cluster_has_a_token_anyway(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token.have_token()
     assert "RAY_AUTH_TOKEN" not in os.environ and (home / ".ray").is_dir()  # Ray writes its own.
     monkeypatch.setattr(Path, "mkdir", refuse)

@@ -54,8 +54,6 @@ ANYWHERE: Any = SimpleNamespace(
 
 
 class Harmful(TrialProcess):
-    """Does what its trial's number says."""
-
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
         return harm(spec, Path(config["folder"]), self._interrupt)
 
@@ -86,7 +84,6 @@ DOINGS = {"t0001": "kills its node", "t0002": "freezes", "t0003": "hangs", "t000
 
 
 def once(file: Path) -> bool:
-    """Returns whether it is the first that asks."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:
@@ -95,8 +92,6 @@ def once(file: Path) -> bool:
 
 
 class Outcomes(NamedTuple):
-    """What is left of a search."""
-
     records: dict[str, TrialRecord]
     reasons: list[tuple[str, str]]
     """Each interrupted trial, and why."""
@@ -109,7 +104,6 @@ class Outcomes(NamedTuple):
 
 @contextmanager
 def cluster(number: int) -> Iterator[None]:
-    """Nodes with a CPU each, and a head with none."""
     quiet_ray()
     own = {"dashboard_agent_listen_port": 0}  # Any: by default all clusters want the same one.
     head = {"num_cpus": 0, "include_dashboard": False, **own}
@@ -144,15 +138,14 @@ class Reasons:
 
 
 def search(study: str, folder: Path, *changes: str) -> Outcomes:
-    """Searches the cluster of this process."""
     folder = folder / study
     folder.mkdir()
     (folder / "study.yaml").write_text(STUDY.replace("harmful", study))
     reasons, error = Reasons(), ""
     with Ledger(folder / "study") as ledger:
+        ledger.begin({"workload_hash": "w"})
         controller = SearchController(
             study=load_study(folder / "study.yaml", overrides=changes),
-            workload_hash="w",
             ledger=ledger,
             allotment=Allotment(device="cpu"),
             observers=[reasons],
@@ -179,7 +172,6 @@ def search_in_turn(folder: Path) -> list[Outcomes]:
 
 
 def left_after(seconds: float) -> list[str]:
-    """Returns what trials still run then; nothing as soon as none do."""
     deadline = time.monotonic() + seconds
     while (left := trial_processes()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -214,9 +206,7 @@ def test_each_trial_has_one_record_whatever_happened(outcomes: Outcomes) -> None
     }
 
 
-def test_trial_of_a_lost_node_runs_again_and_its_attempts_are_not_counted(
-    outcomes: Outcomes,
-) -> None:
+def test_trial_of_a_lost_node_runs_again_at_no_attempt(outcomes: Outcomes) -> None:
     (reason,) = [why for trial_id, why in outcomes.reasons if trial_id == "t0001"]
     assert reason == "its node died, or cannot be reached; it is run again"
 
@@ -233,9 +223,7 @@ def test_trial_that_hangs_has_failed_with_its_stacks(outcomes: Outcomes) -> None
     assert len(run.evaluations) == 1
 
 
-def test_trial_whose_process_dies_each_time_has_failed_after_its_attempts(
-    outcomes: Outcomes,
-) -> None:
+def test_trial_whose_process_always_dies_fails_in_the_end(outcomes: Outcomes) -> None:
     assert outcomes.records["t0004"].stop_reason.startswith("its process died: ")
     reasons = [why for trial_id, why in outcomes.reasons if trial_id == "t0004"]
     assert len([why for why in reasons if "its node died" not in why]) == 1

@@ -3,7 +3,7 @@ import json
 from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tuning.ray.reports import Receiver, Sender
+from tune_speed.tuning.ray.reports import ended, received, standing
 
 
 def record_after(num_evaluations: int) -> TrialRecord:
@@ -12,22 +12,18 @@ def record_after(num_evaluations: int) -> TrialRecord:
     return make_record(status=Status.CAPPED, runs=(run,))
 
 
-def test_driver_has_the_whole_record_after_each_report() -> None:
-    sender, receiver = Sender(), Receiver()
+def test_driver_has_the_whole_record_though_each_evaluation_is_sent_once() -> None:
+    newest, before = None, 0
     for number in (1, 2, 5):
-        assert receiver.record(sender.standing(record_after(number))) == record_after(number)
+        report = standing(record_after(number), before=before)
+        sent = json.loads(report["record"])["runs"][0]["evaluations"]
+        assert [each["step"] for each in sent] == [*range(before, number)]
+        newest, before = received(report, newest), number
+        assert newest == record_after(number)
     whole = record_after(7)
-    assert receiver.record(sender.ended("finished", whole)) == whole
-
-
-def test_each_evaluation_is_sent_once_while_a_trial_runs() -> None:
-    sender = Sender()
-    sent = [json.loads(sender.standing(record_after(n))["record"]) for n in (1, 2, 5)]
-    steps = [[e["step"] for e in record["runs"][0]["evaluations"]] for record in sent]
-    assert steps == [[0], [1], [2, 3, 4]]
+    assert received(ended("finished", whole), newest) == whole
 
 
 def test_process_takes_no_other_trial_after_one_that_hangs() -> None:
-    ends = {how: Sender.ended(how)["done"] for how in ("finished", "interrupted", "stopped")}
-    assert all(ends.values())
-    assert not Sender.ended("hung", record_after(1))["done"]
+    assert all(ended(how)["done"] for how in ("finished", "interrupted", "stopped"))
+    assert not ended("hung", record_after(1))["done"]

@@ -1,5 +1,3 @@
-"""What could be first, timed side by side in a real process of Ray's."""
-
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
@@ -28,7 +26,7 @@ def controller(*changes: dict[str, Any], elapsed_s: float = 3600.0) -> Any:
     )
     search = SimpleNamespace(resources=ResourceConfig(cpu=1))
     return SimpleNamespace(
-        rivals=lambda: records,
+        learning=SimpleNamespace(rivals=lambda: records),
         elapsed_s=elapsed_s,
         study=SimpleNamespace(search=search),
         allotment=Allotment(device="cpu"),

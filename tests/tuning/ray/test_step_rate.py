@@ -1,5 +1,3 @@
-"""Steps that are counted, and what others on the device see of it."""
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +29,6 @@ ALLOTMENT = Allotment(device="cpu", cpu_threads=1, max_cotenants=1)
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> PackedSteps:
-    """For tests that do not ask how fast it is."""
     monkeypatch.setattr(step_rate, "WARM_UP_S", 0.02)
     monkeypatch.setattr(step_rate, "MARGIN_S", 0.01)
     return packed(Tiny())

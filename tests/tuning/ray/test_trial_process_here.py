@@ -21,7 +21,7 @@ from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec, make
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.ray import trial_process
-from tune_speed.tuning.ray.reports import Receiver
+from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 Interrupt = Callable[[], bool]
@@ -95,10 +95,11 @@ def hangs(spec: TrialSpec, interrupt: Interrupt) -> Any:
 
 
 class Scripted(TrialProcess):
-    """Runs what a trial's id says."""
-
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
         return globals()[spec.trial_id](spec, self._interrupt)
+
+
+Begin = Callable[..., Scripted]
 
 
 class Left(Exception):
@@ -129,28 +130,25 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def until(asked: TrialProcess, key: str) -> dict[str, Any]:
-    """Asks for reports up to the first that has `key`."""
     for _ in range(10):
         if key in (report := asked.train()):
             return report
     raise AssertionError(f"no {key}")
 
 
-def test_trial_is_reported_to_its_end_and_leaves_its_record_in_a_file(
-    begin: Callable[..., Scripted], tmp_path: Path
-) -> None:
+def test_trial_is_reported_and_leaves_its_record(begin: Begin, tmp_path: Path) -> None:
     asked = begin("ends")
     report = until(asked, "end")
     assert (report["end"], report["done"]) == ("finished", True)
     assert report["training_iteration"] == asked._iteration
-    record = Receiver().record(report)
+    record = received(report)
     assert record == standing(make_spec("ends")) == read_trial_file(tmp_path, "ends")
     # The next one is taken by the same process.
     assert asked.reset_config(config_of(make_spec("exits"), tmp_path, **QUIET))
-    assert Receiver().record(until(asked, "end")).stop_reason == "SystemExit: 3"
+    assert received(until(asked, "end")).stop_reason == "SystemExit: 3"
 
 
-def test_without_news_a_report_is_a_sign_of_life(begin: Callable[..., Scripted]) -> None:
+def test_without_news_a_report_is_a_sign_of_life(begin: Begin) -> None:
     asked = begin("goes_on", heartbeat_s=0.01)
     until(asked, "record")
     number = asked._iteration
@@ -159,23 +157,22 @@ def test_without_news_a_report_is_a_sign_of_life(begin: Callable[..., Scripted])
 
 
 def test_stopped_trial_says_so_once_it_has_ended_and_leaves_neither_record_nor_checkpoint(
-    begin: Callable[..., Scripted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_process, "END_S", SOON_S)
     asked = begin("goes_on")
     until(asked, "record")
     place = tmp_path / "goes_on.ckpt"
     place.write_bytes(b"newer than the decision")
-    asked._spec = asked._spec.model_copy(update={"checkpoint": CheckpointPlan(place=str(place))})
+    saved = {"checkpoint": CheckpointPlan(place=str(place))}
+    asked._trial.spec = asked._trial.spec.model_copy(update=saved)
     asked.stop_trial()
     report = asked.train()
     assert (report["end"], report["done"]) == ("stopped", True) and "record" not in report
     assert not place.exists() and read_trial_file(tmp_path, "goes_on") is None
 
 
-def test_stopped_trial_that_does_not_end_takes_its_process_along(
-    begin: Callable[..., Scripted],
-) -> None:
+def test_stopped_trial_that_does_not_end_ends_its_process(begin: Begin) -> None:
     asked = begin("hangs")
     until(asked, "record")
     asked.stop_trial()
@@ -183,7 +180,7 @@ def test_stopped_trial_that_does_not_end_takes_its_process_along(
         asked.train()
 
 
-def test_trial_whose_time_is_up_is_interrupted(begin: Callable[..., Scripted]) -> None:
+def test_trial_whose_time_is_up_is_interrupted(begin: Begin) -> None:
     asked = begin("goes_on", stop_after_s=0.05)
     report = until(asked, "end")
     assert (report["end"], report["done"]) == ("interrupted", True)
@@ -194,23 +191,21 @@ def test_trial_whose_time_is_up_is_interrupted(begin: Callable[..., Scripted]) -
     [("exits", "SystemExit: 3", 1), ("exits_at_once", "SystemExit: 4", 0)],
 )
 def test_trial_that_would_end_its_process_has_failed_with_what_it_had(
-    begin: Callable[..., Scripted], tmp_path: Path, script: str, reason: str, evaluations: int
+    begin: Begin, tmp_path: Path, script: str, reason: str, evaluations: int
 ) -> None:
-    record = Receiver().record(until(begin(script), "end"))
+    record = received(until(begin(script), "end"))
     assert (record.status, record.stop_reason) == (Status.FAILED, reason)
     (run,) = record.runs
     assert len(run.evaluations) == evaluations and f"in {script}" in (run.traceback or "")
     assert read_trial_file(tmp_path, script) == record
 
 
-def test_error_of_a_trial_is_raised_to_who_asks(begin: Callable[..., Scripted]) -> None:
+def test_error_of_a_trial_is_raised_to_who_asks(begin: Begin) -> None:
     with pytest.raises(ZeroDivisionError, match="boom"):
         until(begin("breaks"), "end")
 
 
-def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_process(
-    begin: Callable[..., Scripted], tmp_path: Path
-) -> None:
+def test_hung_trial_fails_and_a_question_ends_the_process(begin: Begin, tmp_path: Path) -> None:
     asked = begin("hangs")
     until(asked, "record")
     reports: list[dict[str, Any]] = []
@@ -223,7 +218,7 @@ def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_proc
     asking.join()
     (report,) = reports
     assert (report["end"], report["done"]) == ("hung", False)
-    record = Receiver().record(report)
+    record = received(report)
     assert (record.status, record.stop_reason) == (Status.FAILED, "hung: no step for 12 s")
     assert (record.runs[0].traceback or "").startswith("Thread training: here")
     assert read_trial_file(tmp_path, "hangs") == record
@@ -231,17 +226,15 @@ def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_proc
         asked.train()
 
 
-def test_trial_that_has_just_ended_does_not_hang(begin: Callable[..., Scripted]) -> None:
+def test_trial_that_has_just_ended_does_not_hang(begin: Begin) -> None:
     asked = begin("ends")
     until(asked, "end")
     asked._hung("", 12.0)
-    assert not asked._is_hung
+    assert not asked._trial.is_hung
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_all_devices_of_a_trial_are_reserved_at_once_on_one_node(
-    begin: Callable[..., Scripted], tmp_path: Path, devices: int
-) -> None:
+def test_all_devices_of_a_trial_are_of_one_node(begin: Begin, tmp_path: Path, devices: int) -> None:
     resources = ResourceConfig(cpu=2.0, gpu=1.0)
     config = config_of(
         make_spec("ends"), tmp_path, devices=devices, resources=resources.model_dump_json()

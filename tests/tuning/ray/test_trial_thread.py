@@ -1,5 +1,3 @@
-"""The thread in which trials train, with trials that are made by hand."""
-
 import threading
 import time
 from collections.abc import Iterator
@@ -8,15 +6,13 @@ import pytest
 from helpers.making import make_record
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread
+from tune_speed.tuning.ray.trial_process import End, Tell, TrialThread
 
 SOON_S = 20.0
 """Far more than anything here takes."""
 
 
 class Steps:
-    """A trial that goes on when it is told to."""
-
     def __init__(self, *, number: int, error: BaseException | None = None) -> None:
         self.gates = [threading.Event() for _ in range(number + 1)]
         self.names: list[str] = []

@@ -27,8 +27,13 @@ from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policies import make_policy
 from tune_speed.tuning.policy.base import Outcome, Policy, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.ray.reports import Sender
-from tune_speed.tuning.ray.tuner import Adapter, _Callback, _Scheduler, _Searcher
+from tune_speed.tuning.ray import reports
+from tune_speed.tuning.ray.tuner import (
+    Adapter,
+    _Callback,
+    _Scheduler,
+    _Searcher,
+)
 from tune_speed.tuning.simulation.simulate import run_policy
 
 NUM_TRAIN = 1150
@@ -158,7 +163,7 @@ class Controller:
     def __init__(self, controller: SearchController, benchmark: Digits) -> None:
         adapter = Adapter(controller, ANYWHERE)
         self._controller, self._benchmark = controller, benchmark
-        self._senders: dict[str, Sender] = {}
+        self._num_sent: dict[str, int] = {}
         self._told: list[str] = []
         self._searcher = _Searcher(adapter)
         self._scheduler = _Scheduler(adapter)
@@ -193,7 +198,7 @@ class Controller:
         spec = TrialSpec.model_validate_json(config["spec"])
         self._specs[spec.trial_id] = spec
         self._ray_ids[spec.trial_id] = ray_id
-        self._senders[spec.trial_id] = Sender()
+        self._num_sent[spec.trial_id] = 0
         assert spec.proposal_reason == self._controller.ledger.proposals[spec.trial_id].reason
         return self._controller.ledger.proposals[spec.trial_id]
 
@@ -207,26 +212,27 @@ class Controller:
     def _is_stopped(self, trial_id: str, num_evaluations: int) -> bool:
         """Reports, and whether the process is told to stop; if so, it reports that it did."""
         record = self._record(trial_id, num_evaluations, Status.CAPPED)
-        self._pass_on(trial_id, self._senders[trial_id].standing(record))
+        report = reports.standing(record, before=self._num_sent[trial_id])
+        self._num_sent[trial_id] = len(record.runs[-1].evaluations)
+        self._pass_on(trial_id, report)
         if trial_id not in self._told:
             return False
-        self._callback.on_trial_result(
-            0, [], self._ray_trial(trial_id), {"end": "stopped", "done": True}
-        )
+        stopped = reports.ended("stopped")
+        self._callback.on_trial_result(trial=self._ray_trial(trial_id), result=stopped)
         return True
 
     def _pass_on(self, trial_id: str, report: dict[str, Any]) -> None:
         action = self._scheduler.on_trial_result(None, self._ray_trial(trial_id), report)
         assert action == TrialScheduler.CONTINUE
-        self._callback.on_trial_result(0, [], self._ray_trial(trial_id), report)
+        self._callback.on_trial_result(trial=self._ray_trial(trial_id), result=report)
 
     def _end(self, event: Event) -> tuple[Status, float]:
         if event.trial_id not in self._controller.ledger.records:
             status, time_s = event.answer
             reached_s = time_s if status == Status.REACHED else None
             record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
-            report = Sender.ended("finished", record)
-            self._callback.on_trial_result(0, [], self._ray_trial(event.trial_id), report)
+            report = reports.ended("finished", record)
+            self._callback.on_trial_result(trial=self._ray_trial(event.trial_id), result=report)
         record = self._controller.ledger.records[event.trial_id]
         return record.status, record.time_to_target_s or record.runs[0].clocks.train_s
 
@@ -257,6 +263,7 @@ class Controller:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger(tmp_path / "study") as ledger:
+        ledger.begin({"workload_hash": "w"})
         yield ledger
 
 
@@ -264,9 +271,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.mark.parametrize("policy", ["time_to_target", "vanilla"])
 def test_ray_and_simulator_get_the_same_decisions(ledger: Ledger, policy: str, mode: str) -> None:
     study, log = study_with(policy, mode), simulated(policy, mode)
-    controller = SearchController(
-        study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
-    )
+    controller = SearchController(study=study, ledger=ledger, allotment=Allotment(), observers=[])
     controller = Controller(controller, Digits(study))
     for event in log:
         assert controller.answer(event) == event.answer, event
@@ -289,8 +294,10 @@ def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) 
     benchmark, sessions = Digits(study), [stops_after, NUM_TRIALS] if stops_after else [NUM_TRIALS]
     for num_trials in sessions:
         with Ledger(folder) as ledger:
+            if ledger.header is None:
+                ledger.begin({"workload_hash": "w"})
             controller = SearchController(
-                study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
+                study=study, ledger=ledger, allotment=Allotment(), observers=[]
             )
             driven = Controller(controller, benchmark)
             while controller.num_finished < num_trials and driven.runs_one():

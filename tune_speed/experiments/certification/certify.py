@@ -209,10 +209,10 @@ class _Session:
             cluster.connected(address, resources=resources),
             stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped,
         ):
+            most = max(e.record.recipe.get("devices", 1) for e in self.everyone.values())
             device = ExclusiveDevice(
-                device=kind,
+                gpus=most if kind == "cuda" else 0,
                 cpu_threads=first.cpu_threads,
-                devices=max(e.record.recipe.get("devices", 1) for e in self.everyone.values()),
                 node_ids=_nodes_like(first, address),
                 on_line=self._on_line,
                 is_stopped=is_stopped,
@@ -278,7 +278,7 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
     each = ResourceConfig(cpu=record.cpu_threads, gpu=float(record.device_kind == "cuda"))
     with Nodes(each, pin=device_of_one(record.device), is_local=False) as nodes:
         nodes.settle()
-        return nodes.allowed()
+        return nodes.allowed
 
 
 def _spec(record: TrialRecord, *, seed: int) -> SpecBase:

@@ -28,15 +28,8 @@ from tune_speed.study.schema import check_study_name
 from tune_speed.study.space import SearchSpace
 from tune_speed.study.yaml import read_yaml
 from tune_speed.training.trial import utc_now
-from tune_speed.tuning.driver.requests import (
-    Answer,
-    Request,
-    as_dict,
-    checked_in,
-    checked_request,
-    line_of,
-    read_request,
-)
+from tune_speed.tuning.driver import requests
+from tune_speed.tuning.driver.requests import Answer, Request
 
 FILE, LOCK, WRITERS = "control.jsonl", "driver.lock", ".control.lock"
 POLL_S = 0.1
@@ -63,7 +56,6 @@ def folder_of(study: str) -> Path:
 
 
 def is_driven(folder: Path) -> bool:
-    """Returns whether a search of the study runs."""
     with suppress(OSError), (folder / LOCK).open("rb+") as file:
         return not acquire(file.fileno(), wait_s=-1.0)
     return False
@@ -88,15 +80,11 @@ def driving(folder: Path) -> Iterator[None]:
 
 
 def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> Answer:
-    """Writes a request, `action` and its fields, and returns the driver's answer.
-
-    Raises: ConfigError if it cannot be asked, no search of the study runs, or the driver refuses;
-        ServiceError if the driver does not answer in `wait_s`, or ends before; StorageError.
-    """
+    """Writes a request; returns the answer. Raises: ConfigError, ServiceError, StorageError."""
     folder = folder_of(study)
     own = {"id": secrets.token_hex(4), "at": utc_now()}
     tree = read_yaml(folder / "study.yaml").tree
-    request = checked_request({**checked_in(tree, fields), **own})
+    request = requests.checked_request({**requests.checked_in(tree, fields), **own})
     if not is_driven(folder):
         raise ConfigError(
             f"study {study} must be searched to be steered, but no search of it runs. Go on with"
@@ -108,7 +96,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
         # Of a writer that was killed: what follows the piece of its line would be lost with it.
         for _ in log.events():
             pass
-        log.append(line_of(request))
+        log.append(requests.line_of(request))
     answer = answers.wait(request, wait_s=wait_s, is_driven=lambda: is_driven(folder))
     if answer.refused:
         raise ConfigError(f"{request.words}: {answer.text}")
@@ -116,10 +104,7 @@ def send(study: str, fields: Mapping[str, Any], *, wait_s: float = WAIT_S) -> An
 
 
 def outlook(study: str) -> dict[str, Any]:
-    """Returns `why` a study cannot be steered from here, empty where it can, and its `fields`.
-
-    Each of `fields` is searched, and has `name`, `values` in words and `choices`, if it is one.
-    """
+    """Returns `why` a study cannot be steered from here, empty where it can, and its `fields`."""
     try:
         folder = folder_of(study)
     except ConfigError:
@@ -136,15 +121,12 @@ def outlook(study: str) -> dict[str, Any]:
 
 
 def history(study: str) -> list[dict[str, Any]]:
-    """Returns a study's requests with their answers, and those that nobody has acted on yet.
-
-    Raises: ConfigError, StorageError.
-    """
+    """Returns requests with their answers, and those without. Raises: ConfigError, StorageError."""
     folder = folder_of(study)
     answers = _Answers(folder, from_start=True).new()
     done = {answer.request.id for answer in answers}
     waiting = [each for each in Inbox(folder).new() if each.id not in done]
-    return [*(each.as_dict() for each in answers), *(as_dict(each) for each in waiting)]
+    return [*(each.as_dict() for each in answers), *(requests.as_dict(each) for each in waiting)]
 
 
 class _Lines:
@@ -179,7 +161,7 @@ class Inbox:
         for line in self._lines.new():
             # A stranger may have written it, or a later version: it must not end the search.
             try:
-                found.append(read_request(json.loads(line)))
+                found.append(requests.read_request(json.loads(line)))
             except (ValueError, TypeError, RecursionError, ValidationError):
                 continue
         return found

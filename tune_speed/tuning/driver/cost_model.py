@@ -1,26 +1,12 @@
-"""Predicted cost of a configuration, learned from the trials of the study.
+"""Predicted cost of a configuration: the time before the first step, and steps · step time.
 
-Cost is steps · step time, and what comes before the first step (pretraining, scoring, whitening)
-as long as it took in a trial with the same settings. The steps are known beforehand; the step time
-belongs to everything that changes a step's speed, the *throughput key*, and is known when the first
-trial with that key ends:
-
-| in the key                                         | because                                     |
-|----------------------------------------------------|---------------------------------------------|
-| `model` and all below it                           | the arithmetic of a sample                  |
-| `optimizer`, but for its `untimed_fields`          | the arithmetic of an update                 |
-| `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
-| `effective_batch_size`                             | they are cut                                |
-| `precision`, `matmul_precision`, `compile`,        | which kernels do the same arithmetic        |
-| `compile_mode`, `cuda_graph`, `deterministic`,     |                                             |
-| `channels_last`, `optimizer_kernels`               |                                             |
-| `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
-| `speedups` and all below them                      | what is computed of a sample                |
-| `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
-
-Rates, schedule and length change what is learned, not how fast; of decay, momentum and label
-smoothing it matters whether there is any, of momentum whether the schedule gives any, too.
-All that is not searched is the same in every trial, so a key is made of searched values alone.
+The steps are known beforehand. The step time belongs to the *throughput key*, all searched values
+that change a step's speed, and is known when the first trial with that key ends. In the key are the
+arithmetic of a sample (model, speed-ups), of an update (optimizer but for its `untimed_fields`,
+clipping), the samples of a step and how they are cut, which kernels run, and making a batch, which
+is on the training clock. Rates, schedule and length change what is learned, not how fast; of decay,
+momentum and label smoothing it matters whether there is any, of momentum whether the schedule gives
+any, too.
 
 Every bound errs towards letting a trial run: contention and warm-up only slow a step, so the
 shortest measured step time counts. A key that never ran has a lower bound, and a most likely step
@@ -28,7 +14,7 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -47,6 +33,8 @@ from tune_speed.tuning.policy.base import Cost
 from tune_speed.tuning.policy.curve import FloatArray
 
 Key = tuple[Any, ...]
+Step = tuple[float, int]
+"""Time [s] and samples of an optimizer step."""
 # Priors; standard deviations are of the step time's logarithm. It grows as the samples to the power
 # of 0.8 ± 0.3, a value of the key changes it by ± 0.4, and ± 0.15 is due to nothing in the key.
 GROWTH, GROWTH_SD = 0.8, 0.3
@@ -58,7 +46,7 @@ REST_SD = 0.15
 class StepTimes:
     """Bayesian linear regression of log step times, over the keys that ran."""
 
-    def __init__(self, seen: Mapping[Key, tuple[float, int]]) -> None:
+    def __init__(self, seen: Mapping[Key, Step]) -> None:
         """Takes step time [s] and samples of each key; at least one."""
         self._columns: dict[tuple[int, Any], int] = {}
         for place in chain.from_iterable(map(enumerate, seen)):
@@ -74,7 +62,6 @@ class StepTimes:
         self._weights = np.asarray(np.linalg.solve(precisions, moments), dtype=float)
 
     def __call__(self, key: Key, samples: int) -> float:
-        """Returns the step time of a key that is most likely [s]."""
         beyond = float(self._row(key, samples) @ self._weights)
         return math.exp(self._level + GROWTH * math.log(samples) + beyond)
 
@@ -91,36 +78,87 @@ WORK = ("epochs", "part", "train_samples", "images", "scoring_epochs")
 UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
 # Fields of a recipe that are in the key with all that lies below them.
 WHOLE = ("model", "augmentation", "loader", "speedups")
-OWN = (
-    "optimizer",
-    "batch_size",
-    "accumulation_steps",
-    "effective_batch_size",
-    "precision",
-    "matmul_precision",
-    "channels_last",
-    "compile",
-    "compile_mode",
-    "cuda_graph",
-    "optimizer_kernels",
-    "deterministic",
-    "devices",
-)
+SIZES = ("batch_size", "accumulation_steps", "effective_batch_size", "devices")
+KERNELS = ("precision", "matmul_precision", "channels_last", "optimizer_kernels", "deterministic")
+COMPILED = ("compile", "compile_mode", "cuda_graph")
+OWN = ("optimizer", *SIZES, *KERNELS, *COMPILED)
 """Fields that are in the key themselves."""
+SamplesOf = Callable[[Mapping[str, Any]], int]
+"""Returns the samples of a configuration's step."""
 Growth = tuple[tuple[float, int], ...]
 """Stages of the batch size: share of the run's samples, factor."""
 # Factor on a step time from another key, for a lower bound: few keys differ by more.
 OPTIMISM = 0.5
 
 
+class InitTimes:
+    """Times before the first step: they depend on how weights and order are made, and on steps."""
+
+    def __init__(self, names: Sequence[str], timed: Sequence[str], samples_of: SamplesOf) -> None:
+        """Takes the names of all searched parameters, and those on which a step's time depends."""
+        self._samples_of = samples_of
+        roots = ("speedups", "order")
+        self._names = tuple(n for n in names if n in timed or n.split(".")[0] in roots)
+        self._work_names = tuple(
+            n for n in names if n.startswith(INIT) and n.split(".")[-1] in WORK
+        )
+        self._seen: dict[Key, tuple[Key, float, float]] = {}
+        """How weights and order are made, what work that is, and the shortest time before the first
+        step [s], by all settings that it depends on; of trials that spent any."""
+        self._fits: dict[Key, tuple[float, float]] = {}
+
+    def __call__(self, params: Mapping[str, Any], *, step_s: float) -> tuple[float, float]:
+        """Returns least and most likely time [s]; 0 until a trial had any."""
+        if not self._seen:
+            return 0.0, 0.0
+        key, way = self._keys(params)
+        if key in self._seen:
+            return self._seen[key][2], self._seen[key][2]
+        if way not in self._fits:
+            self._fits[way] = self._fit(way)
+        constant, slope = self._fits[way]
+        likely_s = constant + slope * self._work(params, step_s)
+        return OPTIMISM * likely_s, likely_s
+
+    def learn(self, params: Mapping[str, Any], init_s: float, *, step_s: float) -> None:
+        """Stores a time before the first step [s], the shortest of its key."""
+        key, way = self._keys(params)
+        if key in self._seen:
+            init_s = min(init_s, self._seen[key][2])
+        self._seen[key] = way, self._work(params, step_s), init_s
+        self._fits.clear()
+
+    def _fit(self, way: Key) -> tuple[float, float]:
+        """Returns a constant [s] and a factor of the work, neither below 0, by least squares."""
+        alike = [known[1:] for known in self._seen.values() if known[0] == way]
+        if not alike:
+            return 0.0, 0.0
+        works, times_s = np.array(alike).T
+        columns = np.stack([works / works.mean(), np.ones(len(works))], axis=1)
+        slope, constant = nnls(columns, times_s)[0]
+        return float(constant), float(slope / works.mean())
+
+    def _keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
+        """Returns all that the time depends on, and how it is spent."""
+        values = [(name, params.get(name)) for name in self._names]
+        # Of numbers only those of `_work` matter.
+        way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
+        return tuple([value for _, value in values]), tuple(way)
+
+    def _work(self, params: Mapping[str, Any], step_s: float) -> float:
+        """Returns the passes before the first step, but for a factor, times a sample's time [s]."""
+        passes: dict[str, float] = {}
+        for name in self._work_names:
+            kind = name.rpartition(".")[0]
+            passes[kind] = passes.get(kind, 1.0) * (params.get(name) or 0)
+        return (sum(passes.values()) or 1.0) * step_s / self._samples_of(params)
+
+
 class CostModel:
     """From a configuration to its cost. One call takes a few microseconds."""
 
     def __init__(self, space: SearchSpace, *, num_train: int) -> None:
-        """Knows steps at once, and times as trials finish: of a space of recipes.
-
-        `num_train` is the size of the training part.
-        """
+        """Knows steps at once, and times as trials finish; `num_train` are training samples."""
         names = [parameter.name for parameter in space.parameters]
         self._names = tuple(n for n in names if _is_timed(n))
         self._switches = frozenset(n for n in self._names if _is_switch(n))
@@ -132,24 +170,13 @@ class CostModel:
         self._momentum_names = [p.name for p in update if p.choices or "momentum" in p.name]
         self._momenta_of: dict[Key, Key] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
-        """Fields of a recipe that is not searched."""
-        # The time before the first step depends on how weights and order are made, and on steps.
-        roots = ("speedups", "order")
-        self._init_names = tuple(n for n in names if n in self._names or n.split(".")[0] in roots)
-        self._work_names = tuple(
-            n for n in names if n.startswith(INIT) and n.split(".")[-1] in WORK
-        )
-        self._inits: dict[Key, tuple[Key, float, float]] = {}
-        """How weights and order are made, what work that is, and the shortest time before the first
-        step [s], by all settings that it depends on; of trials that spent any."""
-        self._init_fits: dict[Key, tuple[float, float]] = {}
-        self._seen: dict[Key, tuple[float, int]] = {}
+        self._init_times = InitTimes(names, timed=self._names, samples_of=self.samples_per_step)
+        self._seen: dict[Key, Step] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
         """Least and most likely step time [s] of keys that never ran; void when a trial finishes.
         """
         self._step_times: StepTimes | None = None
-        """Void when a trial finishes, too."""
 
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the cost of going to the end; None before a trial of its model."""
@@ -159,51 +186,12 @@ class CostModel:
         if times_s is None:
             return None
         least_s, likely_s = times_s
-        least_init_s, likely_init_s = self._init_s(params, likely_s)
+        least_init_s, likely_init_s = self._init_times(params, step_s=likely_s)
         guess_s = likely_init_s + num_steps * likely_s
         is_known = seen is not None and least_init_s == likely_init_s
         return Cost(least_init_s + num_steps * least_s, num_steps, None if is_known else guess_s)
 
-    def _init_s(self, params: Mapping[str, Any], step_s: float) -> tuple[float, float]:
-        """Returns least and most likely time before the first step [s]; 0 until a trial had any."""
-        if not self._inits:
-            return 0.0, 0.0
-        key, way = self._init_keys(params)
-        if key in self._inits:
-            return self._inits[key][2], self._inits[key][2]
-        if way not in self._init_fits:
-            self._init_fits[way] = self._init_fit(way)
-        constant, slope = self._init_fits[way]
-        likely_s = constant + slope * self._work(params, step_s)
-        return OPTIMISM * likely_s, likely_s
-
-    def _init_fit(self, way: Key) -> tuple[float, float]:
-        """Returns a constant [s] and a factor of the work, neither below 0, by least squares."""
-        alike = [known[1:] for known in self._inits.values() if known[0] == way]
-        if not alike:
-            return 0.0, 0.0
-        works, times_s = np.array(alike).T
-        columns = np.stack([works / works.mean(), np.ones(len(works))], axis=1)
-        slope, constant = nnls(columns, times_s)[0]
-        return float(constant), float(slope / works.mean())
-
-    def _init_keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
-        """Returns all that the time before the first step depends on, and how it is spent."""
-        values = [(name, params.get(name)) for name in self._init_names]
-        # Of numbers only those of `_work` matter.
-        way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
-        return tuple([value for _, value in values]), tuple(way)
-
-    def _work(self, params: Mapping[str, Any], step_s: float) -> float:
-        """Returns the passes before the first step, but for a factor, times a sample's time [s]."""
-        passes: dict[str, float] = {}
-        for name in self._work_names:
-            kind = name.rpartition(".")[0]
-            passes[kind] = passes.get(kind, 1.0) * (params.get(name) or 0)
-        return (sum(passes.values()) or 1.0) * step_s / self.samples_per_step(params)
-
     def steps(self, params: Mapping[str, Any]) -> int:
-        """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
         fields = {**self._fixed, **params}
         epochs, drop_last = float(fields["epochs"]), fields.get("drop_last", False)
         samples, num_train = self.samples_per_step(params), self._num_train
@@ -214,7 +202,6 @@ class CostModel:
         )
 
     def _growth(self, params: Mapping[str, Any]) -> Growth:
-        """Returns the stages of the batch size, looked up once for each way to choose them."""
         key = tuple(params.get(name) for name in self._growth_names)
         if key not in self._growths:
             tree = self._space.build(params) if self._growth_names else self._space.tree
@@ -224,7 +211,6 @@ class CostModel:
         return self._growths[key]
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
-        """Returns the effective batch size of a configuration, as the recipe does."""
         fields = {**self._fixed, **params}
         if fields.get("effective_batch_size") is not None:
             return int(fields["effective_batch_size"])
@@ -232,15 +218,11 @@ class CostModel:
         return int(per_device * fields["devices"])
 
     def finished(self, record: TrialRecord) -> None:
-        """Learns the step time of a trial that ended, however it ended."""
         init_s, step_s = record.runs[-1].init_s, (record.runs[-1].step_time_ms or 0.0) / 1000
         if step_s <= 0:
             return
         if init_s > 0:
-            key, way = self._init_keys(record.params)
-            init_s = min(init_s, self._inits.get(key, (way, step_s, init_s))[2])
-            self._inits[key] = way, self._work(record.params, step_s), init_s
-            self._init_fits.clear()
+            self._init_times.learn(record.params, init_s, step_s=step_s)
         self.learn(record.params, step_s=step_s)
 
     def learn(self, params: Mapping[str, Any], *, step_s: float) -> None:
@@ -289,11 +271,8 @@ class CostModel:
             self._carried[key] = least_s, max(least_s, self._step_times(key, samples))
         return self._carried[key]
 
-    def _nearest(self, key: Key, samples: int) -> tuple[float, int] | None:
-        """Returns what is known of the key with the same model and device, fewest other values.
-
-        Of several the one with the nearest number of samples, and of these the quickest.
-        """
+    def _nearest(self, key: Key, samples: int) -> Step | None:
+        """Returns the nearest of the same model: by other values, then samples, then time."""
 
         def distance(other: Key) -> tuple[int, float, float]:
             step_s, their_samples = self._seen[other]

@@ -1,15 +1,8 @@
 """Finished trials from elsewhere, as prior trials: tables of other tools, and Optuna's storages.
 
-| of a row          | is read from the first of these columns that it has                          |
-|-------------------|------------------------------------------------------------------------------|
-| a parameter       | what `columns` says; its dotted name, also after `params.`, `params_`,       |
-|                   | `config.` or with slashes; the last part of the name                         |
-| the target metric | what `columns` says; its name, also after `final_`, `metrics.`, `summary.`   |
-|                   | or `val_`; `final_metric`, `value`                                           |
-| `train_s`         | what `columns` says; its name, also after `metrics.` or `summary.`           |
-| how it ended      | `status`, `state`, `State`: only rows that went to their end count           |
-
-Of a run that tells its end alone, that end is what the policy learns. Clocks of elsewhere are not
+Parameters, the target metric, `train_s` and how a run ended are read from the columns that
+`columns` names, or else from the first of the names that other tools give them. Only rows that went
+to their end count, and that end is what the policy learns of them. Clocks of elsewhere are not
 compared with ours, and fields that are not searched are taken to be the same.
 """
 
@@ -45,7 +38,6 @@ from tune_speed.tuning.policy.optuna_study import open_storage
 WHOLE = ("", "reached", "missed", "finished", "complete", "completed", "terminated", "done")
 """What tools call a run that went to its end."""
 MOST_LINES = 3
-"""Rows that a reason names."""
 MOST_ROWS, MOST_BYTES = 100_000, 1 << 26
 """Of a table, as it is in memory: a few bytes can encode any number of equal rows."""
 # What libraries raise of files and addresses that are not what they should be.
@@ -59,16 +51,12 @@ class Row(NamedTuple):
     """A finished run of elsewhere."""
 
     where: str
-    """`line 7`, or `trial 3`."""
     values: Mapping[str, Any]
     """By column; text is read as YAML reads it."""
 
 
 def import_trials(given: PriorFile, *, space: SearchSpace, workload: Workload) -> CarriedOver:
-    """Returns what a study can learn from the rows of a file or storage, and why not from others.
-
-    Raises: ConfigError if it cannot be read, or has no column of the target metric.
-    """
+    """Returns what a study can learn from rows, and why not from others. Raises: ConfigError."""
     rows = list(read_rows(given))
     reader = _Reader(given, space, workload)
     if rows and not any(reader.metric(row) is not None for row in rows):
@@ -94,10 +82,7 @@ def _some(rows: Sequence[str]) -> str:
 
 
 def read_rows(given: PriorFile) -> Iterator[Row]:
-    """Yields the rows of a CSV, JSON-lines or Parquet file, or the trials of an Optuna storage.
-
-    Raises: ConfigError if it cannot be read.
-    """
+    """Yields the rows of a table, or the trials of an Optuna storage. Raises: ConfigError."""
     path = Path(given.file)
     try:
         if "://" not in given.file and not path.is_file():
@@ -152,7 +137,6 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `params`, `config` and such, by dotted path."""
     return {
         f"{outer}.{name}": value
         for outer, inner in values.items()
@@ -206,13 +190,11 @@ class _Reader:
         self._columns, self._space, self._workload = given.columns, space, workload
 
     def metric(self, row: Row) -> float | None:
-        """Returns the target metric at the row's end."""
         name = self._workload.target.metric
         forms = (name, f"final_{name}", f"metrics.{name}", f"summary.{name}", f"val_{name}")
         return _number(self._value(row, name, (*forms, "final_metric", "value")))
 
     def trial(self, row: Row) -> PriorTrial | str:
-        """Returns the trial, or why there is none."""
         ended = str(self._value(row, "status", ("status", "state", "State")) or "").lower()
         if ended not in WHOLE:
             return one_line(f"a run that is {ended}")

@@ -92,11 +92,7 @@ class Ledger:
     """An open ledger, held by one driver at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens the study's folder, creating it if needed.
-
-        Raises: ConfigError if another driver holds the study; StorageError if the folder cannot be
-            written, has a link where a folder of ours must be, or a line of the ledger is damaged.
-        """
+        """Opens or creates the folder. Raises: ConfigError if a driver holds it; StorageError."""
         self.folder = folder
         for name in ("trials", "weights", "checkpoints", "rebuilt"):
             refuse_link(folder / name)
@@ -155,23 +151,25 @@ class Ledger:
 
     @property
     def unfinished(self) -> tuple[Proposal, ...]:
-        """Trials that were proposed and have no record."""
         return tuple(p for trial_id, p in self.proposals.items() if trial_id not in self.records)
 
+    @property
+    def workload_hash(self) -> str:
+        """Of the workload with its data, as the study began with it."""
+        assert self.header is not None, "the study has not begun"
+        return str(self.header["workload_hash"])
+
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Writes what the study is."""
         assert self.header is None
         self._append("study", **header)
         self.header = dict(header)
 
     def warm_started(self, study: str, trials: Sequence[PriorTrial]) -> None:
-        """Writes what is learned from another study, for resuming: MLflow may lose it."""
         assert study not in self.prior_trials, study
         self._append("warm_start", study=study, trials=[prior_to_json(trial) for trial in trials])
         self.prior_trials[study] = tuple(trials)
 
     def proposed(self, proposal: Proposal, *, seed: int, cost: Cost | None = None) -> None:
-        """Writes that a trial is about to start, and its predicted cost."""
         trial_id, params = proposal.trial_id, proposal.params
         self.proposals[trial_id], self.costs[trial_id] = proposal, cost
         why = {"reason": proposal.reason, "cost": cost}
@@ -195,11 +193,9 @@ class Ledger:
         self.finished(record)
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
-        """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append("interrupted", trial_id=trial_id, reason=reason)
 
     def ended(self, reason: str) -> None:
-        """Writes why a search ended before its budget was used up."""
         self._append("ended", reason=reason)
 
     def steered(self, answer: Answer) -> None:
@@ -208,16 +204,10 @@ class Ledger:
         self.answers[answer.request.id] = answer
 
     def timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
-        """Writes what is known of step times now, and re-clocks all records by it.
-
-        `windows` are those that no trial measured.
-        """
+        """Writes what is known of step times, and re-clocks records; no trial has `windows`."""
         told = {"windows": windows, "step_times": step_times.values()}
         fields = {name: [each.model_dump(mode="json") for each in told[name]] for name in told}
         self._append("timed", **fields)
-        self._timed(windows, step_times)
-
-    def _timed(self, windows: Sequence[StepTime], step_times: Mapping[str, StepTime]) -> None:
         self.windows += windows
         self.records.reclock(step_times)
 
@@ -247,7 +237,8 @@ class Ledger:
         elif kind == "timed":
             windows = tuple(map(StepTime.model_validate, event["windows"]))
             step_times = map(StepTime.model_validate, event["step_times"])
-            self._timed(windows, {each.key: each for each in step_times})
+            self.windows += windows
+            self.records.reclock({each.key: each for each in step_times})
         elif kind == "finished":
             self._replay_record(TrialRecord.model_validate(event["record"]), event["record"])
         # A later protocol may have other events: its ledger is refused when all of it was read.
@@ -279,13 +270,9 @@ class Ledger:
 
 
 def _proposal(event: Mapping[str, Any]) -> Proposal:
-    # Ledgers of older versions have no reason.
-    return Proposal(
-        trial_id=_checked_id(event["trial_id"]),
-        # JSON has the names anew in each line: a kB a trial.
-        params={sys.intern(name): value for name, value in dict(event["params"]).items()},
-        reason=str(event.get("reason", "")),
-    )
+    # JSON has the names anew in each line: a kB a trial. Ledgers of older versions have no reason.
+    params = {sys.intern(name): value for name, value in dict(event["params"]).items()}
+    return Proposal(_checked_id(event["trial_id"]), params, str(event.get("reason", "")))
 
 
 def _proposal_of(record: TrialRecord) -> Proposal:

@@ -2,17 +2,11 @@
 
     optuna-dashboard tune_speed_studies/NAME/optuna.log
 
-| of a trial                              | is                                                     |
-|-----------------------------------------|--------------------------------------------------------|
-| value                                   | time to target [s]; of a miss, what its training took  |
-| intermediate values                     | the target metric, by optimizer steps                  |
-| constraint `target`                     | how far its last metric was off, in the metric's units |
-| state                                   | PRUNED if it was stopped, FAIL if it has no time       |
-| user attributes                         | status and its reason, seed, clock, memory, …          |
-
-So `study.best_trial` is the fastest run that met the target, and importances, contours and time
-lines are there. The ledger is the record: a journal that lacks trials or cannot be read is written
-again from it. A thread writes, as each entry takes milliseconds.
+A trial's value is its time to target [s], or what its training took; the constraint `target` says
+how far its last metric was off. So `study.best_trial` is the fastest run that met the target, and
+importances, contours and time lines are there. The ledger is the record: a journal that lacks
+trials or cannot be read is written again from it. A thread writes, as each entry takes
+milliseconds.
 """
 
 import math
@@ -45,41 +39,32 @@ STATES = {
 MOST_VALUES = 200
 """Intermediate values of a trial; of more, evenly spread ones and the last."""
 PATIENCE_S = 10.0
-"""How long the end of a search waits for the journal [s]."""
 
 
 class OptunaJournal:
     """Writes a study's trials as they start, are evaluated and end; an observer of the search."""
 
     def __init__(self, study: StudyFile, folder: Path, records: Mapping[str, TrialRecord]) -> None:
-        """Begins with the ledger's records, which change as trials end."""
         self._study, self._path, self._records = study, folder / JOURNAL, records
         self._news: list[str] = []
         self._clocks: dict[str, float] = {}
-        """Training times [s] as they were written."""
         self._storage: JournalStorage | None = None
         self._ids: dict[str, int] = {}
-        """Optuna's ids of trials that run."""
         self._entries = queue.SimpleQueue[Callable[[], None] | None]()
         self._thread = threading.Thread(target=self._work, name="optuna-journal", daemon=True)
         known = tuple(records.values())  # Before the thread reads them, a trial may end.
         self._entries.put(lambda: self._open(known))
         self._thread.start()
 
-    def trial_started(
-        self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
-    ) -> None:
-        """Enters a trial that runs."""
+    def trial_started(self, *, trial_id: str, params: dict[str, Any], **_: Any) -> None:
         self._entries.put(lambda: self._start(trial_id, dict(params)))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
-        """Enters a value of the metric."""
         metric = self._study.workload.metric_of(evaluation)
         if evaluation.step and metric == metric:
             self._entries.put(lambda: self._evaluate(trial_id, evaluation.step, metric))
 
     def trial_finished(self, *, record: TrialRecord) -> None:
-        """Enters how a trial ended."""
         self._entries.put(lambda: self._finish(record))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
@@ -87,7 +72,6 @@ class OptunaJournal:
         self._entries.put(lambda: self._fail(trial_id, reason))
 
     def news(self) -> list[str]:
-        """Returns what went wrong since the last call: it ends the journal, not the search."""
         news, self._news = self._news, []
         return news
 
@@ -118,8 +102,7 @@ class OptunaJournal:
     def _open(self, records: Iterable[TrialRecord]) -> None:
         times_s = {record.trial_id: _train_s(record) for record in records}
         try:
-            # Optuna passes over a line without an end, and then appends to it.
-            # A link, and what may not be written, are replaced.
+            # Optuna passes over a line without an end, and then appends to it. A link is replaced.
             is_ours = os.access(self._path, os.W_OK) and not self._path.is_symlink()
             is_whole = is_ours and self._path.read_bytes().endswith(b"\n")
             storage = _storage_at(self._path) if is_whole else None
@@ -138,7 +121,6 @@ class OptunaJournal:
                 storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
     def _write_all(self, records: Iterable[TrialRecord]) -> None:
-        """Writes a new journal with these trials in the place of the one that there is."""
         new = self._path.with_suffix(".new")
         new.unlink(missing_ok=True)
         storage = _storage_at(new)

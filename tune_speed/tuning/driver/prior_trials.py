@@ -1,14 +1,9 @@
 """What a policy learns from trials that it did not run in this session, from their records.
 
-A finished trial of another study counts as this study would have judged it:
-
-| of the prior trial                     | carries over                                           |
-|----------------------------------------|--------------------------------------------------------|
-| curve of the target metric             | always; target, mode and time limit may be others      |
-| how it ended                           | judged again by this study's workload                  |
-| times, memory, running out of it       | from the same device, torch and protocol only          |
-| failures, other data, other evaluation | not at all                                             |
-| grid, other recipes than this space's  |                                                        |
+A finished trial of another study counts as this study would have judged it: its curve of the target
+metric carries over, and how it ended is judged again by this study's workload. Times and memory
+carry over from the same device, torch and protocol only; failures, other data, other evaluation
+grids and other recipes than this space's do not at all.
 """
 
 import math
@@ -37,7 +32,6 @@ class Machine(NamedTuple):
 
     device: str
     torch: str
-    """Version of torch."""
 
 
 def device_of_one(device: str) -> str:
@@ -54,10 +48,6 @@ class CarriedOver(NamedTuple):
 
 
 def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
-    """Returns what a policy learns from a trial of its own study.
-
-    Without `num_train`, of a training function, its planned length is unknown.
-    """
     run = record.runs[-1]
     outcome = Outcome(
         status=record.status,
@@ -74,10 +64,7 @@ def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) ->
 
 
 def curve_of(record: TrialRecord, workload: Task) -> Curve:
-    """Returns the target metric over the training clock, the untrained model left out.
-
-    The last evaluation of a run that diverged is not a number.
-    """
+    """Returns the metric over the clock without the untrained model; NaN where the run diverged."""
     evaluations = [e for e in record.runs[-1].evaluations if e.step > 0]
     metric = np.array([workload.score_of(e) for e in evaluations], dtype=float)
     if record.status == Status.DIVERGED and len(metric):
@@ -110,11 +97,7 @@ def carry_over(
     data_hash: str,
     machine: Machine,
 ) -> CarriedOver:
-    """Returns what a study can learn from `records`, the finished trials of another one.
-
-    Their curves are complete. The other arguments are this study's: its space, what it is to reach,
-    the hash of its data, and where its trials run.
-    """
+    """Returns what a study, whose space, workload, data and machine these are, can learn."""
     num_train = workload.sizes().train
     trials: list[PriorTrial] = []
     left_out: Counter[str] = Counter()
@@ -153,7 +136,6 @@ def _unusable(
 
 
 def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
-    """Returns whether the trial trained and was evaluated on the same images at the same points."""
     try:
         theirs = Workload.model_validate(record.workload)
     except (ConfigError, ValidationError):
@@ -166,10 +148,7 @@ def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
 
 
 def _task_of(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe's fields that halving a micro-batch for lack of memory leaves alone.
-
-    `deterministic` had another default, and changes nothing that is learned.
-    """
+    """Returns what halving a micro-batch leaves alone; `deterministic` changes nothing learned."""
     left_out = {"batch_size", "accumulation_steps", "deterministic"}
     fields = recipe.model_dump(mode="json", exclude=left_out)
     return {**fields, "effective_batch_size": recipe.samples_per_step}
@@ -185,7 +164,6 @@ def _settled_as(ours: Any, theirs: Any) -> Any:
 def _judged(
     record: TrialRecord, workload: Workload, *, num_train: int, same_times: bool
 ) -> Outcome:
-    """Returns the outcome that the trial would have had in this study."""
     run, recipe = record.runs[-1], Recipe.model_validate(record.recipe)
     at_end = run.steps == recipe.steps(num_train=num_train)
     time_s = workload.time_to_target(run.evaluations, num_train=num_train, at_end=at_end)

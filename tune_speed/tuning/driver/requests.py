@@ -30,7 +30,6 @@ class _Asked(Config):
 
     @property
     def words(self) -> str:
-        """The request for people."""
         return self.action
 
 
@@ -43,7 +42,6 @@ class Try(_Asked):
 
     @property
     def words(self) -> str:
-        """The request for people."""
         return f"try {' '.join(f'{name}={shown(value)}' for name, value in self.params.items())}"
 
     @property
@@ -61,7 +59,6 @@ class Stop(_Asked):
 
     @property
     def words(self) -> str:
-        """The request for people."""
         return f"stop {self.trial}"
 
 
@@ -105,13 +102,11 @@ class Set(_Asked):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is set, by its name."""
         named = (name for name in (*SETTINGS, "target") if name in self.model_fields_set)
         return {name: getattr(self, name) for name in named}
 
     @property
     def words(self) -> str:
-        """The request for people."""
         return f"set {' '.join(f'{name}={shown(value)}' for name, value in self.changes.items())}"
 
 
@@ -124,12 +119,10 @@ _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimina
 
 
 def read_request(fields: Mapping[str, Any]) -> Request:
-    """Returns the request of a line. Raises: pydantic's ValidationError."""
     return _REQUEST.validate_python(dict(fields))
 
 
 def line_of(request: Request) -> dict[str, Any]:
-    """Returns the line of a request, which `read_request` reads."""
     return request.model_dump(mode="json", exclude_unset=True)
 
 
@@ -173,15 +166,12 @@ class Answer(Config):
 
     @property
     def words(self) -> str:
-        """Request and answer in a line."""
         return f"{self.request.words}: {'refused, ' if self.refused else ''}{self.text}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns request and answer for machines."""
         return as_dict(self.request, self)
 
     def event(self) -> dict[str, Any]:
-        """Returns the fields of its event in the ledger."""
         rest = self.model_dump(mode="json", exclude={"request"}, exclude_defaults=True)
         return {"request": line_of(self.request), **rest}
 
@@ -190,16 +180,18 @@ Asked = TypeVar("Asked", Try, Stop, Set)
 
 
 def accepted(answers: Iterable[Answer], kind: type[Asked]) -> list[tuple[Asked, Answer]]:
-    """Returns the requests of one kind that were not refused, with their answers."""
     found = [(each.request, each) for each in answers if not each.refused]
     return [(request, answer) for request, answer in found if isinstance(request, kind)]
 
 
-def checked_in(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a request's fields, held against the tree of its study; names are written out.
+def is_paused(answers: Iterable[Answer]) -> bool:
+    said = [each.request for each in answers if not each.refused]
+    last = [each for each in said if isinstance(each, Pause | GoOn)][-1:]
+    return any(isinstance(each, Pause) for each in last)
 
-    Raises: ConfigError if what is to be tried lies outside of the space.
-    """
+
+def checked_in(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a request's fields with full names. Raises: ConfigError if outside of the space."""
     found = dict(fields)
     if found.get("action") == "try" and isinstance(found.get("params"), Mapping):
         space = SearchSpace.from_tree(tree["recipe"])
@@ -216,10 +208,7 @@ def refuse_target(changes: Mapping[str, Any]) -> None:
 
 
 def completed(space: SearchSpace, given: Mapping[str, Any], best: Mapping[str, Any]) -> Params:
-    """Returns `given`, and of `best` what it leaves out, as far as that goes with it.
-
-    Raises: ConfigError if it does not fit the space, in the space's own words.
-    """
+    """Returns `given`, and of `best` what it lacks, as far as that fits. Raises: ConfigError."""
     mistakes = list(point_mistakes(space, [given], ()))
     if mistakes:
         raise ConfigError(problems=tuple(mistake.problem() for mistake in mistakes))
@@ -232,10 +221,7 @@ def completed(space: SearchSpace, given: Mapping[str, Any], best: Mapping[str, A
 
 
 def full_names(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Returns `given` by full names of parameters: `lr` is `optimizer.sgd.lr` where no other fits.
-
-    What fits none is returned as it is. Raises: ConfigError where a name fits several.
-    """
+    """Returns full names: `lr` is `optimizer.sgd.lr`. Raises: ConfigError if several fit."""
     found: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, value in given.items():

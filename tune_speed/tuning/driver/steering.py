@@ -6,7 +6,7 @@ pause, trials to add, trials to stop) is read from there when a search is resume
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.records import TrialRecord, ended_as
@@ -15,10 +15,10 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import parse_duration_s
 from tune_speed.training.trial import utc_now
 from tune_speed.tuning.driver.control import Inbox
+from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.requests import (
     SETTINGS,
     Answer,
-    GoOn,
     Pause,
     Request,
     Set,
@@ -26,12 +26,10 @@ from tune_speed.tuning.driver.requests import (
     Try,
     accepted,
     completed,
+    is_paused,
     refuse_target,
 )
 from tune_speed.tuning.driver.trial_files import read_trial_file
-
-if TYPE_CHECKING:
-    from tune_speed.tuning.driver.controller import SearchController
 
 LOOK_EVERY_S = 0.2
 
@@ -42,35 +40,17 @@ def configured_in(study: StudyFile) -> dict[str, Any]:
 
 
 def steered(study: StudyFile, answers: Iterable[Answer]) -> StudyFile:
-    """Returns the study with what was set by hand.
-
-    A setting holds as long as the study's file, or an option, says what it said when it was set.
-    """
+    """Returns the study with what was set by hand, as long as its file says what it said then."""
     said, changed = configured_in(study), dict[str, Any]()
     for request, answer in accepted(answers, Set):
         for name, value in request.changes.items():
             if name in said and answer.configured.get(name) == said[name]:
                 changed[name] = value
-    return with_settings(study, changed)
-
-
-def with_settings(study: StudyFile, changes: Mapping[str, Any]) -> StudyFile:
-    """Returns the study with other settings."""
-    return replace(study, search=study.search.model_copy(update=changes))
-
-
-def is_paused(answers: Iterable[Answer]) -> bool:
-    """Returns whether the last of pauses and goings-on was a pause."""
-    said = [each.request for each in answers if not each.refused]
-    last = [each for each in said if isinstance(each, Pause | GoOn)][-1:]
-    return any(isinstance(each, Pause) for each in last)
+    return replace(study, search=study.search.model_copy(update=changed))
 
 
 def standing(answers: Iterable[Answer], begun: StudyFile, study: StudyFile) -> list[str]:
-    """Returns what earlier steering means for a search that goes on, a line each.
-
-    It is `begun` by the study's file and options, and `study` with what was set by hand.
-    """
+    """Returns what earlier steering means now, a line each; `begun` is the study without it."""
     said, now = configured_in(begun), configured_in(study)
     changed = [f"{name}={_shown(now[name])}" for name in now if now[name] != said[name]]
     lines = [f"set by hand before: {', '.join(changed)}"] if changed else []
@@ -84,17 +64,13 @@ class Steering:
 
     def __init__(
         self,
-        controller: "SearchController",
+        controller: SearchController,
         *,
         configured: Mapping[str, Any],
         room: Callable[[], int],
         on_answer: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
-        """Begins to look.
-
-        `configured` is what the study's file says of the settings, `room` says how many trials fit
-        at a time, and `on_answer` sees each answer once it was acted on.
-        """
+        """`configured` is what the study's file says, `room` how many trials fit at a time."""
         self._controller, self._configured = controller, dict(configured)
         self._room, self._on_answer = room, on_answer
         self._inbox = Inbox(controller.ledger.folder)
@@ -109,10 +85,10 @@ class Steering:
         if passed_s < LOOK_EVERY_S:
             return
         self._looked_s = now_s
-        if controller.is_paused and not controller.running:
+        if controller.is_paused and not controller.trials.running:
             controller.stood_s += passed_s
         for request in self._inbox.new():
-            if request.id not in controller.ledger.answers and controller.failure is None:
+            if request.id not in controller.ledger.answers and controller.trials.failure is None:
                 self._act(request)
 
     def _act(self, request: Request) -> None:
@@ -127,14 +103,13 @@ class Steering:
         self._on_answer(answer)
 
     def _answer(self, request: Request) -> Answer:
-        """Returns what is going to be done. Raises: ConfigError if nothing is."""
         if isinstance(request, Try):
             return self._answer_try(request)
         if isinstance(request, Set):
             return self._answer_set(request)
         if isinstance(request, Stop):
             return Answer(request=request, at=utc_now(), text=self._stopping(request))
-        is_paused, running = self._controller.is_paused, len(self._controller.running)
+        is_paused, running = self._controller.is_paused, len(self._controller.trials.running)
         if isinstance(request, Pause):
             text = "no trial begins until `go-on`"
             text += f"; {counted(running, 'trial')} that run go on to their ends" * bool(running)
@@ -145,14 +120,14 @@ class Steering:
 
     def _answer_try(self, request: Try) -> Answer:
         controller = self._controller
-        search, waiting = controller.study.search, len(controller.wanted())
+        search, waiting = controller.study.search, len(controller.learning.wanted())
         left = search.trials - controller.num_begun - waiting
         if left <= 0:
             raise ConfigError(
                 f"a trial must be left to add one, but all {search.trials} have begun or are asked"
                 f" for. Set trials={search.trials - left + 1} first."
             )
-        best = next(iter(controller.favourites), None)
+        best = next(iter(controller.learning.favourites), None)
         base = {} if best is None else controller.ledger.proposals[best.trial_id].params
         point = completed(controller.study.space, request.params, base)
         rest = "; what it leaves out is the search's choice, as no trial met the target yet"
@@ -164,11 +139,11 @@ class Steering:
 
     def _stopping(self, request: Stop) -> str:
         controller, trial_id = self._controller, request.trial
-        if trial_id in controller.running:
+        if trial_id in controller.trials.running:
             if read_trial_file(controller.ledger.folder, trial_id) is not None:
                 raise ConfigError(f"{trial_id} must run to be stopped, but has just ended.")
             return f"{trial_id} ends as it is"
-        running = f"running: {', '.join(controller.running) or 'none'}"
+        running = f"running: {', '.join(controller.trials.running) or 'none'}"
         record: TrialRecord | None = None
         if trial_id in controller.ledger.records:
             record = controller.ledger.records[trial_id]

@@ -17,20 +17,14 @@ from tune_speed.runtime.process import ends_as_ctrl_c
 from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tracking.store.deadline import within
-from tune_speed.tuning.ray.compat import (
-    mute_daemons,
-    on_loopback,
-    patient,
-    send_token,
-    without_sigterm,
-)
+from tune_speed.tuning.ray import compat
+from tune_speed.tuning.ray.compat import on_loopback, patient, without_sigterm
 from tune_speed.tuning.ray.health import END_S, RAY_SETTINGS, START_LIMIT_S, Head
 from tune_speed.tuning.ray.node_query import alive_nodes
 from tune_speed.tuning.ray.token import server_of
 
 CONNECT_TIMEOUT_S = 8.0
 STARTS = 3
-"""Times that a local cluster is started before it is an error."""
 _log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
@@ -39,7 +33,6 @@ LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 def connected(
     address: str | None, *, resources: ResourceConfig, devices: int = 1
 ) -> Iterator[None]:
-    """Connects for the block, as `connect` does, and leaves the cluster after it."""
     remove_leftovers()
     connect(address, resources=resources, devices=devices)
     try:
@@ -51,11 +44,8 @@ def connected(
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
     """Connects to the Ray cluster at `address`, or (None) starts a local one.
 
-    `resources` is what one device of a trial gets, `devices` the most that one trains on, all of
-    one node.
-
-    Raises: ServiceError if nothing answers there, or if no node has the resources of one trial;
-        ConfigError if this machine does not.
+    `resources` are of one device of a trial, `devices` the most that it trains on, all of one node.
+    Raises: ServiceError if none answers, or no node has them; ConfigError if this machine has not.
     """
     quiet_ray()
     if address is not None:
@@ -95,12 +85,11 @@ def _too_small(name: str, each: float, *, devices: int, there: float, where: str
 
 
 def _start() -> None:
-    """Starts a local cluster, unless one starts already, and joins it."""
     began_s, head = time.monotonic(), Head.own or Head()
     with ends_as_ctrl_c():
         try:
             address = head.address()
-            send_token()
+            compat.send_token()
             with head.watched():
                 _join(address)
             _wait_for_worker(until_s=began_s + START_LIMIT_S)
@@ -114,7 +103,11 @@ def _join(address: str) -> None:
     is_here = (server_of(address) or "").startswith(LOOPBACK)
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
-    with on_loopback() if is_here else nullcontext(), patient(START_LIMIT_S), without_sigterm():
+    with (
+        on_loopback() if is_here else nullcontext(),
+        patient(START_LIMIT_S),
+        without_sigterm(),
+    ):
         ray.init(
             address=address,
             log_to_driver=False,
@@ -152,11 +145,10 @@ def node_cpus(node_ids: Sequence[str] = ()) -> float:
 
 
 def quiet_ray() -> None:
-    """Keeps Ray's console output and result files apart from ours; before `ray.init`."""
     os.environ.update(RAY_SETTINGS | os.environ)
     for name in ("ray", "ray.tune"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    mute_daemons()
+    compat.mute_daemons()
 
 
 def _no_ray(address: str | None, error: Exception) -> str:

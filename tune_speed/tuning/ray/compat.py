@@ -60,10 +60,7 @@ def without_bystanders() -> Iterator[None]:
 
 
 def patient(limit_s: float) -> AbstractContextManager[None]:
-    """Makes Ray wait `limit_s` for a node instead of its fixed 30 s.
-
-    One of ours that has ended is not waited for.
-    """
+    """Makes Ray wait `limit_s` for a node, not its fixed 30 s, unless that has ended."""
     # At a load of 14 on two cores, searches ended with "the current node timed out".
     get_node, deadline = services.get_node, time.monotonic() + limit_s
 
@@ -104,10 +101,7 @@ class _HasStarted(Exception):
 
 
 def start_node(limit_s: float) -> Node:
-    """Starts a local cluster's processes, which end with this one, and connects no driver.
-
-    Ray waits `limit_s` for its node.
-    """
+    """Starts a local cluster's processes, whose node may take `limit_s`; connects no driver."""
 
     # What `ray.init` does before that is in no call of its own.
     def connect(*_: Any, **__: Any) -> None:
@@ -126,29 +120,24 @@ def start_node(limit_s: float) -> Node:
 
 
 def send_token() -> None:
-    """Makes this process send its token to the cluster that `start_node` began for it."""
     # Ray does so by itself where this process begins the cluster.
     enable_token_auth_by_default()
 
 
 def mute_daemons() -> None:
-    """Drops what Ray's daemons print."""
     # It goes to this process's stdout, where results are; `log_to_driver=False` does not cover it.
     worker.print_to_stdstream = lambda *_, **__: None
 
 
 def is_client() -> bool:
-    """Returns whether this process is connected through Ray's client (`ray://`)."""
     return bool(ray.util.client.ray.is_connected())
 
 
 def own_node() -> Any:
-    """Returns the node that this process has started or joined; None without one."""
     return worker._global_node
 
 
 def run_tune_here(folder: Path) -> None:
-    """Lets Tune's driver run in this process although the cluster is remote (`ray://`)."""
     # Tune would run it on the head node, away from the ledger. With `_remote=False` the only
     # obstacle is the session folder of a local node, where Tune stages files that we do not use.
     from ray.train._internal import storage
@@ -169,8 +158,7 @@ def use_prestarted_workers() -> None:
 
 def trial_actors(tune_controller: Any) -> Mapping[str, Any]:
     """Returns the actor handle of each trial that runs or starts, by Ray's trial id."""
-    # Tune has no public access to a trial's actor before its first report, and none at all to one
-    # that does not answer.
+    # Tune gives public access to a trial's actor only after its first report.
     live = tune_controller._actor_manager._live_actors_to_ray_actors_resources
     return {
         trial.trial_id: live[actor][0]

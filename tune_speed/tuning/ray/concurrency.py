@@ -1,20 +1,13 @@
 """Turns `concurrent: auto` of a study into the number that finishes most trials an hour.
 
-It is measured, now or before, from how much trials slow each other down:
+While k trials run at once, each takes T(k), and all together take r(k) optimizer steps a second.
+The gain of k, its trials an hour over those with one, is measured, now or before:
 
-| symbol | meaning                                                    |
-|--------|------------------------------------------------------------|
-| T(k)   | time of a trial while k of them run at once                |
-| s(k)   | slow-down, T(k) / T(1)                                     |
-| r(k)   | optimizer steps a second of all k together                 |
-| g(k)   | gain: trials an hour with k at once over those with one    |
-
-    g(k) = (k / T(k)) / (1 / T(1)) = k / s(k) = r(k) / r(1)
+    g(k) = (k / T(k)) / (1 / T(1)) = r(k) / r(1)
 
 Neither whether a trial reaches the target nor its time to target (steps times isolated step time)
-changes with its neighbours, so the k with the most trials an hour has the most that reach it. More
-at once cost knowledge: each is proposed before the others' outcomes are known. So of the k within
-`LEAST_GAIN` of the best, the smallest is taken.
+changes with its neighbours. More at once cost knowledge: each is proposed before the others'
+outcomes are known. So of the k within `LEAST_GAIN` of the best, the smallest is taken.
 """
 
 import math
@@ -42,9 +35,8 @@ from tune_speed.study.space import typical
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.ray.node_query import Node, alive_nodes
+from tune_speed.tuning.ray.node_query import Node, alive_nodes, set_up_worker
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.worker import set_up_worker
 
 LEAST_GAIN = 0.03
 """More trials at a time must finish so many more an hour to be worth it."""
@@ -65,7 +57,6 @@ MOST_WAIT = 0.1
 # Trials at a time where nothing could be measured, if so many have room.
 FALLBACK = 2
 FILE = "packing.json"
-"""In the study's folder."""
 
 
 class Packing(Config):
@@ -103,13 +94,11 @@ class Room(NamedTuple):
     """How many trials fit."""
 
     here: int
-    """On the node, or on a GPU of the node, that is measured."""
     nodes: Sequence[Node]
     """Where trials may run; the first is measured."""
     resources: ResourceConfig
 
     def everywhere(self, at_once: int) -> int:
-        """Returns the trials on all nodes, if `at_once` is best where `here` fit."""
 
         def on(node: Node) -> int:
             fitting = _fitting(node, self.resources)
@@ -123,7 +112,6 @@ class Room(NamedTuple):
 
 
 def room_for(resources: ResourceConfig, nodes: Sequence[Node]) -> Room:
-    """Returns how many trials fit; nodes where none does are left out."""
     least_gpus = max(1.0, resources.gpu) if resources.gpu else 0.0
     fits = [node for node in nodes if _fitting(node, resources) and _gpus(node) >= least_gpus]
     if not fits:
@@ -156,38 +144,33 @@ class Place(NamedTuple):
     wait_frac: float
     """Share of the time that it waited for a core."""
     sharing: str
-    """How a GPU is shared."""
 
 
 class Prober:
     """An actor that takes steps of a recipe as a trial would."""
 
-    def __init__(
-        self, recipe: str, workload: str, allotment: str, label: str, plugins: str
-    ) -> None:
-        """Takes the first steps; configurations and plugins are JSON."""
+    def __init__(self, plugins: str, study: str, *configs: str) -> None:
+        """Takes the first steps; `configs` are recipe, workload and allotment, as JSON."""
         set_up_worker(plugins)
         from tune_speed.tuning.ray.step_rate import PackedSteps
 
+        recipe, workload, allotment = configs
         self._steps = PackedSteps(
             Recipe.model_validate_json(recipe),
             Workload.model_validate_json(workload),
             Allotment.model_validate_json(allotment),
-            label,
+            study,
         )
 
     def place(self) -> Place:
-        """Returns device and conditions."""
         mps, steps = find_mps(), self._steps
         sharing = "; ".join(filter(None, [mps.sharing, mps.advice]))
         return Place(steps.device_key, steps.step_s, steps.wait_frac, sharing)
 
     def rate(self, window_s: float) -> float:
-        """Returns steps a second."""
         return self._steps.rate(window_s=window_s)
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that was needed."""
         return self._steps.memory_frac()
 
 
@@ -205,7 +188,7 @@ class Probers:
         )
         configs = (recipe, study.workload, allotment)
         texts = (config.model_dump_json() for config in configs)
-        self._arguments = (*texts, study.name, shipped())
+        self._arguments = (shipped(), study.name, *texts)
         self._threads = allotment.cpu_threads
         self._there: list[Any] = []
         self._places: list[Place] = []
@@ -219,22 +202,17 @@ class Probers:
 
     @property
     def sharing(self) -> str:
-        """How the GPU is shared; empty for CPUs."""
         return self._places[0].sharing if self._room.resources.gpu else ""
 
     @property
     def other_load(self) -> str:
-        """Whether other processes use the cores, in words; empty if none are noticed."""
         wait_frac = self._places[0].wait_frac / self._threads
         if wait_frac < MOST_WAIT:
             return ""
         return f"the node was busy: one alone waited for a core {wait_frac:.0%} of its time"
 
     def grow(self, count: int) -> bool:
-        """Starts what is missing; returns whether all run, on the same device.
-
-        Raises: RayError if not even the first works.
-        """
+        """Starts what lacks; returns whether all share a device. Raises: RayError without any."""
         resources = self._room.resources
         there = NodeAffinitySchedulingStrategy(self._room.nodes[0].node_id, soft=False)
         actor = ray.remote(Prober).options(
@@ -253,11 +231,9 @@ class Probers:
         return len({place.device_key for place in self._places}) == 1
 
     def step_s(self) -> float:
-        """Returns about how long a step takes the first of them, alone [s]."""
         return self._places[0].step_s
 
     def rates(self, count: int, *, window_s: float) -> Sequence[float]:
-        """Returns steps a second of each of the first `count`."""
         calls = [prober.rate.remote(window_s) for prober in self._there[:count]]
         rates: list[float] = ray.get(calls, timeout=START_S)
         return rates
@@ -278,9 +254,7 @@ def sizes(most: int) -> list[int]:
 def measure(pool: "Probers", *, most: int) -> tuple[dict[int, float], str]:
     """Returns the gain g(k) of each k that was tried, and why no larger one was; may be empty.
 
-    Each k is measured in turns with one alone, as machines drift, and the median of the ratios is
-    taken. Ends where two sizes in a row are worse than the best, where a process does not start,
-    or before memory would be full.
+    Each k is measured in turns with one alone, as machines drift; the median of the ratios counts.
     """
     gains = {1: 1.0}
     pool.grow(1)
@@ -308,10 +282,7 @@ def best(gains: Mapping[int, float]) -> int:
 
 
 def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
-    """Returns how many trials of a study are to run at a time on these nodes, by measurement.
-
-    Where nothing can be measured, two at a time, and the packing says why.
-    """
+    """Returns how many trials to run at a time, by measurement; two where that is impossible."""
     room, gpu = room_for(study.search.resources, nodes), study.search.resources.gpu
     most = min(room.here, study.search.trials)
     at_once, gains, sharing = 1, dict[int, float](), ""
@@ -339,11 +310,7 @@ def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
 def packed(
     study: StudyFile, nodes: Nodes, *, folder: Path, on_line: Callable[[str], None]
 ) -> tuple[StudyFile, Packing | None]:
-    """Returns the study with numbers for `concurrent: auto`; another with what has room, and None.
-
-    A measurement is stored in the study's folder and holds until resources or nodes change. The
-    nodes are settled; `on_line` shows a line to the user.
-    """
+    """Returns the study with a number for `concurrent: auto`; another as has room, and None."""
     there = _usable(nodes)
     if study.search.concurrent != "auto":
         return _with_room(study, nodes, there, on_line), None
@@ -364,13 +331,11 @@ def packed(
 
 
 def _usable(nodes: Nodes) -> list[Node]:
-    """Returns the nodes where trials may run."""
-    allowed = nodes.allowed()
-    return [node for node in alive_nodes() if not allowed or node.node_id in allowed]
+    there = nodes.allowed
+    return [node for node in alive_nodes() if not there or node.node_id in there]
 
 
 def most_at_once(resources: ResourceConfig, nodes: Nodes) -> int:
-    """Returns how many trials have room at a time on the settled nodes."""
     return _room_of_all(resources, _usable(nodes))
 
 
@@ -385,10 +350,7 @@ def _room_of_all(resources: ResourceConfig, nodes: Sequence[Node]) -> int:
 def _with_room(
     study: StudyFile, nodes: Nodes, there: Sequence[Node], on_line: Callable[[str], None]
 ) -> StudyFile:
-    """Returns the study with as many trials at a time as have room, and says so.
-
-    To a cluster nodes may come, so there the number stays: what waits is started when they do.
-    """
+    """Returns the study with as many trials as have room; a cluster may grow, so there not."""
     search, resources = study.search, study.search.resources
     room = _room_of_all(resources, there)
     if not 0 < room < min(search.at_once, search.trials):
@@ -404,7 +366,6 @@ def _with_room(
 
 
 def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
-    """Returns an earlier measurement for the same `asked`; None if there is none, or damaged."""
     try:
         packing = Packing.model_validate_json((folder / FILE).read_text())
     except (OSError, ValueError):
@@ -413,7 +374,6 @@ def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
 
 
 def write_packing(packing: Packing, folder: Path) -> None:
-    """Saves a measurement; the ledger reports a full disk."""
     if packing.gains:
         with suppress(StorageError, ConfigError):
             replace_text(folder / FILE, packing.model_dump_json(indent=2))

@@ -12,11 +12,9 @@ from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling
 from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
-from tune_speed.tuning.ray.node_query import on_nodes
-from tune_speed.tuning.ray.worker import set_up_worker
+from tune_speed.tuning.ray.node_query import on_nodes, set_up_worker
 
 POLL_S = 1.0
-"""How often to look whether to stop [s]."""
 WAIT_S = 1800.0
 """Longest wait for the device to become free [s]."""
 NOTE_EVERY_S = 30.0
@@ -36,9 +34,8 @@ class ExclusiveDevice:
     def __init__(
         self,
         *,
-        device: str,
+        gpus: int,
         cpu_threads: int,
-        devices: int = 1,
         node_ids: Sequence[str] = (),
         on_line: Callable[[str], None],
         is_stopped: Callable[[], bool],
@@ -46,27 +43,21 @@ class ExclusiveDevice:
     ) -> None:
         """Reserves nothing yet; Ray must be connected.
 
-        `device` is `cpu` or `cuda`; on a GPU, `cpu_threads` cores are reserved next to each. One
-        run trains on `devices` GPUs at most, all on one of the nodes (none named: any). `on_line`
-        sees why it has to wait; where `is_stopped` returns true meanwhile, it raises `Stopped`.
-        `loop` is the training function that is run, None for recipes.
+        A run trains on so many `gpus` at most, next to each `cpu_threads` cores, all on one of the
+        nodes (none named: any); 0: on its cores. While `on_line` sees why it has to wait,
+        `is_stopped` may make it raise `Stopped`. `loop` is a training function, None for recipes.
         """
         from tune_speed.tuning.ray.cluster import node_cpus
 
-        is_gpu = device == "cuda"
-        cpus = float(cpu_threads) * devices if is_gpu else node_cpus(node_ids)
-        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu) * devices}
+        cpus = float(cpu_threads) * gpus if gpus else node_cpus(node_ids)
+        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(gpus)}
         self._there = on_nodes(node_ids) or None
         self._on_line, self._is_stopped = on_line, is_stopped
         self._loop = "" if loop is None else loop.packed
         self._actor: Any = None
 
     def run(self, spec: SpecBase) -> TrialRecord:
-        """Runs a trial and returns its record.
-
-        Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does;
-            Stopped.
-        """
+        """Raises: ServiceError if no device becomes free; what the trial refuses; Stopped."""
         started_at, reason = utc_now(), ""
         for _ in range(MAX_ATTEMPTS):
             try:
@@ -79,11 +70,9 @@ class ExclusiveDevice:
         return make_record(spec, spec.recipe, run, started_at=started_at)
 
     def describe(self, spec: SpecBase) -> str:
-        """Returns machine, code and model there as JSON; see `provenance.Surroundings`."""
         return str(self._call("describe", spec.model_dump_json()))
 
     def close(self) -> None:
-        """Releases the device."""
         if self._actor is not None:
             ray.kill(self._actor)
             self._actor = None
@@ -99,37 +88,35 @@ class ExclusiveDevice:
                 raise error.cause from error
             raise
 
-    def _wait_for(self, reference: Any, on_wait: Callable[[], None] = lambda: None) -> Any:
-        """Returns the result; calls `on_wait` every `POLL_S` until then. Raises: Stopped."""
+    def _wait_for(self, reference: Any, on_wait: Callable[[float], None] = lambda _: None) -> Any:
+        """Returns the result; `on_wait` gets the seconds so far. Raises: Stopped."""
+        waited_s = 0.0
         while not self._is_stopped():
             try:
                 return ray.get(reference, timeout=POLL_S)
             except GetTimeoutError:
-                on_wait()
+                waited_s += POLL_S
+                on_wait(waited_s)
         raise Stopped
 
     def _start(self) -> Any:
         runner = ray.remote(_Runner).options(**self._request, label_selector=self._there)
         actor = runner.remote(shipped(), self._loop)
-        waited_s = 0.0
-
-        def on_wait() -> None:
-            nonlocal waited_s
-            waited_s += POLL_S
-            if waited_s % NOTE_EVERY_S == 0:
-                self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
-            if waited_s >= WAIT_S:
-                raise ServiceError(
-                    f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
-                    " others hold it. Wait for them, and give the same command again."
-                )
-
         try:
-            self._wait_for(actor.ready.remote(), on_wait)
+            self._wait_for(actor.ready.remote(), self._note_wait)
         except BaseException:
             ray.kill(actor)
             raise
         return actor
+
+    def _note_wait(self, waited_s: float) -> None:
+        if waited_s % NOTE_EVERY_S == 0:
+            self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
+        if waited_s >= WAIT_S:
+            raise ServiceError(
+                f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
+                " others hold it. Wait for them, and give the same command again."
+            )
 
 
 class _Runner:

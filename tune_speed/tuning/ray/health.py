@@ -75,12 +75,7 @@ HANGS = "Ray does not start on this machine: this process hangs in it, and is en
 
 @contextmanager
 def ended_with_ray() -> Iterator[None]:
-    """Stops what the block does, as Ctrl-C would, once Ray is dead.
-
-    Where that does not help, because the main thread is in one of Ray's calls, the process ends.
-
-    Raises: ServiceError if Ray has died.
-    """
+    """Stops the block as Ctrl-C would, or the process, once Ray is dead. Raises: ServiceError."""
     find_cause, is_over = _death_check(), threading.Event()
     errors: list[ServiceError] = []
 
@@ -127,16 +122,13 @@ def _death_check() -> Callable[[], str | None]:
 class Unreachable:
     """Measures for how long nothing answers at an address."""
 
-    def __init__(
-        self, host: str, port: int, *, limit_s: float = UNREACHABLE_S, timeout_s: float = 5.0
-    ) -> None:
-        self._place, self._limit_s, self._timeout_s = (host, port), limit_s, timeout_s
+    def __init__(self, host: str, port: int, *, limit_s: float = UNREACHABLE_S) -> None:
+        self._place, self._limit_s = (host, port), limit_s
         self._since_s: float | None = None
 
     def cause(self) -> str | None:
-        """Connects; returns why the cluster is taken to be dead, or None."""
         try:
-            socket.create_connection(self._place, timeout=self._timeout_s).close()
+            socket.create_connection(self._place, timeout=5.0).close()
         except OSError as error:
             now_s = time.monotonic()
             self._since_s = now_s if self._since_s is None else self._since_s
@@ -205,7 +197,6 @@ class Head:
             raise KeyboardInterrupt
 
     def cause(self) -> str | None:
-        """Returns why the cluster is dead; None while it is alive."""
         if not select.select([self._line], [], [], 0)[0]:
             return None
         return _heard(self._line).decode() or "the process that keeps Ray's has ended"
@@ -220,7 +211,6 @@ class Head:
 
 
 def keep(line_descriptor: int) -> None:
-    """Starts a local cluster and keeps it until the driver is gone; in a process of its own."""
     logging.disable()
     line = socket.socket(fileno=line_descriptor)
     threading.Thread(target=_follow, args=(line, os.getppid()), daemon=True).start()

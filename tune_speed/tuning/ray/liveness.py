@@ -1,8 +1,7 @@
 """Finds trials that hang: a watchdog in each trial's process, heartbeat time-outs in the driver.
 
 A trial that hangs ends itself (`Watchdog`) and says why. A process that is frozen, or whose
-interpreter lock a library holds, can do neither: it sends no heartbeat, and the driver kills it
-(`HeartbeatMonitor`).
+interpreter lock a library holds, can do neither: it sends no heartbeat, and the driver kills it.
 """
 
 # Both measure time in looks, each of which counts a few seconds at most, not by a clock. A process
@@ -14,22 +13,27 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
 
+from tune_speed.core.errors import TuneSpeedError, readable
 from tune_speed.runtime import heartbeat
+
+if TYPE_CHECKING:
+    from tune_speed.training.distributed.supervisor import RankChannel
 
 LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
 # How much longer than a trial may hang a process may send no heartbeat [s].
 MARGIN_S = 20.0
-# How much longer it may be before a process's first heartbeat, and before the first sign of life of
-# its trial [s]: a busy node is slow to start Python and to import torch.
+# How much longer before the first one [s]: a busy node is slow to start Python and import torch.
 START_S = 100.0
 LOOK_EVERY_S = 1.0
+# Time for the record of a trial that hangs to arrive, before its process ends [s].
+LEAVE_S = 30.0
 # What a look counts at most [s].
 LONGEST_LOOK_S = 5.0
 
@@ -38,11 +42,7 @@ class Watchdog:
     """A thread that measures how long its own process has shown no sign of life."""
 
     def __init__(self, *, on_hang: Callable[[str, float], None]) -> None:
-        """Starts the thread; it watches nothing before `watch`.
-
-        The thread calls `on_hang` once, with the stacks of all threads and the seconds without a
-        sign of life.
-        """
+        """`on_hang` is called once, with all threads' stacks and the quiet seconds."""
         self._on_hang = on_hang
         self._limit_s: float | None = None
         self._beats, self._quiet_s = heartbeat.beats(), 0.0
@@ -55,7 +55,6 @@ class Watchdog:
         self._changed.set()
 
     def rest(self) -> None:
-        """Stops counting."""
         self._limit_s = None
 
     def _run(self) -> None:
@@ -81,19 +80,35 @@ def stacks() -> str:
     return "\n".join(sorted(texts, key=lambda text: not text.startswith("Thread training")))
 
 
-def leave(code: int = 1) -> None:
+def leave() -> None:
     """Ends this process at once, whatever its threads do, and before it all that it started."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # It is gone already.
             child.kill()
-    os._exit(code)
+    os._exit(1)
+
+
+class TrialHung(TuneSpeedError):
+    """A rank takes no step; the message holds the stacks of its threads."""
+
+
+def watch_rank(line: "RankChannel", *, limit_s: float) -> None:
+    """Watches this process, in which a rank works: where it hangs, its supervisor gets to know."""
+    from tune_speed.training.distributed.supervisor import Ended
+
+    def on_hang(stacks: str, quiet_s: float) -> None:
+        error = TrialHung(f"no step for {quiet_s:.0f} s\n{readable(stacks)}")
+        line.tell(Ended(rank=0, error=error))
+        time.sleep(LEAVE_S)
+        leave()
+
+    Watchdog(on_hang=on_hang).watch(limit_s=limit_s)
 
 
 class OwnTime:
     """Time in which this process ran and could receive heartbeats."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """Starts at zero, on a monotonic clock [s]."""
         self._now, self._looked_s = now, now()
         self.passed_s = 0.0
 
@@ -105,51 +120,3 @@ class OwnTime:
         self.passed_s += min(since_s, LONGEST_LOOK_S)
         self._looked_s += since_s
         return True
-
-
-class HeartbeatMonitor:
-    """Kills processes whose heartbeat is overdue."""
-
-    def __init__(self, *, limit_s: float, kill: Callable[[Any], None], time: OwnTime) -> None:
-        """Begins to listen.
-
-        `limit_s` is the longest time between two heartbeats, on the driver's `time`; `kill` ends a
-        process, given its handle.
-        """
-        self._limit_s, self._kill, self._time = limit_s, kill, time
-        self._beat_s: dict[str, float] = {}
-
-    def beat(self, name: str) -> None:
-        """Takes a heartbeat."""
-        self._beat_s[name] = self._time.passed_s
-
-    def look(self, handles: Mapping[str, Any]) -> tuple[str, ...]:
-        """Kills the processes whose heartbeat is overdue and returns their names.
-
-        `handles` are those of all processes that have a trial, by name.
-        """
-        now_s = self._time.passed_s
-        self._beat_s = {name: self._beat_s.get(name, now_s + START_S) for name in handles}
-        overdue = [name for name, at_s in self._beat_s.items() if now_s - at_s > self._limit_s]
-        for name in overdue:
-            self._kill(handles[name])
-            self.beat(name)  # Ray may take a while to report the death: no second kill meanwhile.
-        return tuple(overdue)
-
-
-class StallMonitor:
-    """Notices that trials wait for resources and none runs, as after the loss of the last node."""
-
-    def __init__(self, *, limit_s: float, time: OwnTime) -> None:
-        """Begins to watch; `limit_s` is how long that may last."""
-        self._limit_s, self._time = limit_s, time
-        self._since_s: float | None = None
-
-    def look(self, *, is_waiting: bool, is_running: bool) -> bool:
-        """Returns whether it has lasted too long."""
-        if not is_waiting or is_running:
-            self._since_s = None
-            return False
-        if self._since_s is None:
-            self._since_s = self._time.passed_s
-        return self._time.passed_s - self._since_s > self._limit_s

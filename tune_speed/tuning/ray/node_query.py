@@ -1,7 +1,8 @@
-"""Queries nodes of a Ray cluster for their devices: the driver may be on another machine."""
+"""Queries nodes of a Ray cluster for their devices: the driver may be on another machine.
 
-# Each node is queried by a small task on the node itself, all at the same time. The task reserves
-# nothing, so that it runs on a node whose cores and GPUs are all taken, and sees all GPUs there.
+A small task on each node, all at the same time, reserves nothing, so that it runs on a node whose
+cores and GPUs are all taken, and sees all GPUs there.
+"""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tune_speed.components.plugins.registry import receive
 from tune_speed.core.errors import SetUpFailed, first_line
+from tune_speed.runtime import process
 from tune_speed.runtime.cpu_name import cpu_device_name
 from tune_speed.training.trial import Allotment
 
@@ -26,31 +29,18 @@ class Node(NamedTuple):
     node_id: str
     address: str
     resources: Mapping[str, float]
-    """As Ray names them."""
 
 
 class Answer(NamedTuple):
     """Device and software of a node."""
 
     device: str
-    """As records name it."""
     torch: str
     sees_study: bool = True
     """Whether the study's folder is there: on shared storage, or on the driver's own machine."""
 
 
-class Unfit(NamedTuple):
-    """Why no trial can run on a node."""
-
-    reason: str
-
-
-class OtherDevice(RuntimeError):
-    """A trial was placed on a device that is not its study's."""
-
-
 def alive_nodes() -> list[Node]:
-    """Returns the nodes of the cluster; Ray must be connected."""
     return [
         Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
         for node in ray.nodes()
@@ -59,7 +49,6 @@ def alive_nodes() -> list[Node]:
 
 
 def here(*, cpu_threads: int) -> Answer:
-    """Returns CPU and torch of this machine."""
     return Answer(cpu_device_name(threads=cpu_threads), metadata.version("torch"))
 
 
@@ -67,18 +56,16 @@ class RayQueries:
     """Queries to nodes that are under way; each node is queried once."""
 
     def __init__(self, *, device: str, cpu_threads: int, study: Path | None = None) -> None:
-        """Sends nothing yet; `device` is `cpu` or `cuda`, `study` a file of the study's."""
         self._arguments = device, cpu_threads, study
         self._pending: dict[Any, str] = {}
         self._task = ray.remote(num_cpus=0, max_retries=2)(_describe_node)
 
     def submit(self, node_id: str) -> None:
-        """Sends the query and returns."""
         there = NodeAffinitySchedulingStrategy(node_id, soft=False)
         reference = self._task.options(scheduling_strategy=there).remote(*self._arguments)
         self._pending[reference] = node_id
 
-    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | str]:
         """Returns what came from which node within `timeout_s`; at once when all have answered."""
         if not self._pending:
             return {}
@@ -87,16 +74,16 @@ class RayQueries:
         return {self._pending.pop(each): _answer(each) for each in done}
 
 
-def _answer(reference: Any) -> Answer | Unfit:
+def _answer(reference: Any) -> Answer | str:
     try:
         names, torch, sees_study = ray.get(reference)
     except RayError as error:
         is_ours = isinstance(error, RayTaskError)
         cause = (error.cause or error) if is_ours else error
         line = str(cause).strip().splitlines()[-1]
-        return Unfit(f"{'it has no such device' if is_ours else 'it gave no answer'}: {line}")
+        return f"{'it has no such device' if is_ours else 'it gave no answer'}: {line}"
     if len(names) > 1:
-        return Unfit(f"it has several kinds of device, {' and '.join(names)}")
+        return f"it has several kinds of device, {' and '.join(names)}"
     return Answer(names[0], torch, sees_study)
 
 
@@ -116,11 +103,16 @@ def _describe_node(
     return sorted({describe_device(each) for each in devices}), version, sees_study
 
 
-def set_up_device(allotment: Allotment, device_type: str | None) -> None:
-    """Gives this process its device, which must be of that type, its threads and its memory.
+def set_up_worker(plugins: str = "") -> None:
+    """Sets up a process of trials, without torch: a patient collector, an end with its parent."""
+    process.make_patient()
+    # Ray ends its workers when the raylet is gone, but a frozen one would not notice.
+    process.end_with_parent()
+    receive(plugins)
 
-    Raises: OtherDevice. It is no outcome of the trial, which may run again elsewhere. SetUpFailed.
-    """
+
+def set_up_device(allotment: Allotment, device_type: str | None) -> None:
+    """Gives this process a device of that type. Raises: RuntimeError, no outcome; SetUpFailed."""
     from tune_speed.runtime.device import describe_device
     from tune_speed.training.worker import open_device
 
@@ -133,7 +125,7 @@ def set_up_device(allotment: Allotment, device_type: str | None) -> None:
             f" {first_line(error)}. See what `tune-speed doctor` says there."
         ) from error
     if device_type is not None and found != device_type:
-        raise OtherDevice(
+        raise RuntimeError(
             f"trials of this study must run on {device_type}, but this node,"
             f" {platform.node()}, has {found}"
         )

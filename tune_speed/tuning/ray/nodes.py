@@ -7,7 +7,7 @@ trial to its last. Nodes that join later are queried too, in a thread.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,14 +18,13 @@ from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.text import counted
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
-from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, Unfit, alive_nodes, here
+from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, alive_nodes, here
 
 ANSWER_S = 120.0
 """Longest wait for the first answer: a process on a busy node imports torch."""
 STRAGGLERS_S = 20.0
 """How long the others are waited for once one node has answered [s]; they join later."""
 POLL_S = 5.0
-"""How often to look for new nodes [s]."""
 
 
 class Nodes:
@@ -38,32 +37,30 @@ class Nodes:
         pin: str | None,
         is_local: bool,
         study: Path | None = None,
-        queries: RayQueries | None = None,
-        look: Callable[[], Sequence[Node]] = alive_nodes,
     ) -> None:
         """Queries all nodes and returns; Ray must be connected.
 
-        `resources` is what one device of a trial gets, `pin` the type of device that the study has
-        run on, None before its first trial. This machine `is_local` if it is the only node. Nodes
-        see `study`, a file of the study's, where storage is shared.
+        `resources` are of one device of a trial, `pin` is the type of device of the study's trials
+        so far. This machine `is_local` if it is the only node. Nodes see `study`, a file, where
+        storage is shared.
         """
-        self._resources, self._look = resources, look
-        self._pin = pin
+        self._resources, self._pin = resources, pin
         self.device_type = resources.device_type or self._pin
         """Of all trials; None: not known yet."""
         self._threads = max(1, int(resources.cpu))
         self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
-        self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
+        self._queries = RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
-        self._kinds: dict[str, Answer | Unfit] = {}
-        self._allowed: tuple[str, ...] = ()
+        self._kinds: dict[str, Answer | str] = {}
+        """What each node has, or why no trial can run there."""
+        self.allowed: tuple[str, ...] = ()
+        """Ray's ids of the nodes where trials may run; empty where any will do."""
         self._messages: list[str] = []
         self._is_over = threading.Event()
         self._watcher: threading.Thread | None = None
         if not is_local:
             self._query_new()
-        # A local machine is queried only if it must be: its CPU is known, a GPU's name costs
-        # seconds.
+        # A local machine is queried if it must be: its CPU is known, a GPU's name costs seconds.
         elif not resources.gpu:
             self._kinds[""] = here(cpu_threads=self._threads)
         elif self.device_type:
@@ -78,10 +75,7 @@ class Nodes:
             self._watcher.join(2 * POLL_S)
 
     def settle(self) -> None:
-        """Waits for the answers and pins the study, if it is not yet; then looks for new nodes.
-
-        Raises: ConfigError if the cluster has no such device; ServiceError if no node answers.
-        """
+        """Waits for answers, pins the study, then watches. Raises: ConfigError, ServiceError."""
         if self.device_type and self._pin and self.device_type != self._pin:
             raise ConfigError(
                 f"a study must stay on the type of device of its first trials, {self._pin}, but got"
@@ -92,9 +86,10 @@ class Nodes:
             return
         if not self.is_local or not self._kinds:
             self._wait()
-        if not self.device_type:
-            self.device_type = commonest(self._machines())
-        self._refuse_missing(self.device_type)
+        counts = Counter(machine.device for machine in self._machines().values())
+        if not self.device_type:  # What most have; of equals the first by name.
+            self.device_type = min(counts, key=lambda device: (-counts[device], device))
+        self._refuse_missing(self.device_type, counts)
         if self.is_local:
             return
         self._update_allowed()
@@ -102,42 +97,28 @@ class Nodes:
         self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._watcher.start()
 
-    def allowed(self) -> tuple[str, ...]:
-        """Returns the Ray ids of the nodes where trials may run; empty where any will do."""
-        # A lost node stays in the list: it does no harm, and with a changed list Tune would reuse
-        # no process.
-        return self._allowed
-
     def placement(self) -> dict[str, Any]:
-        """Returns `node_ids` and `device_type`, for the configuration of a trial's process."""
-        return {"node_ids": list(self._allowed), "device_type": self.device_type}
+        return {"node_ids": list(self.allowed), "device_type": self.device_type}
 
     def messages(self) -> tuple[str, ...]:
-        """Returns lines for the user since the last call: nodes that are used or left out."""
         lines = tuple(self._messages)
         del self._messages[: len(lines)]
         return lines
 
     def machine(self) -> Machine:
-        """Returns device and torch of a node that runs trials. Raises: ServiceError."""
         if not self._kinds:
             self._query_new()
             self._wait()
         first = max(self._machines().values(), key=lambda each: each.device == self.device_type)
         return Machine(first.device, first.torch)
 
-    def most_cpus(self) -> float:
-        """Returns the CPUs of the largest node that runs trials."""
-        chosen = [self._nodes[i] for i in self.allowed()] or list(self._look())
-        return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
-
     def _query_new(self) -> None:
-        for node in self._look():
+        for node in alive_nodes():
             if node.node_id in self._nodes:
                 continue
             self._nodes[node.node_id] = node
             if (lack := _lack(node, self._resources)) is not None:
-                self._kinds[node.node_id] = Unfit(lack)
+                self._kinds[node.node_id] = lack
             else:
                 self._queries.submit(node.node_id)
 
@@ -160,8 +141,7 @@ class Nodes:
     def _machines(self) -> dict[str, Answer]:
         return {i: kind for i, kind in self._kinds.items() if isinstance(kind, Answer)}
 
-    def _refuse_missing(self, device_type: str) -> None:
-        there = Counter(machine.device for machine in self._machines().values())
+    def _refuse_missing(self, device_type: str, there: Mapping[str, int]) -> None:
         if device_type in there:
             return
         found = ", ".join(f"{name} ({counted(n, 'node')})" for name, n in sorted(there.items()))
@@ -178,16 +158,17 @@ class Nodes:
         )
 
     def _update_allowed(self) -> None:
+        # A lost node stays: it does no harm, and with another list Tune would reuse no process.
         machines = sorted(self._machines().items())
-        self._allowed = tuple(i for i, m in machines if m.device == self.device_type)
+        self.allowed = tuple(i for i, m in machines if m.device == self.device_type)
 
     def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
-            line = f"trials run on {self.device_type} ({counted(len(self._allowed), 'node')})"
+            line = f"trials run on {self.device_type} ({counted(len(self.allowed), 'node')})"
             self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
         machines = self._machines()
-        blind = [self._nodes[i].address for i in self.allowed() if not machines[i].sees_study]
+        blind = [self._nodes[i].address for i in self.allowed if not machines[i].sees_study]
         if blind:
             self._messages.append(
                 f"the study's folder is not visible on {', '.join(blind)}: trials there leave no"
@@ -205,8 +186,8 @@ class Nodes:
         kind = self._kinds.get(node_id)
         if kind is None:
             return "which has not answered yet"
-        if isinstance(kind, Unfit):
-            return f"as {kind.reason}"
+        if isinstance(kind, str):
+            return f"as {kind}"
         return None if kind.device == self.device_type else f"which has {kind.device}"
 
     def _watch(self) -> None:
@@ -224,14 +205,7 @@ class Nodes:
                 self._messages.append(f"a node joined, {self._nodes[node_id].address}: {use}")
 
 
-def commonest(machines: Mapping[str, Answer]) -> str:
-    """Returns the device that most nodes have; of equals the first by name."""
-    counts = Counter(machine.device for machine in machines.values())
-    return min(counts, key=lambda device: (-counts[device], device))
-
-
 def _lack(node: Node, resources: ResourceConfig) -> str | None:
-    """Returns what a node is too small in for one trial, or None."""
     for name, wanted in resources.bundle().items():
         there = node.resources.get(name, 0.0)
         if there < wanted:

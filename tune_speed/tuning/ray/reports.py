@@ -11,7 +11,7 @@
 Without `record` and `end` it is a heartbeat. Ray delivers reports in order, each once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tune_speed.core.records import Evaluation, TrialRecord
@@ -19,41 +19,27 @@ from tune_speed.core.records import Evaluation, TrialRecord
 How = Literal["finished", "hung", "interrupted", "stopped"]
 
 
-class Sender:
-    """Writes the reports of one trial."""
-
-    def __init__(self) -> None:
-        self._num_sent = 0
-
-    def standing(self, record: TrialRecord) -> dict[str, Any]:
-        """Returns a report of a running trial."""
-        run, before = record.runs[-1], self._num_sent
-        self._num_sent = len(run.evaluations)
-        new = run.model_copy(update={"evaluations": run.evaluations[before:]})
-        runs = (*record.runs[:-1], new)
-        short = record.model_copy(update={"runs": runs})
-        return {"record": short.model_dump_json(), "before": before}
-
-    @staticmethod
-    def ended(how: How, record: TrialRecord | None = None) -> dict[str, Any]:
-        """Returns the last report of a trial; its record is whole."""
-        report: dict[str, Any] = {"end": how, "done": how != "hung"}
-        if record is not None:
-            report |= {"record": record.model_dump_json(), "before": 0}
-        return report
+def standing(record: TrialRecord, *, before: int) -> dict[str, Any]:
+    """Returns the report of a running trial of which `before` evaluations were sent."""
+    short = _with_curve(record, record.runs[-1].evaluations[before:])
+    return {"record": short.model_dump_json(), "before": before}
 
 
-class Receiver:
-    """Reads the reports of one trial."""
+def ended(how: How, record: TrialRecord | None = None) -> dict[str, Any]:
+    report: dict[str, Any] = {"end": how, "done": how != "hung"}
+    if record is not None:
+        report |= {"record": record.model_dump_json(), "before": 0}
+    return report
 
-    def __init__(self) -> None:
-        self._evaluations: tuple[Evaluation, ...] = ()
 
-    def record(self, report: Mapping[str, Any]) -> TrialRecord:
-        """Returns the whole record so far, or at the trial's end."""
-        record = TrialRecord.model_validate_json(report["record"])
-        run, before = record.runs[-1], report["before"]
-        assert before <= len(self._evaluations), "a report was lost"
-        self._evaluations = self._evaluations[:before] + run.evaluations
-        whole = run.model_copy(update={"evaluations": self._evaluations})
-        return record.model_copy(update={"runs": (*record.runs[:-1], whole)})
+def received(report: Mapping[str, Any], newest: TrialRecord | None = None) -> TrialRecord:
+    """Returns the whole record of a report; `newest` is that of the report before it."""
+    record, before = TrialRecord.model_validate_json(report["record"]), report["before"]
+    known = () if newest is None else newest.runs[-1].evaluations
+    assert before <= len(known), "a report was lost"
+    return _with_curve(record, (*known[:before], *record.runs[-1].evaluations))
+
+
+def _with_curve(record: TrialRecord, evaluations: Sequence[Evaluation]) -> TrialRecord:
+    run = record.runs[-1].model_copy(update={"evaluations": tuple(evaluations)})
+    return record.model_copy(update={"runs": (*record.runs[:-1], run)})

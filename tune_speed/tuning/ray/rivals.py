@@ -9,14 +9,11 @@ import ray
 from ray.exceptions import GetTimeoutError
 
 from tune_speed.components.plugins.registry import shipped
-from tune_speed.core.records import StepTime, TrialRecord
-from tune_speed.training.recipe import Recipe
+from tune_speed.core.records import StepTime
 from tune_speed.training.trial import TrialSpec
-from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.controller import SearchController
-from tune_speed.tuning.ray.node_query import on_nodes, set_up_device
+from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.worker import set_up_worker
 
 ROUNDS = 3
 SHARE = 0.02
@@ -24,6 +21,8 @@ SHARE = 0.02
 START_S, WINDOW_S = 6.0, 1.2
 """What a new process and one window take, about [s]."""
 POLL_S = 0.2
+SAME = {"study", "trial_id", "params", "recipe", "workload", "workload_hash", "space_hash"}
+"""Fields that the trial has in its record."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +30,8 @@ _log = logging.getLogger(__name__)
 def time_rivals(
     controller: SearchController, nodes: Nodes, *, on_tick: Callable[[], None]
 ) -> tuple[StepTime, ...]:
-    """Returns windows of what could be first, measured in turn; none where there is no time for it.
-
-    Ends early, without an error, where no process can be had or one fails: a tie then stays one.
-    """
-    rivals, resources = controller.rivals(), controller.study.search.resources
+    """Returns windows of what could be first, in turn; none where time or a process lacks."""
+    rivals, resources = controller.learning.rivals(), controller.study.search.resources
     needed_s = START_S + ROUNDS * WINDOW_S * len(rivals)
     if len(rivals) < 2 or needed_s > SHARE * controller.elapsed_s:
         return ()
@@ -46,9 +42,17 @@ def time_rivals(
         num_cpus=resources.cpu, num_gpus=resources.gpu, label_selector=there
     )
     actor = timer.remote(placement["device_type"], shipped())
-    specs = [_spec_of(controller, record).model_dump_json() for record in rivals]
+    specs = (
+        TrialSpec(
+            **record.model_dump(include=SAME),
+            seed=record.runs[-1].seed,
+            allotment=controller.allotment,
+        )
+        for record in rivals
+    )
+    texts = [each.model_dump_json() for each in specs]
     try:
-        found = _wait(actor.measure.remote(specs), needed_s, on_tick)
+        found = _wait(actor.measure.remote(texts), needed_s, on_tick)
         return tuple(map(StepTime.model_validate_json, found))
     except Exception:
         _log.info("what could be first was not timed side by side", exc_info=True)
@@ -64,20 +68,6 @@ def _wait(reference: Any, limit_s: float, on_tick: Callable[[], None]) -> Sequen
             found: Sequence[str] = ray.get(reference, timeout=POLL_S)
             return found
     raise TimeoutError(f"no windows after {3 * limit_s:.0f} s")
-
-
-def _spec_of(controller: SearchController, record: TrialRecord) -> TrialSpec:
-    return TrialSpec(
-        study=record.study,
-        trial_id=record.trial_id,
-        params=record.params,
-        recipe=Recipe.model_validate(record.recipe),
-        workload=Workload.model_validate(record.workload),
-        workload_hash=record.workload_hash,
-        space_hash=record.space_hash,
-        seed=record.runs[-1].seed,
-        allotment=controller.allotment,
-    )
 
 
 class _Timer:

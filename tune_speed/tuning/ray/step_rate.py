@@ -20,23 +20,15 @@ from tune_speed.training.workload import Workload
 
 # Warm-up [s], at least two steps.
 WARM_UP_S = 0.3
-# Steps before and after the measured ones [s], at least one: processes that are told to begin
-# together begin within less.
+# Before and after the measured steps [s]: processes that begin together begin within less.
 MARGIN_S = 0.15
 
 
 class PackedSteps:
-    """A recipe with its own loader, model and optimizer, whose steps can be counted.
-
-    Other trials on the device see it as a trial, and it pauses for them while they measure.
-    `torch.compile` is left out.
-    """
+    """Steps that are counted, of what other trials on the device see as a trial; not compiled."""
 
     def __init__(self, recipe: Recipe, workload: Workload, allotment: Allotment, label: str):
-        """Takes the first steps, which are slower than those that follow.
-
-        Raises: what a trial of this recipe would raise.
-        """
+        """Takes the first, slow steps. Raises: what a trial of this recipe would raise."""
         self._open = ExitStack()
         device = self._device = open_device(allotment)
         devices.reset_peak_memory(device)
@@ -77,10 +69,7 @@ class PackedSteps:
         return num_steps / took_s
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that this process has needed so far.
-
-        On a GPU its CUDA context counts beside its tensors.
-        """
+        """Returns the share of the device's memory that was needed, a CUDA context included."""
         device = self._device
         whole_gib = devices.memory_limit_gib(device, gpu_fraction=1.0, cpu_fraction=1.0)
         beside_gib = context_gib(device) if device.type == "cuda" else 0.0
@@ -88,7 +77,6 @@ class PackedSteps:
 
     @property
     def device_key(self) -> str:
-        """What names the physical device."""
         return devices.device_key(self._device)
 
     def _steps_in(self, seconds: float) -> tuple[int, float]:

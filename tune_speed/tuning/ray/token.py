@@ -12,18 +12,12 @@ from tune_speed.core.errors import ServiceError
 
 ASK_TIMEOUT_S = 5.0
 GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-# gRPC methods without side effects, of a cluster and of its server for `ray://` (Ray 2.60). They
-# are here and not in `compat`, which imports Ray.
+# gRPC methods without side effects (Ray 2.60). They are not in `compat`, which imports Ray.
 CLIENT_CLUSTER_INFO = "/ray.rpc.RayletDriver/ClusterInfo"
 
 
 def agree_on_token(address: str) -> None:
-    """Makes Ray send its token to the cluster at `address` if that requires one.
-
-    What the user set in RAY_AUTH_MODE holds. Where nobody answers, `connect` says so later.
-
-    Raises: ServiceError if the cluster requires a token and there is none, or another one.
-    """
+    """Makes Ray send its token to a cluster that requires one. Raises: ServiceError."""
     server = server_of(address)
     if server is None or not _is_refused(server, address, token=None):
         return
@@ -45,8 +39,7 @@ def agree_on_token(address: str) -> None:
 
 def have_token() -> None:
     """Makes a token for a cluster of our own where there is none and HOME cannot hold Ray's."""
-    # Ray writes one to ~/.ray and would not start where it cannot: on a read-only file system, or
-    # for a user without a home.
+    # Ray writes one to ~/.ray, and would not start on a read-only file system or without a home.
     try:
         if _token()[0] is not None:
             return
@@ -60,10 +53,7 @@ def have_token() -> None:
 
 
 def server_of(address: str) -> str | None:
-    """Returns HOST:PORT of what `address` means; None if there is no such thing.
-
-    For `auto`, without RAY_ADDRESS, the cluster that was started on this machine last.
-    """
+    """Returns HOST:PORT; for `auto`, without RAY_ADDRESS, of the cluster started here last."""
     if address == "local":
         return None
     if address != "auto":
@@ -74,12 +64,10 @@ def server_of(address: str) -> str | None:
 
 
 def ray_folder() -> Path:
-    """Returns where Ray keeps a folder for each cluster that this machine is in."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
 
 
 def _token() -> tuple[str | None, str]:
-    """Returns the token that Ray would send, and where it comes from."""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return token, "$RAY_AUTH_TOKEN"
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")

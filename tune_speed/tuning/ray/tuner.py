@@ -1,97 +1,95 @@
 """Runs the trials of a search with Ray Tune; every decision is the controller's."""
 
 # Ray's own experiment state is not used to resume: it holds neither the trial scheduler's state nor
-# what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`) counts imports
-# and waiting, so it is not used either.
+# what a searcher was told last. Tune's clock counts imports and waiting, so it is not used either.
 
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.experiment import Trial as RayTrial
+from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
+from tune_speed.core.records import TrialRecord
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.steering import Steering
 from tune_speed.tuning.ray import compat
-from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
+from tune_speed.tuning.ray.liveness import MARGIN_S, START_S, OwnTime
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.reports import Receiver
+from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
-# A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it.
-HEARTBEAT_S = 2.0
-# All processes together send no more: the driver has other things to do.
-HEARTBEATS_PER_S = 16
-# Shortest time between two reports of a running trial [s].
-REPORT_EVERY_S = 0.05
-# All processes together send no more: at 2 ms each the driver is not what they wait for. What they
-# evaluate in between is in the next report.
-REPORTS_PER_S = 200
+# Of a process, and of all together. Ctrl-C waits for a heartbeat; a report takes the driver 2 ms,
+# and has what was evaluated in between.
+HEARTBEAT_S, HEARTBEATS_PER_S = 2.0, 16
+REPORT_EVERY_S, REPORTS_PER_S = 0.05, 200
 # Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast.
 TICK_S = 0.1
 # What Ray says of a process that is not to blame for its end.
 NODE_DIED = ("its node has died", "is unavailable: ")
 
 
+@dataclass
+class RayTrial:
+    """A trial that Ray runs: from its proposal until its process is done with it."""
+
+    trial_id: str
+    time_budget_s: float | None
+    """The time budget that its process knows of [s]."""
+    newest: TrialRecord | None = None
+    has_ended: bool = False
+    """Whether it has its outcome, which its process may not have heard yet."""
+    must_stop: bool = False
+    """Whether it was stopped by hand, and its process has not heard of it."""
+    beat_s: float | None = None
+    """Its last heartbeat on the driver's own time [s]; None until it has a process."""
+    overdue: str = ""
+
+
 class Adapter:
-    """State that searcher, trial scheduler and callback share: our trial ids by Ray's."""
+    """What searcher, trial scheduler and callback share: the trials by Ray's ids of them."""
 
     def __init__(self, controller: SearchController, nodes: Nodes) -> None:
-        """Starts before the first trial; Ray must be connected."""
         self.controller = controller
         self._nodes = nodes
-        self.trial_ids: dict[str, str] = {}
-        """Our id of each Ray trial that is running."""
-        self._receivers: dict[str, Receiver] = {}
-        study = controller.study
-        search, loop = study.search, study.loop
-        self._most_devices = most_devices(study.space) if loop is None else 1
-        self._loop = "" if loop is None else loop.packed
+        self._trials: dict[str, RayTrial] = {}
+        search = controller.study.search
         self._heartbeat_s = max(HEARTBEAT_S, search.at_once / HEARTBEATS_PER_S)
         self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
         self._time = OwnTime()
-        limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
-        self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
-        self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
-        self._killed: dict[str, str] = {}
-        self._told_budget: dict[str, float | None] = {}
-        """The time budget that each trial's process knows of [s]."""
-        self._stopping: set[str] = set()
-        """Ray trials that were stopped by hand, whose processes have not heard of it."""
+        self._limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
+        self._stalled_since_s: float | None = None
         self._has_run = False
         self.failure: ServiceError | None = None
-        """Why the search cannot continue."""
         self.is_stopping = False
-        """Whether Ctrl-C came."""
 
     def propose(self, ray_id: str) -> dict[str, Any] | None:
         """Returns the configuration of the next trial's process; None if there is none now."""
         spec = self.controller.propose()
         if spec is None:
             return None
-        search = self.controller.study.search
-        self._told_budget[ray_id] = search.time_budget_s
-        self.trial_ids[ray_id] = spec.trial_id
-        self._receivers[ray_id] = Receiver()
+        controller, loop = self.controller, self.controller.study.loop
+        search = controller.study.search
+        self._trials[ray_id] = RayTrial(spec.trial_id, search.time_budget_s)
         return {
             "spec": spec.model_dump_json(),
             "plugins": shipped(),
-            "loop": self._loop,
+            "loop": "" if loop is None else loop.packed,
             "devices": spec.devices,
             "resources": search.resources.model_dump_json(),
             **self._nodes.placement(),
@@ -103,98 +101,109 @@ class Adapter:
         }
 
     def reported(self, ray_id: str, report: Mapping[str, Any]) -> bool:
-        """Takes the report of a running trial; returns whether to stop it."""
-        self._heartbeats.beat(ray_id)
-        if "record" not in report or ray_id not in self.trial_ids:
+        trial = self._trials.get(ray_id)
+        if trial is None:
+            return False
+        trial.beat_s = self._time.passed_s
+        if "record" not in report or trial.has_ended:
             return False
         self._has_run = True
-        record = self._receivers[ray_id].record(report)
+        record = trial.newest = received(report, trial.newest)
         if report.get("end") == "hung":  # Its process ends at the next request for a report.
-            self._forget(ray_id)
+            trial.has_ended = True
             self.controller.finished(record)
             return False
         if self.controller.evaluated(record) is None:
             return False
-        self._forget(ray_id)
+        trial.has_ended = True
         return True
 
     def ended(self, ray_id: str, report: Mapping[str, Any]) -> None:
-        """Takes the last report of a trial."""
-        if ray_id not in self.trial_ids:
+        trial = self._trials.pop(ray_id, None)
+        if trial is None or trial.has_ended:
             return  # Stopped by us; its record is written.
-        receiver, trial_id = self._receivers[ray_id], self._forget(ray_id)
         if report["end"] == "interrupted":
-            left_s = self.controller.time_left_s()
+            left_s, reason = self.controller.time_left_s(), "the search's time budget ended"
             is_again = left_s is None or left_s > 0  # The budget was changed in that moment.
-            self.controller.interrupted(
-                trial_id, reason="the search's time budget ended", is_again=is_again
-            )
+            self.controller.interrupted(trial.trial_id, reason=reason, is_again=is_again)
             return
-        self.controller.finished(receiver.record(report))
+        self.controller.finished(received(report, trial.newest))
 
     def steer(self, stops: list[str], actors: Callable[[], Mapping[str, Any]]) -> None:
         """Tells the processes of trials what people changed: `stops` are trials to end."""
-        search = self.controller.study.search
-        for trial_id in stops:
-            ray_id = next(ray for ray, ours in self.trial_ids.items() if ours == trial_id)
-            self._forget(ray_id)
-            self._stopping.add(ray_id)
+        budget_s = self.controller.study.search.time_budget_s
+        late: dict[str, RayTrial] = {}
+        for ray_id, trial in self._trials.items():
+            if not trial.has_ended and trial.trial_id in stops:
+                trial.has_ended = trial.must_stop = True
+            has_news = trial.must_stop if trial.has_ended else trial.time_budget_s != budget_s
+            if has_news:
+                late[ray_id] = trial
         stops.clear()
-        late = [i for i in self.trial_ids if self._told_budget[i] != search.time_budget_s]
-        if not late and not self._stopping:
+        if not late:
             return
         # What has no process yet hears of it later.
         handles = actors()
-        for ray_id in self._stopping & handles.keys():
-            handles[ray_id].stop_trial.remote()
-        self._stopping -= handles.keys()
         for ray_id in handles.keys() & late:
-            handles[ray_id].stop_after.remote(self.controller.time_left_s())
-            self._told_budget[ray_id] = search.time_budget_s
+            if late[ray_id].must_stop:
+                handles[ray_id].stop_trial.remote()
+                late[ray_id].must_stop = False
+            else:
+                handles[ray_id].stop_after.remote(self.controller.time_left_s())
+                late[ray_id].time_budget_s = budget_s
 
-    def died(self, ray_trial: RayTrial) -> None:
-        """Takes the death of a trial's process."""
-        ray_id = ray_trial.trial_id
-        self._stopping.discard(ray_id)
-        overdue = self._killed.pop(ray_id, None)
-        if ray_id not in self.trial_ids:
+    def died(self, ray_trial: Trial) -> None:
+        trial = self._trials.pop(ray_trial.trial_id, None)
+        if trial is None or trial.has_ended:
             return
-        trial_id = self._forget(ray_id)
         details = readable(_error_text(ray_trial))
         last_line = one_line(details.strip().splitlines()[-1])
         if not self._has_run and f"{SetUpFailed.__name__}: " in last_line:
             # The next process would fare no better: the search ends, and nothing has failed in it.
             self.failure = ServiceError(last_line.partition(f"{SetUpFailed.__name__}: ")[2])
-            self.controller.interrupted(trial_id, reason=str(self.failure))
+            self.controller.interrupted(trial.trial_id, reason=str(self.failure))
             return
-        reason = overdue or f"its process died: {last_line}"
-        is_blameless = overdue is None and any(text in details for text in NODE_DIED)
+        reason = trial.overdue or f"its process died: {last_line}"
+        is_blameless = not trial.overdue and any(text in details for text in NODE_DIED)
         if is_blameless:
             reason = "its node died, or cannot be reached"
-        self.controller.died(trial_id, reason=reason, details=details, is_blameless=is_blameless)
+        self.controller.died(
+            trial.trial_id, reason=reason, details=details, is_blameless=is_blameless
+        )
 
     def check_liveness(self, actors: Callable[[], Mapping[str, Any]]) -> None:
-        """Kills processes that send no heartbeat; gives up where no node has room for a trial."""
         if not self._time.is_time_to_look():
             return
-        handles, search = actors(), self.controller.study.search
-        for ray_id in self._heartbeats.look(handles):
-            self._killed[ray_id] = f"its process gave no sign of life for {search.hang_after_s:g} s"
-        if not self._stall.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
+        handles, now_s = actors(), self._time.passed_s
+        hang_after_s = self.controller.study.search.hang_after_s
+        for ray_id in handles.keys() & self._trials.keys():
+            trial = self._trials[ray_id]
+            trial.beat_s = now_s + START_S if trial.beat_s is None else trial.beat_s
+            if now_s - trial.beat_s > self._limit_s:
+                ray.kill(handles[ray_id])
+                trial.overdue = f"its process gave no sign of life for {hang_after_s:g} s"
+                trial.beat_s = now_s  # Ray may take a while to report the death.
+        if handles or all(each.has_ended for each in self._trials.values()):
+            self._stalled_since_s = None
             return
-        there, wanted = ray.cluster_resources(), search.resources.bundle()
-        wanted = {name: amount * self._most_devices for name, amount in wanted.items()}
+        if self._stalled_since_s is None:
+            self._stalled_since_s = now_s
+        if now_s - self._stalled_since_s > hang_after_s:
+            self.failure = self.failure or self._no_room()
+
+    def _no_room(self) -> ServiceError:
+        study = self.controller.study
+        search = study.search
+        devices = most_devices(study.space) if study.loop is None else 1
+        wanted = {name: each * devices for name, each in search.resources.bundle().items()}
+        there = ray.cluster_resources()
         where = f" on {self._nodes.device_type}" if self._nodes.device_type else ""
-        self.failure = self.failure or ServiceError(
+        return ServiceError(
             f"a node must have room for a trial, which asks for {_amounts(wanted)}{where}, but for"
             f" {search.hang_after_s:g} s none had; all nodes together have"
             f" {_amounts({name: there.get(name, 0.0) for name in wanted})}. Bring back the nodes"
             " that are gone, or free them, and go on with --resume: no finished trial is lost."
         )
-
-    def _forget(self, ray_id: str) -> str:
-        del self._receivers[ray_id], self._told_budget[ray_id]
-        return self.trial_ids.pop(ray_id)
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
@@ -204,7 +213,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{resources[n] / unit:g} {text}" for n, (unit, text) in scaled.items())
 
 
-def _error_text(ray_trial: RayTrial) -> str:
+def _error_text(ray_trial: Trial) -> str:
     """Returns Ray's note on a trial's death, on this machine, headline last."""
     file = ray_trial.error_file
     if file is None or not Path(file).exists():
@@ -229,7 +238,7 @@ class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
         config = self._adapter.propose(trial_id)
         # A trial whose process dies is proposed again, so the search is over when nothing runs.
         controller = self._adapter.controller
-        if config is None and not controller.running:
+        if config is None and not controller.trials.running:
             if not controller.is_paused or controller.is_over() or self._adapter.is_stopping:
                 return Searcher.FINISHED
             # Until there is a trial, Tune asks once a second and does nothing else.
@@ -239,16 +248,10 @@ class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
     def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
         return True
 
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Does nothing: the callback has seen the result before."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Saves nothing: a search is resumed from the ledger."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restores nothing, see `save`."""
+    # The callback has seen the result before, and a search is resumed from the ledger.
+    def on_trial_complete(self, *_: Any, **info: Any) -> None: ...
+    def save(self, checkpoint_path: str) -> None: ...
+    def restore(self, checkpoint_path: str) -> None: ...
 
 
 class _Scheduler(FIFOScheduler):  # type: ignore[misc]
@@ -258,12 +261,10 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         self.controller: Any = None
         """Tune's, which has the actors of trials, from the first trial on."""
 
-    def on_trial_add(self, tune_controller: Any, trial: RayTrial) -> None:
-        """Takes note of Tune's controller."""
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         self.controller = tune_controller._tune_controller  # Under a wrapper.
 
-    def on_trial_result(self, tune_controller: Any, trial: RayTrial, result: dict[str, Any]) -> str:
-        """Returns CONTINUE, also for a trial that is stopped."""
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         # Told to stop it, Tune would give its process the next trial while this one still trains.
         # So the process is told directly, and reports its end when its thread has left the trial.
         if self._adapter.reported(trial.trial_id, result):
@@ -311,7 +312,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
 
         signal.signal(signal.SIGINT, heard)
 
-    def on_step_end(self, iteration: int, trials: list[RayTrial], **info: Any) -> None:
+    def on_step_end(self, **info: Any) -> None:
         """Checks heartbeats; Tune calls at least ten times a second, with or without results."""
         self._steer()
         self._adapter.check_liveness(self._scheduler.actors)
@@ -323,27 +324,18 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
             self._ticked_s = time.monotonic()
             self._on_tick()
 
-    def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[RayTrial],
-        trial: RayTrial,
-        result: dict[str, Any],
-        **info: Any,
-    ) -> None:
+    def on_trial_result(self, *, trial: Trial, result: dict[str, Any], **info: Any) -> None:
         if result.get("done"):
             self._adapter.ended(trial.trial_id, result)
         # Ray keeps each trial's last result in its own state, where a curve only takes memory.
         result.pop("record", None)
 
-    def on_trial_error(
-        self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any
-    ) -> None:
+    def on_trial_error(self, *, trial: Trial, **info: Any) -> None:
         self._adapter.died(trial)
         compat.without_origin(trial)
 
-    def on_experiment_end(self, trials: list[RayTrial], **info: Any) -> None:
-        for trial_id in self._adapter.controller.running:
+    def on_experiment_end(self, **info: Any) -> None:
+        for trial_id in tuple(self._adapter.controller.trials.running):
             self._adapter.controller.interrupted(trial_id, reason="the search was stopped")
 
 
@@ -356,12 +348,7 @@ def run_search(
     process: type[TrialProcess] = TrialProcess,
     steering: Steering | None = None,
 ) -> None:
-    """Runs trials until the controller proposes no more; Ctrl-C stops it and keeps what finished.
-
-    `on_stop` is called at once when Ctrl-C came. `steering` acts on what people ask meanwhile.
-
-    Raises: ServiceError if for `search.hang_after` no node has room for a trial.
-    """
+    """Runs trials to the end; Ctrl-C stops it and calls `on_stop` at once. Raises: ServiceError."""
     adapter = Adapter(controller, nodes)
     scheduler = _Scheduler(adapter)
     study = controller.study
@@ -376,17 +363,15 @@ def run_search(
         steer()
         on_tick()
 
-    limiter = tune.search.ConcurrencyLimiter(
-        _Searcher(adapter, wait), max_concurrent=study.search.at_once
-    )
+    searcher = _Searcher(adapter, wait)
+    limiter = tune.search.ConcurrencyLimiter(searcher, max_concurrent=study.search.at_once)
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     if nodes.is_local:
         compat.use_prestarted_workers()
     with (
         # Ray's state of the experiment: nothing in it that the ledger does not have.
         TemporaryFolder() as folder,
-        # Tune leaves its handlers in place: after a search by the API the first Ctrl-C would be
-        # swallowed.
+        # Tune leaves its handlers in place: after a search by the API Ctrl-C would be swallowed.
         handlers_kept(signal.SIGINT, signal.SIGUSR1),
     ):
         if compat.is_client():
@@ -399,14 +384,13 @@ def run_search(
             search_alg=limiter,
             scheduler=scheduler,
             callbacks=[_Callback(adapter, scheduler, on_tick, on_stop, steer), _NoProgress()],
-            # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
-            # would wait for ever for the one of a trial that has ended.
+            # A process that may be reused keeps its device: a trial of two would wait for ever.
             reuse_actors=study.loop is not None or most_devices(study.space) == 1,
             verbose=0,
             raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
             _remote=False,
         )
-    controller.clear_checkpoints()
+    controller.trials.checkpoints.clear(controller.ledger.records)
     if adapter.failure is not None:
         raise adapter.failure

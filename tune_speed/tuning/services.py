@@ -1,0 +1,136 @@
+"""What a search needs besides its ledger: an MLflow store with its run, and Ray with its nodes."""
+
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune_speed.core.folders import studies_folder
+from tune_speed.core.records import PROTOCOL_VERSION
+from tune_speed.core.redact import redact
+from tune_speed.study.file import StudyFile
+from tune_speed.study.settings import SearchConfig
+from tune_speed.study.validation import most_devices
+from tune_speed.tracking.store.deadline import begun
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_store, refuse_deleted
+from tune_speed.tracking.writer.descriptions import SearchPlan
+from tune_speed.training.trial import utc_now
+from tune_speed.tuning.admission import Admitted, pinned_device
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.precheck import Precheck
+from tune_speed.tuning.ray.health import Head
+from tune_speed.tuning.ray.token import agree_on_token
+from tune_speed.tuning.warm_start import name_of
+
+if TYPE_CHECKING:  # Ray takes a second to import.
+    from tune_speed.tuning.ray.concurrency import Packing
+    from tune_speed.tuning.ray.nodes import Nodes
+
+
+@contextmanager
+def connected(
+    admitted: Admitted, ledger: Ledger, address: str | None, on_line: Callable[[str], None]
+) -> Iterator[tuple[Any, "Nodes"]]:
+    """Opens MLflow and Ray, checks networks. Raises: ConfigError, ServiceError, StorageError."""
+    study = admitted.study
+    on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
+    pin, check = pinned_device(ledger), Precheck(study, admitted.data)
+    try:
+        with store_and_ray(study, uri=admitted.uri, address=address, pin=pin) as (client, nodes):
+            check.refuse_misfits()
+            nodes.settle()
+            yield client, nodes
+    finally:
+        check.cancel()
+
+
+@contextmanager
+def store_and_ray(
+    study: StudyFile, *, uri: str, address: str | None, pin: str | None
+) -> Iterator[tuple[Any, "Nodes"]]:
+    # Ray reads it on import: its processes have 30 s to start by default, too little when busy.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+    if address is not None:
+        agree_on_token(address)
+    resources, is_local = study.search.resources, address is None
+    with ExitStack() as stack:
+        if is_local:
+            stack.callback(Head().end)  # It starts while Ray is imported here.
+        from tune_speed.tuning.ray import cluster
+        from tune_speed.tuning.ray.nodes import Nodes
+
+        store = begun(partial(_store_of, study.name, uri))
+        # Imports of the first proposal, while Ray's own processes start.
+        policies = begun(partial(importlib.import_module, "tune_speed.tuning.policies"))
+        devices = most_devices(study.space) if study.loop is None else 1
+        if is_local:
+            store()  # Where this refuses, Ray is not waited for.
+        stack.enter_context(cluster.connected(address, resources=resources, devices=devices))
+        client, _ = store(), policies()
+        seen = studies_folder() / study.name / "ledger.jsonl"
+        with Nodes(resources, pin=pin, is_local=is_local, study=seen) as nodes:
+            yield client, nodes
+
+
+def _store_of(study: str, uri: str) -> Any:
+    client = open_store(uri)
+    with errors_of(uri):
+        refuse_deleted(client.get_experiment_by_name(study), uri)
+    return client
+
+
+def arguments_of_a_new_search() -> list[str]:
+    """Returns this command's arguments without those that go on with a search."""
+    return [each for each in sys.argv[1:] if each not in ("--resume", "--from-mlflow")]
+
+
+def plan_of(study: StudyFile) -> SearchPlan:
+    if Path(sys.argv[0]).name == "tune-speed":
+        arguments = arguments_of_a_new_search()
+    else:  # A call from Python: what a command line would be.
+        loop = [] if study.loop is None else ["--train", f"FILE.py:{study.loop.name}"]
+        arguments = ["search", study.file, *loop]
+    return SearchPlan(
+        study=study.name,
+        workload=study.workload.model_dump(mode="json"),
+        workload_name=study.workload.label,
+        searched={each.name: each.text() for each in study.space.parameters},
+        command=redact(shlex.join(["tune-speed", *arguments])),
+    )
+
+
+def tags_of(
+    study: StudyFile, workload_hash: str, packing: "Packing | None" = None
+) -> dict[str, str]:
+    search, target = study.search, study.workload.target
+    has_sampler = search.policy == SearchConfig.model_fields["policy"].default
+    return {
+        "workload": study.workload.label,
+        "workload_hash": workload_hash,
+        "target": target.words,
+        "mode": study.workload.mode,
+        "trials": str(search.trials),
+        "concurrent": str(search.at_once),
+        "ends_at": ends_at(search.time_budget_s),
+        **({"packing": packing.line()} if packing is not None else {}),
+        "space_hash": study.space.hash,
+        "searched": ", ".join(parameter.name for parameter in study.space.parameters),
+        "policy": search.policy,
+        **({"sampler": search.sampler} if has_sampler else {}),
+        **({"warm_start": ", ".join(map(name_of, search.warm_start))} if search.warm_start else {}),
+        "protocol_version": str(PROTOCOL_VERSION),
+    }
+
+
+def ends_at(left_s: float | None) -> str:
+    """Returns when a search ends whose time budget has so much left [s]; empty without one."""
+    if left_s is None:
+        return ""
+    return (datetime.fromisoformat(utc_now()) + timedelta(seconds=left_s)).isoformat()
