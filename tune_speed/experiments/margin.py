@@ -99,7 +99,6 @@ def suggestion(
 ) -> str | None:
     """Returns a line that suggests the longer run, or None if there is nothing to gain.
 
-    None too with fewer than three runs, or where the run would have to be over twice as long.
     `slope` is what the metric gains per unit of ln(length): where less is better, its fall.
     """
     if len(metrics) < LEAST_RUNS or slope <= 0:

@@ -78,7 +78,6 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
 
 
 def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
-    """Returns the pairs of runs that share a seed."""
     by_seed = {run.seed: run for run in b.runs}
     return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
 
@@ -171,10 +170,7 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
 
 
 def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
-    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs.
-
-    It is above 0 where the target's metric gets better with length, be it more or less of it.
-    """
+    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs."""
     if a is None or b is None:
         return None
     recipes = [{k: v for k, v in record.recipe.items() if k != "epochs"} for record in (a, b)]
@@ -191,19 +187,16 @@ def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
 
 
 def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:
-    """Returns which of two recipes is faster; None without runs of a common seed."""
     return judge(a, b) if a and b and common_seeds(a, b) else None
 
 
 def duel_dict(a: TrialRecord | None, b: TrialRecord | None) -> dict[str, Any]:
-    """Returns both records with their statistics, and the verdict; None for what is missing."""
     slope, verdict = slope_of(a, b), verdict_of(a, b)
     described = {side: r and runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
     return {**described, "comparison": verdict and verdict.model_dump(mode="json")}
 
 
 def duel_text(records: Sequence[TrialRecord | None], names: Sequence[str]) -> str:
-    """Returns the summaries of two recipes, and the verdict in words."""
     slope, verdict = slope_of(*records), verdict_of(*records)
     parts = [
         runs_text(record, name=f"{side} = {name}", slope=slope)

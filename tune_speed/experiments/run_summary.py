@@ -77,7 +77,6 @@ class Statistics(Record):
 
 
 def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
-    """Returns the statistics of a record's runs, one at least; `slope` as in `margin`, if known."""
     runs, found = record.runs, stats.RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
@@ -125,13 +124,11 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
-    """Returns the record's fields and `statistics`."""
     found = describe_runs(record, slope=slope).model_dump(mode="json")
     return {**record.model_dump(mode="json"), "statistics": found}
 
 
 def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
-    """Returns the statistics of the runs in words; `name` is the recipe's, if there are several."""
     found = describe_runs(record, slope=slope)
     rate, median = found.success_rate, seconds(found.median_s)
     lines = [
@@ -159,7 +156,6 @@ def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None
 
 
 def headline(record: TrialRecord) -> str:
-    """Returns task and device in words."""
     place = device_text(record.device)
     return f"{record.workload_name}: {target_of(record.workload).words} on {place}"
 
@@ -181,7 +177,6 @@ def _quality(found: Statistics) -> list[str]:
 
 
 def _clock(found: Statistics) -> list[str]:
-    """Returns the kinds of clock, the least trustworthy first."""
     lines = [
         f"  clock            {timing}: {text}"
         + (f" ({n} of {counted(found.n, 'run')})" if n < found.n else "")

@@ -43,13 +43,12 @@ class PluginDistribution:
             raise refusal(must, given=f"the distribution {name} without any")
 
     def source_hash(self) -> str:
-        """Returns the hash of its name, version and modules."""
         # To find a module in a package, importlib runs the package's code.
         files = {point.module: _digest(point.module) for point in self._points}
         return canonical_hash([self.title, self.version, files])
 
     def run(self) -> Entries:
-        """Returns what the entry points name. Raises: ConfigError with every mistake."""
+        """Raises: ConfigError with every mistake."""
         entries: Entries = {}
         problems: list[Problem] = []
         for point in self._points:
@@ -83,10 +82,7 @@ class PluginDistribution:
 
 
 def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | None:
-    """Returns which `--plugin` would bring an entry, as a sentence; None if none is known to.
-
-    `table` is such as `MODELS`; the folders' Python files are read.
-    """
+    """Returns which `--plugin` would bring an entry of `MODELS`, say; None if none is known to."""
     here = Path.cwd()
     for folder in dict.fromkeys(path.absolute() for path in folders):
         for file in sorted(islice(folder.glob("*.py"), MOST_FILES)):

@@ -59,12 +59,7 @@ _PLUGINS = TypeAdapter(list[Plugin])
 
 
 def load(names: Iterable[str]) -> tuple[Plugin, ...]:
-    """Loads plugins and returns them; what is loaded already stays as it is.
-
-    They are named as files that end in `.py`, or as installed distributions.
-
-    Raises: ConfigError with every mistake of theirs; then none of them is loaded.
-    """
+    """Raises: ConfigError with every mistake of theirs; then none of them is loaded."""
     before, problems, found = set(_LOADED), list[Problem](), list[Plugin]()
     for name in dict.fromkeys(names):
         try:
@@ -84,7 +79,6 @@ def load_from_environment() -> tuple[Plugin, ...]:
 
 
 def loaded() -> tuple[Plugin, ...]:
-    """Returns what is loaded in this process, in the order in which it was."""
     return tuple(plugin for plugin, _ in _LOADED.values())
 
 
@@ -94,10 +88,7 @@ def hashes() -> dict[str, str]:
 
 
 def expect(recorded: Mapping[str, str], *, of: str) -> None:
-    """Refuses to continue without the `plugins` of a record; warns where their source has changed.
-
-    Raises: ConfigError if one is not loaded.
-    """
+    """Raises: ConfigError if a plugin of a record is not loaded; warns where one has changed."""
     here = hashes()
     missing = [title for title in recorded if title not in here]
     if missing:
@@ -112,10 +103,7 @@ def expect(recorded: Mapping[str, str], *, of: str) -> None:
 
 
 def unload() -> None:
-    """Takes all plugins' entries out of the tables again: for tests, and to load changed files.
-
-    Configurations that were made with them cannot be written any more.
-    """
+    """Configurations that were made with them cannot be written any more: for tests."""
     _unload(set(_LOADED))
     _set_variable()
 
@@ -128,9 +116,7 @@ def shipped() -> str:
 
 
 def receive(text: str) -> None:
-    """Loads what another process has loaded, as `shipped` returned there, where this one has not.
-
-    A file is written to `<cache>/plugins/<source_hash>/`, and run from there.
+    """Loads what another process has loaded, as `shipped` returned there; files from the cache.
 
     Raises: ConfigError if a distribution is not installed here, or is another version; StorageError
         if the cache cannot be written.
@@ -167,7 +153,6 @@ def _load(name: str) -> Plugin:
 
 
 def _open(name: str) -> tuple[Plugin, Callable[[], Entries]]:
-    """Returns a plugin none of whose code has run, and what runs it and checks its entries."""
     if not name.endswith(".py"):
         found = PluginDistribution(name)
         of = {"title": found.title, "source_hash": found.source_hash(), "version": found.version}
@@ -201,7 +186,6 @@ def _set_variable() -> None:
 
 
 def _written(plugin: Plugin, source: str) -> str:
-    """Returns the file of a plugin on this machine."""
     # The title comes from another process: one with a separator could leave the folder.
     assert Path(plugin.title).name == plugin.title
     folder = default_cache_dir() / "plugins" / plugin.source_hash

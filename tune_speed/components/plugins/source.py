@@ -23,7 +23,6 @@ Place = tuple[str | None, int | None]
 
 
 def refusal(must: str, **rest: Any) -> ConfigError:
-    """Returns the error of one mistake in a whole file; `rest` as of `Problem`."""
     return ConfigError.of("", must, **rest)
 
 
@@ -36,7 +35,6 @@ class PythonFile:
 
     @classmethod
     def of_module(cls, name: str) -> "PythonFile":
-        """Returns the file of an imported module; an empty text where it has none."""
         return cls.at(Path(getattr(sys.modules.get(name), "__file__", None) or name))
 
     @classmethod
@@ -55,12 +53,10 @@ class PythonFile:
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
     def table_line(self, table: str, entry: str | None = None) -> int | None:
-        """Returns the line of a table, or of an entry of it where it is written as a dict."""
         line = next((node.lineno for node in self._assigned(table)), None)
         return line if entry is None else self.keys(table).get(entry, line)
 
     def class_line(self, kind: type, member: str | None = None) -> int | None:
-        """Returns the line of a class, or of a method or field where its body has it."""
         classes = (node for node in self._body if isinstance(node, ast.ClassDef))
         found = next((node for node in classes if node.name == kind.__qualname__), None)
         if found is None:
@@ -76,7 +72,6 @@ class PythonFile:
         return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
 
     def has(self, table: str, name: str) -> bool:
-        """Returns whether a table that is written as a dict has an entry."""
         # Parsing takes a hundred times as long as looking for two words.
         return table in self.source and name in self.source and name in self.keys(table)
 
@@ -102,10 +97,7 @@ def _names_of(node: ast.stmt) -> list[str]:
 
 
 def read_file(name: str, *, must: str) -> PythonFile:
-    """Returns a file, with an absolute path; nothing of it is run.
-
-    Raises: ConfigError if it cannot be read; `must` says what it is to be if there is none.
-    """
+    """Raises: ConfigError if it cannot be read; `must` says what it is to be if there is none."""
     path = Path(name).expanduser().absolute()
     try:
         size, content = path.stat().st_size, path.read_bytes()
@@ -129,9 +121,7 @@ def read_file(name: str, *, must: str) -> PythonFile:
 def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
     """Runs a file as a module of a name of its own, with that prefix, once a process; returns it.
 
-    `one_file` says what to do about an import of a neighbouring file, as a sentence.
-
-    Raises: ConfigError if it fails.
+    Raises: ConfigError if it fails; `one_file` says what to do about an import of a neighbour.
     """
     stem = re.sub(r"\W", "_", Path(file.path).stem)
     name = f"{prefix}_{stem}_{file.source_hash}"

@@ -52,7 +52,6 @@ def tables_of(module: ModuleType) -> Entries:
 
 
 def add(entries: Entries, *, source_hash: str) -> None:
-    """Puts entries into our tables; they were checked before."""
     for table, kinds in entries.items():
         TABLES[table].entries.update(kinds)
     # What one source has decoded is none of another's.
@@ -63,7 +62,6 @@ def add(entries: Entries, *, source_hash: str) -> None:
 
 
 def remove(entries: Entries) -> None:
-    """Takes entries out of our tables again."""
     for table, kinds in entries.items():
         for name in kinds:
             del TABLES[table].entries[name]
@@ -72,7 +70,6 @@ def remove(entries: Entries) -> None:
 
 
 def _slot_table(slot: str) -> dict[str, Any]:
-    """Returns the table of one slot; SPEEDUPS is that of all slots."""
     marks = Speedups.model_fields[slot].metadata
     (table,) = (mark.table for mark in marks if isinstance(mark, Component))
     assert isinstance(table, dict)

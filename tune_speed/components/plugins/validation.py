@@ -47,7 +47,6 @@ class Mistake(NamedTuple):
 
 
 def problems_of(module: ModuleType, file: str) -> list[Problem]:
-    """Returns all that is wrong with the plugin dicts of an imported module, by file and line."""
     source = PythonFile.of_module(module.__name__)
     if tables := tables_of(module):
 
@@ -64,7 +63,6 @@ def problems_of(module: ModuleType, file: str) -> list[Problem]:
 
 
 def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
-    """Yields all that is wrong with what a plugin has for our tables; no dict is a mistake."""
     for table, entries in tables.items():
         if not isinstance(entries, dict) or not entries:
             must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
@@ -109,7 +107,6 @@ def _problem(must: str, place: Place, **rest: Any) -> Problem:
 
 
 def metric_mistakes(value: Any) -> Iterator[str]:
-    """Yields what a metric must be and is not."""
     if not isinstance(value, Metric):
         yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
         return
@@ -132,7 +129,6 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
 
 
 def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    """Yields what is wrong with the class of an entry; `place` is for what is no class."""
     if (
         not isinstance(kind, type)
         or not issubclass(kind, table.base)
@@ -177,7 +173,6 @@ def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
 
 
 def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
-    """Yields methods that are missing, or that cannot be called as the base's are."""
     needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
     own = [each for each in reversed(base.__mro__) if each.__module__.startswith("tune_speed.")]
     members = {
@@ -240,7 +235,6 @@ def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> s
 
 
 def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    """Yields why a configuration cannot be frozen, described by a schema, or read from JSON."""
     for name, value in (("frozen", True), ("strict", True), ("extra", "forbid")):
         if kind.model_config.get(name) != value:
             written = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
@@ -258,7 +252,6 @@ def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
 
 
 def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    """Yields why the defaults are refused, or are not read as they were written."""
     given = {name: value for name, value in SAMPLES.items() if name in kind.model_fields}
     try:
         config = kind.model_validate(given)

@@ -66,9 +66,8 @@ def run_ablation(
 ) -> Ablation:
     """Runs all arms with all seeds, or resumes them; finished runs survive Ctrl-C.
 
-    `folder` is that of all studies, `part` that of a replication. `again` starts over although an
-    ablation was begun before, `download` fetches the data set if it is missing. `on_progress` gets
-    images decoded, and all of them, and `on_line` a line on each run.
+    `folder` is that of all studies, `part` that of a replication; `on_progress` gets images
+    decoded, and all of them.
 
     Raises: ConfigError, DataError, StorageError.
     """
@@ -145,7 +144,6 @@ class _Running:
         return range(first, first + self.plan.config.seeds)
 
     def say_outlook(self) -> None:
-        """Says what will be run."""
         config = self.plan.config
         for name, reason in self.plan.not_applicable.items():
             self.say(f"{name} is not applicable here: {reason}")
@@ -156,18 +154,15 @@ class _Running:
             self.say(f"going on after {counted(done, 'run')} in {self.ledger.path}")
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
-        """Returns the runs of the re-tuning by arm."""
         tried = self.ledger.tried.items()
         return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
     @property
     def order(self) -> retuning.Order:
-        """How runs of the re-tuning compare: by time where they end as soon as the target holds."""
         workload = self.plan.base.workload
         return retuning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
 
     def factors(self) -> dict[str, float]:
-        """Returns the best factor of each arm that was re-tuned."""
         tuning = self.tuning().items()
         return {name: retuning.best_factor(points, self.order) for name, points in tuning if points}
 
@@ -280,7 +275,7 @@ def _try(run: _Running, name: str, factor: float) -> None:
 
 
 def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
-    """Returns the arm's recipe with its number times `factor`. Raises: ConfigError."""
+    """Raises: ConfigError if the recipe refuses its number times `factor`."""
     file, retune = plan.files[name], plan.config.retune
     more = retuning.tuned_settings(file.recipe, retuning.path_of(retune), factor) if retune else {}
     if not more:
@@ -332,10 +327,7 @@ def _result(run: _Running, part: str) -> AblationResult:
 
 
 def deliver_runs(ablation: Ablation) -> str:
-    """Delivers the runs to MLflow; returns what it did not take, in a sentence, or nothing.
-
-    Without MLflow nothing is delivered: an ablation runs where it is not installed.
-    """
+    """Delivers the runs to MLflow, where it is installed; returns what it did not take, if any."""
     if not ablation.records:
         return ""
     if find_spec("mlflow") is None:
@@ -356,7 +348,6 @@ def deliver_runs(ablation: Ablation) -> str:
 
 
 def save_result(ablation: Ablation) -> Path:
-    """Writes the figures next to the ledger, as JSON; returns the file. Raises: StorageError."""
     path = ablation.folder.with_name(f"{ablation.folder.name}.json")
     text = json.dumps(ablation.result.model_dump(mode="json"), indent=2, allow_nan=False)
     replace_text(path, text)

@@ -97,7 +97,6 @@ def _parse_value(name: str, text: str) -> Any:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Returns the parts of `text` between separators that are in no brackets and no quotes."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in ("[", "{")) - (token in ("]", "}"))
@@ -357,7 +356,6 @@ def _combinations(axes: Sequence[Axis], design: Design) -> list[tuple[int, ...]]
 
 
 def settings_of(arm: Arm, axes: Sequence[Axis]) -> tuple[tuple[str, Any], ...]:
-    """Returns the fields that an arm sets, path and value, in the order in which to set them."""
     return tuple(
         setting
         for axis, level in zip(axes, arm.levels, strict=True)

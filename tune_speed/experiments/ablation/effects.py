@@ -61,15 +61,12 @@ class Contrast(NamedTuple):
 def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, ...]:
     """Returns what `arms` can tell, by kind and then in the order of the arms.
 
-    A level is `added` in each two arms that differ by it alone, if no arm has it by itself:
-    all changes less all but one (`leave-one-out`), or a step less the one before (`cumulative`,
-    but for the first step, which is `alone`). Where an arm has it by itself, as in the other
-    designs and in `leave-one-out` with two axes, `alone`, `main` and `interaction` say as much, and
-    every further contrast would make Holm's correction harsher for them.
+    A level is `added` in each two arms that differ by it alone, if no arm has it by itself: where
+    one has, the other kinds say as much, and every further contrast would make Holm's correction
+    harsher.
 
-    Main effects need all combinations of the levels that are among the arms, on two axes or more:
-    give only the arms that can be run here, and an axis that cannot be left the base's setting does
-    not matter. An interaction needs each of its levels alone.
+    Main effects need all combinations of the levels that are among the arms, on two axes or more;
+    an interaction needs each of its levels alone.
     """
     by_levels = {arm.levels: arm for arm in arms}
     base = by_levels.get((0,) * len(axes))
@@ -99,7 +96,6 @@ def _against(arm: Arm, other: Arm) -> dict[str, float]:
 def _additions(
     axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm]
 ) -> Iterator[Contrast]:
-    """Yields what a level that no arm has alone does to an arm that differs by it."""
     found: list[tuple[str, Arm, Arm]] = []
     for levels, arm in by_levels.items():
         for index, level in enumerate(levels):
@@ -184,7 +180,6 @@ def estimate(
 
 
 def _per_block(contrast: Contrast, values: Mapping[str, Mapping[int, float]]) -> list[float]:
-    """Returns the contrast in each block that has a finite value of all its arms."""
     # An arm of weight 0 must not cost the blocks in which it has no run.
     weights = {arm: weight for arm, weight in contrast.weights.items() if weight}
     assert weights, contrast

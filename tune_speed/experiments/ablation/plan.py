@@ -44,7 +44,7 @@ class AblationPlan:
 
 
 def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) -> AblationPlan:
-    """Returns the plan of a recipe file, or of a trial named by MLflow run id or STUDY/TRIAL.
+    """Takes a recipe file, or a trial named by MLflow run id or STUDY/TRIAL.
 
     Raises: ConfigError with every mistake, of the file and of arms.
     """
@@ -106,7 +106,6 @@ def overrides_of(settings: Iterable[tuple[str, Any]]) -> list[str]:
 
 
 def _files(arms: Sequence[Arm], axes: Sequence[Axis], load: Load) -> dict[str, RecipeFile]:
-    """Returns each arm's recipe. Raises: ConfigError with what is wrong with any of them."""
     files: dict[str, RecipeFile] = {}
     problems: dict[Problem, None] = {}
     for arm in arms:

@@ -55,8 +55,8 @@ class Row(NamedTuple):
 def plot_ablation(result: AblationResult, path: Path) -> None:
     """Writes the arms against the base; below them the other effects where there are any.
 
-    Points are means over seeds, lines their intervals (an arrow where one extends beyond the
-    panel), hollow points have none. The format is that of the path's suffix.
+    Points are means over seeds, lines their intervals (an arrow: it extends beyond the panel),
+    hollow points have none.
 
     Raises: StorageError if the file cannot be written.
     """
@@ -64,7 +64,6 @@ def plot_ablation(result: AblationResult, path: Path) -> None:
 
 
 def ablation_figure(result: AblationResult) -> "Figure":
-    """Returns the figure of `plot_ablation`."""
     # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
     from matplotlib.figure import Figure
 
@@ -106,7 +105,6 @@ def _arm_row(arm: ArmResult) -> Row:
 
 
 def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
-    """Returns the effects that are not against the base, by kind, each with what it is called."""
     colours: dict[Kind, str] = {"added": COLOURS[3], "main": COLOURS[2], "interaction": COLOURS[1]}
     return [
         (

@@ -149,7 +149,6 @@ class ArmResult(Record):
 
     @property
     def is_base(self) -> bool:
-        """Whether all others are compared with it."""
         return self.name == BASE
 
     @property
@@ -228,11 +227,9 @@ class AblationResult(AblationTask):
     """As many of them as have ended, in whatever way."""
 
     def arm(self, name: str) -> ArmResult | None:
-        """Returns the arm of that name, or None."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
     def effects_of(self, kind: Kind) -> dict[str, dict[Response, Estimate]]:
-        """Returns the contrasts of a kind, by name and response."""
         found: dict[str, dict[Response, Estimate]] = {}
         for effect in self.effects:
             if effect.kind == kind:
@@ -240,6 +237,5 @@ class AblationResult(AblationTask):
         return found
 
     def effect(self, response: Response, kind: Kind, name: str) -> EffectResult | None:
-        """Returns that contrast, or None."""
         key = (response, kind, name)
         return next((e for e in self.effects if (e.response, e.kind, e.name) == key), None)

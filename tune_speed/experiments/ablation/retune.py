@@ -15,15 +15,11 @@ MOST_BEYOND = 2
 
 
 def path_of(name: str) -> str:
-    """Returns the dotted path of what is re-tuned: of `lr`, the optimizer's rate."""
     return SHORT_NAMES.get(name, name)
 
 
 def value_at(recipe: Recipe, path: str) -> float | int:
-    """Returns the number at a path; names of components may be in it or left out.
-
-    Raises: ConfigError if there is no number.
-    """
+    """Raises: ConfigError if no number is at the path, which may leave out names of components."""
     node: Any = recipe
     for name in path.removeprefix("recipe.").split("."):
         # What a node lacks is a component's name, as in `optimizer.sgd.lr`: it is passed over.
@@ -70,9 +66,8 @@ def next_factor(
 def best_factor(points: Sequence[TuningPoint], order: Order = ANY_ORDER) -> float:
     """Returns the factor with the best mean metric; of several, the one nearest to 1.
 
-    A run that diverged or broke counts as the worst there is. With `by_time` the factor with the
-    most hits is first, and of several the one with the least mean time to target; the metric only
-    decides among the rest.
+    A run that diverged or broke counts as the worst there is. With `by_time` the most hits come
+    first, then the least mean time to target.
     """
     assert points
 

@@ -56,10 +56,8 @@ def summarise_arms(
     """Returns the figures of each arm and the contrasts of all of them.
 
     `records` has the finished runs of each arm, one a record; arms may be missing. `axes` are what
-    the arms that can be run here are made of. `arms` are all of the design, the base first, and
-    those of `not_applicable`, which says why they are not run here. `settings` has what each arm
-    sets, by path, `tuning` its runs of the re-tuning, and `lr_factors` what that chose. `workload`
-    is the whole one, as YAML has it.
+    the arms that can be run here are made of; `arms` are all of the design, the base first, and
+    those of `not_applicable`.
     """
     target = target_of(workload)
     together = {
@@ -108,7 +106,6 @@ def summarise_arms(
 
 
 def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
-    """Returns where the runs ran; of the base's machine, as all arms share it."""
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
     names = ("workload_hash", "evaluated_on", "device", "cpu_threads", "environment")
@@ -125,7 +122,6 @@ def _is_at_edge(factor: float | None, points: Sequence[result.TuningPoint]) -> b
 
 
 def _figures(record: TrialRecord) -> dict[str, Any]:
-    """Returns the figures of one arm's own runs: each that did not meet the target is a miss."""
     whole = [run for run in record.runs if run.status not in BROKEN]
     memory = (run.peak_memory_gib for run in whole)
     found = RunStatistics.of(record, confidence=CONFIDENCE)
@@ -173,10 +169,7 @@ def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
 
 
 def _median(values: Sequence[float | None]) -> result.Median:
-    """Returns the median of values of which None is infinite, and its distribution-free interval.
-
-    What holds for times that may be missed holds for any figure.
-    """
+    """Returns the median of values, None being infinite, and its distribution-free interval."""
     if not values:
         return result.Median()
     ends = TimeInterval.of(*median_interval_s(values, confidence=CONFIDENCE))
@@ -188,7 +181,6 @@ def _median(values: Sequence[float | None]) -> result.Median:
 def _effects(
     together: Mapping[str, TrialRecord], contrasts: Sequence[Contrast]
 ) -> tuple[result.EffectResult, ...]:
-    """Returns all contrasts with a block that has every arm, p-values corrected by response."""
     found: list[result.EffectResult] = []
     for response, read in READERS.items():
         values = _values(together, read)
@@ -231,10 +223,7 @@ def _as_factor(found: Estimate) -> Estimate:
 def _s_mixed(
     arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis], together: Mapping[str, TrialRecord]
 ) -> Estimate | None:
-    """Returns how much faster mixed precision makes the arm.
-
-    Source: S0, equation 1.
-    """
+    """Source: S0, equation 1."""
     twin = _fp32_twin(arm, arms, axes)
     base = together.get(BASE)
     if twin is None or base is None or base.recipe.get("precision", "fp32") != "fp32":
@@ -245,7 +234,6 @@ def _s_mixed(
 
 
 def _fp32_twin(arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis]) -> str | None:
-    """Returns the arm that is this one but for its level of mixed precision, or None."""
     pairs = zip(axes, arm.levels, strict=True)
     chosen = [axis.levels[level - 1].settings if level else () for axis, level in pairs]
     mixed = [

@@ -51,18 +51,13 @@ Cell = Callable[[ArmResult], str]
 
 
 def csv_rows(result: AblationResult) -> list[dict[str, Any]]:
-    """Returns a row an arm, the base first."""
     task = {name.removesuffix("_name"): getattr(result, name) for name in TASK}
     task["timing"] = ", ".join(sorted(result.timing))
     return [{**task, **_arm_row(arm)} for arm in result.arms]
 
 
 def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
-    """Returns a row for each contrast of each response.
-
-    `kind` is that of `effects`: `alone`, `together`, `added`, `main` or `interaction`. `value`,
-    `low` and `high` are factors where the response is `speed`, else differences.
-    """
+    """`value`, `low` and `high` are factors where the response is `speed`, else differences."""
     return [
         {
             "study": result.study,
@@ -112,7 +107,6 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
 
 
 def _columns(arm: ArmResult, *names: str) -> dict[str, Any]:
-    """Returns the columns of figures of an arm, infinity where that is what None means."""
     row: dict[str, Any] = {}
     for name in names:
         found: Figure | Median | Estimate | None = getattr(arm, name)
@@ -136,10 +130,7 @@ def _or_inf(value: float | None, *, is_known: bool) -> float | None:
 
 
 def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
-    """Returns the arms' tables, and that of the effects where there are any, with their notes.
-
-    Names are shown as they are: never as markup, nor do their control characters reach a terminal.
-    """
+    """Names are shown as they are: never as markup, nor with their control characters."""
     heading = Text(printable(title(result)), style="italic")
     tables = (_Arms(result.arms, SPEED), _Arms(result.arms, QUALITY))
     effects = (
@@ -149,7 +140,6 @@ def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
 
 
 def title(result: AblationResult) -> str:
-    """Returns what was ablated, how, and where."""
     part = f", {result.part}" if result.part else ""
     where = f" on {device_text(result.device)}" if result.device else ""
     goal = f"{result.metric} {SIGNS[result.target_mode]} {result.target:g}"
@@ -164,8 +154,6 @@ def _notes(sentences: Sequence[str]) -> RenderableType:
 
 
 def _figure(name: str, digits: int | None = None) -> Cell:
-    """Returns a function that writes a mean, and its standard deviation below it."""
-
     def cell(arm: ArmResult) -> str:
         found: Figure = getattr(arm, name)
         if found.mean is None:

@@ -51,7 +51,6 @@ class Certification:
 
 
 def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
-    """Returns the certified record of a contestant, by its final rank."""
     own = of.finalists[placed.name].record
     parts = _Parts(placed, of)
     records, surroundings = parts.records, parts.surroundings
@@ -99,7 +98,6 @@ class _Parts:
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Records of the runs that count."""
         return [self.of.runs[order].record for order in self.placed.orders]
 
     @property
@@ -113,7 +111,6 @@ class _Parts:
         return all(run.status is Status.REACHED for run in runs)
 
     def rows(self) -> tuple[sections.CertifiedRun, ...]:
-        """Returns a row a run."""
         task, rows = task_of(self.records[0]), []
         each = zip(self.placed.runs, self.records, self.placed.orders, strict=True)
         for run, record, order in each:

@@ -79,11 +79,10 @@ def certify(
 ) -> CertifyResult:
     """Runs the finalists of a study, or continues with them, and records their certified times.
 
-    `study` is as MLflow has it, `folder` that of its files, and `device` part of the device's name,
-    where it has estimates of several. `address` is a Ray cluster's; None: a local one. `again`
-    starts from scratch although a certification was begun before; `anew_if_changed` does so where
-    finalists, leader or numbers are not those that were begun, instead of raising an error.
-    `on_line` sees each run. `loop` is the study's training function; None: recipes were searched.
+    `folder` is that of the study's files, `device` part of the device's name, where it has
+    estimates of several. `address` is a Ray cluster's; None: a local one. `anew_if_changed` starts
+    from scratch where finalists, leader or numbers are not those that were begun, instead of
+    raising an error. `loop` is the study's training function; None: recipes were searched.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
@@ -155,7 +154,6 @@ def certify(
 
 
 def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> str:
-    """Returns the runs to come and their time, predicted by the finalists' runs in the search."""
     runs = [each.record.runs[-1] for each in finalists]
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
     left = schedule.most_runs_left
@@ -179,7 +177,6 @@ class _Session:
         self.everyone = {each.name: each for each in everyone}
 
     def resume(self) -> None:
-        """Replays the runs of the ledger."""
         for ran in self._ledger.runs:
             self._schedule.add(ran.turn, ran.record.runs[0])
         if self._ledger.runs:
@@ -188,12 +185,10 @@ class _Session:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all runs are in the ledger, and the surroundings after them."""
         described = self._ledger.last_facts
         return self._schedule.next() is None and all(name in described for name in self.everyone)
 
     def surroundings(self, name: str) -> tuple[Surroundings, Surroundings]:
-        """Returns the surroundings of a contestant's runs, before the first and after the last."""
         facts = self._ledger.first_facts[name], self._ledger.last_facts[name]
         before, after = (Surroundings.model_validate(each) for each in facts)
         return before, after
@@ -315,9 +310,7 @@ def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> 
 
 
 def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTrial]:
-    """Returns the study's estimates that may be compared, all of one device and protocol.
-
-    Of a study whose target was changed, those of the last one.
+    """Returns the study's estimates of one device, protocol and target, the last.
 
     Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
     """
@@ -371,10 +364,7 @@ def choose_finalists(
 
 
 def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | None:
-    """Returns the best certified result of the same workload, device and protocol.
-
-    None if there is none, or it is one of the finalists.
-    """
+    """Returns the best certified result to compare with; None if there is only the finalists'."""
     first = finalists[0].record
     wanted = board_key(first)._replace(kind="certified")
     names = {each.name for each in finalists}

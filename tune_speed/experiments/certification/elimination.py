@@ -94,13 +94,11 @@ class Elimination:
         miss_s: float | None = None,
         drops: bool = True,
     ) -> None:
-        """Starts a race of finalists, each given once.
+        """Starts a race; nobody is dropped after the last round, which would save nothing.
 
-        Nobody is dropped after the last of `num_rounds`, which would save nothing. The true best is
-        dropped with a chance of `error_rate` at most. No leader's success rate is taken to be lower
-        than `least_success_rate`. `miss_s` is the time limit [s] in the `anytime` mode, where a
-        miss takes that long; None if runs have a fixed length, met or missed. Without `drops` all
-        run to the end: where samples are no times.
+        No leader's success rate is taken to be lower than `least_success_rate`. `miss_s` is the
+        time limit [s] in the `anytime` mode, where a miss takes that long; None if runs have a
+        fixed length. Without `drops` all run to the end: where samples are no times.
         """
         assert len(set(names)) == len(names) > 0, names
         assert 0 < error_rate < 1 and 0 < least_success_rate <= 1
@@ -115,12 +113,10 @@ class Elimination:
 
     @property
     def alive(self) -> tuple[str, ...]:
-        """Those who still run, in the order given at the start."""
         out = {dropped.name for dropped in self.dropped}
         return tuple(name for name in self.names if name not in out)
 
     def add(self, name: str, sample: Sample) -> None:
-        """Takes a finalist's run of this round."""
         assert name in self.alive, (name, self.alive)
         assert len(self.samples[name]) == self.num_closed, (name, self.num_closed)
         assert 0 < sample.spent_s < math.inf, (name, sample)
@@ -212,7 +208,6 @@ def look(
 
 
 def _times_s(samples: Sequence[Sample]) -> tuple[list[float], list[float]]:
-    """Returns the times of hits and of misses [s]."""
     hits, misses = ([s.spent_s for s in samples if s.is_hit == kind] for kind in (True, False))
     return hits, misses
 
@@ -243,7 +238,6 @@ def log_evidence(pair: Pair, *, least_success_rate: float = 0.5) -> float:
 
 
 def _log_chance(hits: int, n: int, rates: Array) -> Array:
-    """Returns ln of the chance of these hits, in their order, at each success rate."""
     from scipy.special import xlog1py, xlogy
 
     return np.asarray(xlogy(hits, rates) + xlog1py(n - hits, -rates))

@@ -18,7 +18,6 @@ NEAR = 0.05
 
 
 def certification_text(result: CertifyResult) -> str:
-    """Returns estimate and certified time of each finalist, who was dropped, and what to try."""
     trained_on = [each.record.workload.get("certify_on") for each in result.finalists]
     more = f", trained on {trained_on[0]}" if any(trained_on) else ""
     head = f"the winner's luck, estimate → certified (median of the hits{more}):"
@@ -37,7 +36,6 @@ def certification_text(result: CertifyResult) -> str:
 
 
 def as_dict(result: CertifyResult) -> dict[str, Any]:
-    """Returns the certified leaderboard, the luck of each finalist and all certificates."""
     boards = make_boards(((None, record) for record in result.records), with_misses=True)
     return {
         "boards": [board.model_dump(mode="json") for board in boards],
@@ -50,11 +48,7 @@ def as_dict(result: CertifyResult) -> dict[str, Any]:
 
 
 def luck(result: CertifyResult) -> list[dict[str, Any]]:
-    """Returns estimate and certified time of each finalist, the best estimate first.
-
-    `ratio` is certified / estimate: above 1 the finalist was lucky in the search. Only hits are
-    compared here; what misses cost is in the expected time.
-    """
+    """`ratio` is certified / estimate, of hits: above 1 the finalist was lucky in the search."""
     runs = {placed.name: placed.runs for placed in result.ranks}
     holds = {f"{each.study}/{each.trial_id}" for each in result.records if each.is_certified}
     rows = []
@@ -85,7 +79,6 @@ def _luck_lines(result: CertifyResult) -> list[str]:
 
 
 def _suggestions(result: CertifyResult) -> list[str]:
-    """Returns a line for each finalist that a somewhat longer run would serve better."""
     lines = []
     for record in result.records:
         target = target_of(record.workload)

@@ -77,12 +77,10 @@ class CertificationSchedule:
         miss_s: float | None,
         target: Target | None = None,
     ) -> None:
-        """Begins before the first run, with names: the best estimate's first.
+        """Takes names, the best estimate's first; `leader` only if it is none of them.
 
         With a target of the best metric within a time, runs are judged by their ends (see
-        `_sample`), and nobody is dropped. `leader` is the present leader if it is none of them,
-        `seed_base` a text from which fresh seeds are hashed, and `miss_s` what a miss costs in the
-        `anytime` mode, see `Elimination`.
+        `_sample`), and nobody is dropped. `miss_s` is what a miss costs in the `anytime` mode.
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s
@@ -95,7 +93,6 @@ class CertificationSchedule:
         self._runs: dict[tuple[Stage, str], list[tuple[int, RunResult]]] = {}
 
     def next(self) -> Turn | None:
-        """Returns who runs next, or None at the end."""
         stage, race = self._race
         if race.num_closed >= race.num_rounds or not race.alive:
             return None
@@ -107,7 +104,6 @@ class CertificationSchedule:
         return Turn(stage, race.num_closed, next(waiting), seed)
 
     def add(self, turn: Turn, run: RunResult) -> tuple[Dropped, ...]:
-        """Takes the run of the turn that was next; returns who is dropped after it."""
         assert turn == self.next(), (turn, self.next())
         stage, race = self._race
         self._runs.setdefault((stage, turn.name), []).append((len(self.turns), run))
@@ -131,7 +127,6 @@ class CertificationSchedule:
         return left
 
     def ranks(self) -> tuple[FinalRank, ...]:
-        """Returns all contestants with a run, best first, each compared with its rival."""
         order = [*(self.final.order() if self.final else ()), *self.first.order()]
         names = [name for name in dict.fromkeys(order) if self._counting(name)[1]]
         leader = self.leader if self.leader in names else next(iter(names), None)
@@ -174,10 +169,9 @@ class CertificationSchedule:
         return Elimination(names, num_rounds=num_rounds, miss_s=self._miss_s, drops=drops)
 
     def _sample(self, run: RunResult) -> Sample:
-        """Returns a run as statistics take it.
+        """For the best metric m within a time, e^(−m) takes the place of the time.
 
-        For the best metric m within a time, e^(−m) takes the place of the time (e^m where less is
-        better): the log of it is what the paired t-test of `compare` sees.
+        Of a metric of which less is better, e^m. The log of it is what the paired t-test of `compare` sees.
         """
         sample = sample_of(run)
         if self._best is None:
@@ -188,7 +182,6 @@ class CertificationSchedule:
         return Sample(math.exp(-goodness), is_hit)
 
     def _counting(self, name: str) -> tuple[Stage, list[tuple[int, RunResult]]]:
-        """Returns the runs that count: those of the last stage that it ran in."""
         final = self._runs.get(("final", name))
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
@@ -218,7 +211,6 @@ class CertifyLedger(SessionLog):
     what = "a certification"
 
     def __init__(self, path: Path) -> None:
-        """See `SessionLog`."""
         self.runs: list[Ran] = []
         self.first_facts: dict[str, dict[str, Any]] = {}
         """Surroundings before the first run, by contestant."""
@@ -227,18 +219,15 @@ class CertifyLedger(SessionLog):
         super().__init__(path)
 
     def described(self, name: str, facts: dict[str, Any], *, is_last: bool = False) -> None:
-        """Writes what surrounds the runs of a contestant."""
         event = {"name": name, "facts": facts, "is_last": is_last}
         self.append("described", **event)
         self.take("described", event)
 
     def ran(self, turn: Turn, record: TrialRecord) -> None:
-        """Writes a run."""
         self.append("run", **turn._asdict(), record=record.model_dump(mode="json"))
         self.runs.append(Ran(turn, record))
 
     def take(self, kind: str, event: dict[str, Any]) -> None:
-        """See `SessionLog`."""
         if kind == "run":
             record = TrialRecord.model_validate(said := event.pop("record"))
             if self._log.is_new(f"the run {event}", said):

@@ -37,7 +37,6 @@ class Form:
     """Fields that change how fast a run is, and nothing that it learns: they are left out."""
 
     def problem(self, setting: Setting) -> Problem | None:
-        """Returns why a setting cannot be carried, or None if it can."""
         path, value, is_default, _ = setting
         may_be = next((v for pattern, v in self.only.items() if fnmatchcase(path, pattern)), None)
         if may_be is None:
@@ -81,7 +80,6 @@ def refuse_what_is_lost(form: Form, file: RecipeFile, *, more: Iterable[Problem]
 
 
 def settings_of(file: RecipeFile) -> Iterator[Setting]:
-    """Yields every field of recipe and workload."""
     yield from _walk("recipe", file.recipe, file.recipe.model_dump(mode="json"))
     yield from _walk("workload", file.workload, file.workload.model_dump(mode="json"))
 

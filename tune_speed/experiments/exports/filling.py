@@ -24,7 +24,6 @@ def rendered(template: str, facts: Mapping[str, Any]) -> str:
 
 
 def literal(value: Any) -> str:
-    """Returns a value as Python has it, texts in double quotes."""
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
     text = repr(value)

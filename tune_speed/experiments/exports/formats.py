@@ -31,9 +31,6 @@ def exported(
 ) -> str:
     """Returns the text of a file that repeats the record's last run, to be written to `path`.
 
-    `form` is `script`, `lightning` or `timm`; `run_id`, `search` and `rerun` are for the comment at
-    its head, as of `recipe_yaml`.
-
     Raises: ConfigError that names every field that the form cannot carry, or if the record has no
         recipe of this version; DataError if the form needs data that are missing.
     """

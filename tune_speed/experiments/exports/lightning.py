@@ -25,12 +25,7 @@ LIGHTNING = replace(
 
 
 def lightning_script(file: RecipeFile, *, origin: str, path: str) -> str:
-    """Returns a script with a `LightningModule` and a `Trainer` that trains as the recipe does.
-
-    Its arguments are those of `script`.
-
-    Raises: ConfigError that names every field that it cannot carry.
-    """
+    """Raises: ConfigError that names every field that a Lightning script cannot carry."""
     refuse_what_is_lost(LIGHTNING, file, more=_lost(file))
     facts = context(file, LIGHTNING, origin=origin, path=path)
     needs = [*facts["needs"], "lightning"]

@@ -35,7 +35,6 @@ SIZES = {name: _Variable(name) for name in ("in_channels", "num_classes", "image
 
 
 def network_facts(config: ModelConfig) -> dict[str, Any]:
-    """Returns how a script builds the network, as its template takes it."""
     if isinstance(config, ResNet | ResNet20):
         blocks = (config.depth - 2) // 6 if isinstance(config, ResNet) else 3
         own = {
@@ -73,7 +72,6 @@ def _call(model: Timm | TorchVision) -> str:
 
 
 def _stem(model: Timm | TorchVision) -> dict[str, Any]:
-    """Returns the first convolution's place, and which modules go."""
     network = without_weights(model)
     stem = STEMS[f"{type(network).__module__}.{type(network).__qualname__}"]
     conv, _ = first_conv(network, within=stem.conv)

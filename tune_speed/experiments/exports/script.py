@@ -82,26 +82,19 @@ SCRIPT = Form(
 
 
 def script(file: RecipeFile, *, origin: str, path: str) -> str:
-    """Returns a script that trains as `tune-speed train` does: same parts, weights and batches.
-
-    `origin` are lines of comment; the script lies at `path`.
-
-    Raises: ConfigError that names every field that it cannot carry.
-    """
+    """Raises: ConfigError that names every field that a script cannot carry."""
     refuse_what_is_lost(SCRIPT, file, more=unsettled(file, SCRIPT))
     facts = context(file, SCRIPT, origin=origin, path=path)
     return rendered("script.py.j2", {**facts, "is_lightning": False})
 
 
 def unsettled(file: RecipeFile, form: Form) -> Iterator[Problem]:
-    """Yields that the micro-batch has to be a number."""
     if not isinstance(file.recipe.batch_size, int):
         must, given = f"must be a number in {form.name}", str(file.recipe.batch_size)
         yield Problem(path="recipe.batch_size", must=must, given=given)
 
 
 def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str, Any]:
-    """Returns what templates of scripts are filled with."""
     model = network_facts(file.recipe.model)
     needs = ["torch", *model.get("needs", ()), *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
@@ -198,5 +191,4 @@ def _optimizer_call(file: RecipeFile) -> str:
 
 
 def name_in(table: Table, config: Config) -> str:
-    """Returns the name of a configuration's kind in a table."""
     return next(name for name, kind in table.items() if type(config) is kind)

@@ -82,9 +82,7 @@ TIMM = Form(
 
 
 def timm_arguments(file: RecipeFile, *, origin: str) -> str:
-    """Returns a YAML file for `train.py --config`; `origin` are lines of comment at its head.
-
-    The data are read for their channels, classes and statistics.
+    """Returns a YAML file for `train.py --config`; channels, classes and statistics need the data.
 
     Raises: ConfigError that names every field that timm's script cannot carry; DataError if the
         data are missing.
@@ -108,7 +106,6 @@ def timm_arguments(file: RecipeFile, *, origin: str) -> str:
 
 
 def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
-    """Returns the arguments by name, for data with these parts."""
     recipe, model = file.recipe, _timm(file)
     _, height, width, channels = splits.train.pixels.shape
     size = max(height, width)
@@ -212,7 +209,6 @@ def _schedule(file: RecipeFile) -> dict[str, Any]:
 
 
 def _lost(file: RecipeFile) -> Iterator[Problem]:
-    """Yields what values of several fields together make impossible."""
     recipe, schedule = file.recipe, file.recipe.lr_schedule
     if not isinstance(recipe.batch_size, int):
         yield _problem("recipe.batch_size", "must be a number", recipe.batch_size)
@@ -245,7 +241,6 @@ def _undecayed(file: RecipeFile) -> Iterator[Problem]:
 
 
 def _lost_with(file: RecipeFile, num_train: int, has_test: bool) -> Iterator[Problem]:
-    """Yields what the size of the data makes impossible."""
     recipe = file.recipe
     if not has_test:
         must = "must have a test part, on which timm evaluates"

@@ -68,7 +68,6 @@ class Situation(NamedTuple):
 
     @property
     def compute_share(self) -> float:
-        """The share of forward and backward."""
         return self.share("forward", "backward", "forward_backward")
 
     @property
@@ -295,7 +294,6 @@ RULES: dict[str, Rule] = {
 
 
 def advise(at: Situation) -> tuple[Advice, ...]:
-    """Returns what to try; empty where nothing stands out."""
     suggested = ((name, rule(at)) for name, rule in RULES.items())
     found: list[Advice] = []
     seen: list[Mapping[str, Any]] = []
@@ -342,7 +340,6 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as a file has it; of a loader, its name."""
     for name, kind in LOADERS.items():
         if type(value) is kind:
             return name

@@ -66,7 +66,6 @@ class PhaseTimer:
     def __init__(
         self, *, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Takes what waits for the device, and a monotonic clock [s]."""
         self._synchronize, self._now = synchronize, now
         self._phase: Phase | None = None
         self._began_s = 0.0
@@ -85,7 +84,6 @@ class PhaseTimer:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Times what happens in the block."""
         self._synchronize()
         self._phase, self._began_s = "loop", self._now()
         try:
@@ -131,14 +129,12 @@ class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # waited for.
 
     def __init__(self, timer: PhaseTimer, device: torch.device) -> None:
-        """Takes who counts, and the device that is copied to."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._timer, self._device = timer, device
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Does one operation of torch."""
         named = kwargs or {}
         source: Any = None
         to: Any = None
@@ -160,7 +156,6 @@ class TimedGradient:
     """A gradient whose forward and backward are timed apart."""
 
     def __init__(self, inner: Gradient, timer: PhaseTimer, scaler: torch.amp.GradScaler) -> None:
-        """Takes what computes the gradient, and the scaler of its loss."""
         self._inner, self._timer = inner, timer
         # The loss is scaled right before its backward, so that call is the border.
         scale = scaler.scale
@@ -174,7 +169,6 @@ class TimedGradient:
     def add(
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
-        """Adds the gradient; see `gradient.Gradient`."""
         self._timer.enter("forward")
         loss = self._inner.add(images, labels, divisor=divisor, shape=shape, frac=frac)
         self._timer.enter("loop")
@@ -230,11 +224,9 @@ def take_blocks(
 ) -> StepsTaken:
     """Takes `num_steps` steps of either kind, or somewhat more to fill the last block.
 
-    `take_step` does the next step of the pipeline, and may leave it queued on the device;
-    `synchronize` waits for the device. `timer` is on during half of the blocks. A step takes
-    `step_s` seconds, roughly, and `samples_per_step` samples. `waited` returns the seconds in
-    `next()` so far, and `core_waited` those that threads have waited for a core; `now` is a
-    monotonic clock [s]. `on_block` gets the number of steps done and their number in all.
+    `take_step` may leave its step queued on the device; `timer` is on during half of the blocks. A
+    step takes `step_s` seconds, roughly. `waited` returns the seconds in `next()` so far, and
+    `core_waited` those that threads have waited for a core.
     """
     few = min(BLOCK_STEPS, -(-num_steps // LEAST_BLOCKS))
     steps = min(num_steps, max(few, round(BLOCK_S / max(step_s, 1e-9))))

@@ -270,11 +270,7 @@ def roofline(
     host_bytes: float,
     step_s: float,
 ) -> result.Bounds | None:
-    """Returns the bounds of a step that takes `step_s` as it runs; None where F is not known.
-
-    In this module's symbols: F is `flop`, B `moved_bytes` and H `host_bytes`; `rates` has R in the
-    recipe's precision, W, and V where the device is not the host.
-    """
+    """In this module's symbols F is `flop`, B `moved_bytes`, H `host_bytes`; None without F."""
     if flop is None:
         return None
     flop_per_s = 1e12 * rates.matrix_tflop_per_s[precision]

@@ -59,11 +59,7 @@ def measure_rates(
     synchronize: Callable[[], None],
     now: Clock = time.perf_counter,
 ) -> DeviceRates:
-    """Returns the device's rates, in about a second.
-
-    `precisions` are those of matrix products, as recipes name them; `pin_memory`: the host's memory
-    is page-locked; `synchronize` waits for the device, and `now` is a monotonic clock [s].
-    """
+    """Returns the device's rates; `pin_memory`: the host's memory is page-locked."""
     products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
     is_host = device.type == "cpu"
     host = None if is_host else host_rate(device, pin_memory, synchronize, now) / 1e9
@@ -134,7 +130,6 @@ def shortest(call: Callable[[], object], *, synchronize: Callable[[], None], now
 
 @contextmanager
 def _as_convolutions(device: torch.device) -> Iterator[None]:
-    """Lets fp32 products use TF32 where convolutions may."""
     if device.type != "cuda":
         yield
         return

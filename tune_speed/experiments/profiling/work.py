@@ -53,7 +53,6 @@ class Work(NamedTuple):
 
     @property
     def moved_bytes(self) -> int:
-        """B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S, within the device."""
         # An estimate: what is not saved (activations' gradients, results of element-wise
         # operations) is left out, and what a cache holds is counted.
         p, g, s, m = self.parameters, self.gradients, self.optimizer_state, self.num_micro_batches
@@ -61,7 +60,6 @@ class Work(NamedTuple):
 
 
 def parameter_bytes(model: nn.Module) -> tuple[int, int]:
-    """Returns the bytes of all parameters, and of those that get a gradient."""
     parameters = list(model.parameters())
     return (
         sum(p.nbytes for p in parameters),
@@ -70,16 +68,12 @@ def parameter_bytes(model: nn.Module) -> tuple[int, int]:
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Returns the bytes of the tensors that the optimizer remembers; none before its first step."""
     leaves = tree_leaves(list(optimizer.state.values()))
     return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
-    """Returns the bytes that autograd saves during `call`, which does a forward and a backward.
-
-    Parameters and buffers of `model` do not count.
-    """
+    """Returns the bytes that autograd saves during `call`; parameters and buffers do not count."""
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     # By address, as memory that several operations save counts once.
     saved_by_address: dict[int, int] = {}
@@ -96,7 +90,6 @@ def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
 
 
 def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: torch.device) -> Work:
-    """Returns what a step does, once steps were taken; the recipe is for one device."""
     shape, model = pipeline.shape, pipeline.stepper.model
     _, _, _, channels = splits.train.pixels.shape
     parameters, gradients = parameter_bytes(model)

@@ -36,10 +36,6 @@ class PaperRow:
 
 
 def paper_rows(record: TrialRecord) -> tuple[PaperRow, ...]:
-    """Returns the published results of the record's network and data set, nearest setting first.
-
-    Empty where no source has both.
-    """
     compared = [(setting, *compare(setting, record)) for setting in settings_of(record)]
     return tuple(
         PaperRow(figure=figure, setting=setting, same=same, differs=differs)
@@ -49,7 +45,6 @@ def paper_rows(record: TrialRecord) -> tuple[PaperRow, ...]:
 
 
 def settings_of(record: TrialRecord) -> tuple[published.Setting, ...]:
-    """Returns the published settings with the record's network and data set."""
     flat, dataset = flat_recipe(record.recipe), dataset_of(record.workload)
     return tuple(
         setting
@@ -64,7 +59,6 @@ def settings_of(record: TrialRecord) -> tuple[published.Setting, ...]:
 
 
 def figures_of(setting: published.Setting) -> tuple[published.PublishedFigure, ...]:
-    """Returns the results that were published of a setting."""
     place = (setting.source, setting.table, setting.model, setting.dataset, setting.setting)
     return tuple(
         figure
@@ -77,7 +71,6 @@ def figures_of(setting: published.Setting) -> tuple[published.PublishedFigure, .
 def compare(
     setting: published.Setting, record: TrialRecord
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns what a published setting and a trial of its network have in common, and what not."""
     flat = flat_recipe(record.recipe)
     same, differs = [], []
     for path, there in setting.recipe.items():
@@ -140,7 +133,6 @@ def is_same(there: Any, here: Any) -> bool:
 
 
 def _entry(path: str, value: Any) -> dict[str, Any]:
-    """Returns an entry of a table, `{sgd: {lr: 0.1}}` or `sgd`, by path."""
     if isinstance(value, str):
         return {path: value}
     (name, fields) = next(iter(value.items()))
@@ -157,7 +149,6 @@ def _samples_per_step(flat: Mapping[str, Any]) -> int | None:
 
 
 def _circumstances(setting: published.Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
-    """Yields what is not in the recipe: whether it is the same, and words on it."""
     if setting.hardware and setting.hardware.lower() in record.device.lower():
         yield True, f"device {setting.hardware}"
     else:

@@ -68,7 +68,6 @@ class PublishedFigure(Record):
 
     @property
     def number(self) -> float | None:
-        """The value; None where it is no number."""
         try:
             return float(self.value)
         except ValueError:
@@ -82,13 +81,11 @@ class PublishedFigure(Record):
 
 @cache
 def published_figures() -> tuple[PublishedFigure, ...]:
-    """Returns all figures, in the order of the sources."""
     text = files("tune_speed.experiments.published").joinpath("published.csv").read_text("utf-8")
     return tuple(PublishedFigure.model_validate(row) for row in csv.DictReader(text.splitlines()))
 
 
 def paper_listing() -> list[dict[str, Any]]:
-    """Returns a row on each source: how many figures it has here, of which networks and data."""
     return [
         {
             "name": source,

@@ -80,10 +80,7 @@ OURS: Mapping[str, tuple[Ours, ...]] = {
 
 
 def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
-    """Returns our results next to all published ones of the same network and data set.
-
-    Of several runs of a record the mean counts.
-    """
+    """Of several runs of a record the mean counts."""
     figures: list[dict[str, Any]] = []
     settings: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -110,7 +107,6 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
 
 
 def published_settings() -> str:
-    """Returns which networks were published on which data, in words."""
     models: dict[str, dict[str, None]] = {}
     for setting in SETTINGS:
         datasets = {s.dataset: None for s in SETTINGS if s.source == setting.source}
@@ -161,7 +157,6 @@ def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Itera
 
 
 def _is_arm(record: TrialRecord, setting: Setting) -> bool:
-    """Returns whether a record of the setting's network has the techniques that make the arm."""
     flat = matching.flat_recipe(record.recipe)
     named = [path for path in NAMED_TECHNIQUES if path in setting.recipe]
     depth = "speedups.depth"
@@ -235,6 +230,5 @@ def _setting_row(record: TrialRecord, row: matching.PaperRow) -> dict[str, Any]:
 
 
 def _run(record: TrialRecord) -> str:
-    """Returns the record's name as `tune-speed show` takes it."""
     certified = "@certified" if record.kind == "certified" else ""
     return f"{record.study}/{record.trial_id}{certified}"

@@ -133,12 +133,7 @@ def agreements(
     profile: str,
     to_come: Collection[str] = (),
 ) -> tuple[Agreement, ...]:
-    """Returns a row on each claim, by the results of each part in the profile that was run.
-
-    `to_come` are the parts of the profile that were not begun.
-
-    Raises: ConfigError for a claim whose published figure cannot be found.
-    """
+    """Raises: ConfigError for a claim whose published figure cannot be found."""
     return tuple(
         _agreement(claim, results, profile=profile, to_come=to_come, path=claim_path(position))
         for position, claim in enumerate(claims)
@@ -146,7 +141,6 @@ def agreements(
 
 
 def claim_path(position: int) -> str:
-    """Returns the path of a claim in its file."""
     return f"replication.claims[{position}]"
 
 
@@ -238,7 +232,6 @@ def _verdict(
 
 
 def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> str:
-    """Returns why a figure of one arm cannot be the paper's; empty where it can."""
     if profile != FULL:
         return f"profile `{profile}` is another scale"
     if figure == "epoch_s":
@@ -277,7 +270,6 @@ def effect_verdict(paper: float, own: figures.Own, *, no_effect: float, margin: 
 
 
 def figure_verdict(paper: float, own: figures.Own) -> Reasoned:
-    """Returns whether two figures of one arm agree."""
     if own.low is None or own.high is None:
         return _without_interval(paper, own, is_same_side=True)
     return ("yes", "") if own.low <= paper <= own.high else ("no", "")
@@ -292,7 +284,6 @@ def _without_interval(paper: float, own: figures.Own, *, is_same_side: bool) -> 
 
 
 def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> Iterator[str]:
-    """Yields what limits the trust in our runs of the arm, and of the base where that counts."""
     base = result.arm(BASE) if claim.ours.figure in AGAINST_BASE else None
     for each in [arm] if base is None or base.name == arm.name else [arm, base]:
         for status in ENDED_BADLY:

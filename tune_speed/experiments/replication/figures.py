@@ -124,7 +124,6 @@ def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
 
 
 def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:
-    """Returns what is to be said where the two settings did not run as many epochs."""
     this = published.model_copy(update={"metric": "epochs"})
     other = this.model_copy(update={"setting": published.over, "model": over_model})
     epochs = [[figure.value for figure in _matching(each)] for each in (other, this)]
@@ -149,8 +148,6 @@ def _matching(published: PublishedConfig) -> list[PublishedFigure]:
 
 
 def _nearest(published: PublishedConfig) -> str:
-    """Returns the three rows that are most like `published`, column by column."""
-
     def likeness(figure: PublishedFigure) -> float:
         pairs = ((getattr(figure, column), getattr(published, column)) for column in PLACE)
         return sum(difflib.SequenceMatcher(None, a, b).ratio() if a or b else 1 for a, b in pairs)
@@ -208,13 +205,11 @@ def no_effect(figure: FigureName) -> float | None:
 
 
 def find_arm(result: AblationResult, name: str) -> ArmResult | None:
-    """Returns the arm of these labels, in whatever order; None where there is none."""
     labels = set(name.split(AND))
     return next((arm for arm in result.arms if set(arm.name.split(AND)) == labels), None)
 
 
 def own_figure(result: AblationResult, arm: ArmResult, figure: FigureName, unit: UnitName) -> Own:
-    """Returns a figure of one of the result's arms, in one of the units that it can have."""
     own = _synergy(result, arm) if figure == "synergy" else _READERS[figure](arm)
     if figure == "epoch_s":
         return own.map(lambda value: value * FROM_SECONDS[unit])

@@ -50,7 +50,7 @@ class Replication(NamedTuple):
 def plan_replication(
     name: str, *, profile: str, overrides: Sequence[str], check_data: bool
 ) -> ReplicationPlan:
-    """Returns the plan of a replication by its name, its experiment's number, or its file.
+    """Takes a replication's name, its experiment's number, or its file.
 
     Raises: ConfigError with every mistake of the file and of arms.
     """
@@ -92,12 +92,7 @@ def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
 
 
 def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the arms of each part of a replication, in the profile `full`.
-
-    Those that cannot be run on this device are among them; a part that has no ablation has none.
-
-    Raises: ConfigError with every mistake of the file.
-    """
+    """Raises: ConfigError with every mistake of the file."""
     found: dict[str, tuple[str, ...]] = {}
     for part in plan(load_recipe(path, check_data=False).tree, FULL):
         ablate = load_recipe(path, overrides=part.overrides, check_data=False).ablate
@@ -145,10 +140,7 @@ def run_replication(
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Replication:
-    """Runs or resumes the ablations of all parts, and compares with the published figures.
-
-    Raises: ConfigError, DataError, StorageError.
-    """
+    """Raises: ConfigError, DataError, StorageError."""
     checks = run_checks(plan.replication.checks, resolve_device(plan.file.run.device))
     done: dict[str, Ablation] = {}
     for part, ablation_plan in plan.parts.items():
@@ -188,11 +180,7 @@ def outcome(
     overrides: Sequence[str] = (),
     to_come: Collection[str] = (),
 ) -> Outcome:
-    """Returns what the results of each part, or of `""`, say about the claims.
-
-    `scale` has the fields of the profile that was run, None for `full`, and `overrides` what the
-    user changed about it; `to_come` are its parts that were not begun. `checks` are answers that
-    needed no training.
+    """`scale` has the fields of the profile that was run, None for `full`.
 
     Raises: ConfigError for a claim whose published figure cannot be found.
     """
@@ -217,7 +205,6 @@ def outcome(
 
 
 def save_outcome(found: Outcome, *, folder: Path, study: str) -> Path:
-    """Writes the outcome as JSON into the study's folder; returns the file."""
     path = folder / study / "replication.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))

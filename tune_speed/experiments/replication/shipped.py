@@ -19,7 +19,6 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
 def shipped_replications() -> dict[str, Path]:
-    """Returns the files of all replications by their names."""
     package = Path(str(resources.files("tune_speed")))
     # A wheel puts the folder into the package; in a checkout it is next to it.
     folders = [each / "search_spaces" / "replications" for each in (package, package.parent)]
@@ -28,10 +27,7 @@ def shipped_replications() -> dict[str, Path]:
 
 
 def find(name: str) -> Path:
-    """Returns the file of a replication: its path, its name, or the number of its experiment.
-
-    Raises: ConfigError, with what there is, or where several have that number.
-    """
+    """Raises: ConfigError if no file, name or experiment's number is `name`, or several have it."""
     if is_file(name):
         return Path(name)
     shipped = shipped_replications()
@@ -56,10 +52,7 @@ def _refuse(name: str, hint: str | None) -> Never:
 
 
 def replication_listing() -> list[dict[str, Any]]:
-    """Returns a row on each replication, by the numbers of its experiments.
-
-    Raises: ConfigError for a file that is not YAML, or is no replication.
-    """
+    """Raises: ConfigError for a file that is not YAML, or is no replication."""
     rows = [_row(name, path) for name, path in shipped_replications().items()]
     return sorted(rows, key=lambda row: (not row["items"], row["items"], row["name"]))
 
@@ -133,7 +126,6 @@ def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
 
 
 def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns `path=value` for each path, the value as YAML on one line."""
     given = []
     for path, value in values.items():
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -26,7 +26,6 @@ VERDICT_WIDTHS = {NARROW: len("applicable"), ROOMY: len("not applicable")}
 
 
 def as_renderables(outcome: Outcome) -> tuple[RenderableType, ...]:
-    """Returns title, tables of claims and of checks where there are any, and the caveats."""
     notes = _numbered(outcome.rows)
     tables: list[RenderableType] = []
     if outcome.rows:
@@ -42,7 +41,6 @@ def as_renderables(outcome: Outcome) -> tuple[RenderableType, ...]:
 
 
 def markdown(outcome: Outcome) -> str:
-    """Returns the same as Markdown."""
     notes = _numbered(outcome.rows)
     tables = [[_claim_cells(row, notes) for row in outcome.rows]]
     tables.append([_check_cells(row) for row in outcome.checks])
@@ -59,7 +57,6 @@ def markdown(outcome: Outcome) -> str:
 
 
 def csv_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Returns a row on each claim and then on each check, with all fields and exact figures."""
     claims = [
         {**row.model_dump(mode="json"), "caveats": "; ".join(row.caveats)} for row in outcome.rows
     ]
@@ -75,14 +72,12 @@ def csv_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def title(outcome: Outcome) -> str:
-    """Returns which experiment it is, and what it asks."""
     items = ", ".join(map(str, outcome.items))
     numbers = f" ({'item' if len(outcome.items) == 1 else 'items'} {items})" if items else ""
     return f"{outcome.name}{numbers}: {outcome.title} {outcome.question}"
 
 
 def circumstances(outcome: Outcome) -> str:
-    """Returns profile, what the user changed about it, device and number of runs."""
     about = f": {outcome.about}" if outcome.about else ""
     sentences = [f"Profile {outcome.profile}{about}".removesuffix(".") + "."]
     if outcome.overrides:
@@ -135,7 +130,6 @@ def ours_text(row: Agreement) -> str:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Returns `1.42×` or `93.1 %`."""
     return f"{_digits(value)}{'' if unit == '×' else ' '}{unit}"
 
 
@@ -157,7 +151,6 @@ def _check_cells(row: CheckRow) -> dict[str, str]:
 
 
 def _check_row(row: CheckRow) -> dict[str, Any]:
-    """Returns a check under the names that claims have, its answers as texts."""
     return {
         "check": row.check,
         "claim": row.question,
