@@ -32,7 +32,6 @@ class Training(NamedTuple):
     a: TrialRecord | None
     """All finished runs of the first recipe; None if there is none."""
     b: TrialRecord | None
-    """Those of the second one."""
     was_stopped: bool
     """Whether Ctrl-C ended it; the run that it interrupted is left out."""
 

@@ -26,16 +26,13 @@ class Spread(Record):
     sd: float | None
     """Sample standard deviation; None with fewer than two values."""
     n: int
-    """Values."""
 
 
 class Statistics(Record):
     """Statistics over runs of one recipe. JSON has no infinity: a time of None is infinite."""
 
     n: int
-    """Runs."""
     k: int
-    """Runs that met the target."""
     success_rate: stats.RateInterval
     """Where the chance of meeting the target lies (Wilson)."""
     times_s: tuple[float | None, ...]
@@ -49,17 +46,12 @@ class Statistics(Record):
     expected_s: float | None
     """Expected time with restarts, all time spent / hits [s]; None: infinite."""
     expected_interval: stats.TimeInterval
-    """Where the expected time with restarts lies."""
     final_accuracy: Spread
     """Accuracy at the end, over the runs that did not fail, as far as it was measured."""
     metric: str
-    """Target metric."""
     target: float
-    """Worst value of it that counts as reached."""
     target_mode: str = "max"
-    """Whether more of it is better, `max`, or less, `min`."""
     final_metric: Spread
-    """Target metric at the end, over the same runs."""
     margin: float | None
     """How much better the mean of the final metric is than the target: above 0 it holds. None in
     `anytime` mode, which stops at the target, and without a value."""
@@ -73,7 +65,6 @@ class Statistics(Record):
     cotenants: tuple[str, ...]
     """Other runs seen on the device: `study/trial`."""
     notes: tuple[str, ...]
-    """What limits the trust in the figures, in words."""
 
 
 def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:

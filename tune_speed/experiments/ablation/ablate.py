@@ -132,7 +132,6 @@ class _Running:
     study: str
     took_s: list[float] = field(default_factory=list)
     is_stopped: Callable[[], bool] = lambda: False
-    """Whether Ctrl-C came."""
 
     @property
     def names(self) -> tuple[str, ...]:

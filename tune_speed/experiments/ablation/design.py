@@ -249,7 +249,6 @@ def _repetitions(axes: Sequence[Axis]) -> Iterator[Problem]:
 
 Design = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 BASE = "base"
-"""Name of the arm that changes nothing."""
 # Of a factorial: six axes of one level each. Every seed runs all of them.
 MOST_ARMS = 64
 ONE_LEVEL_DESIGNS = ("leave-one-out", "stacking", "cumulative")

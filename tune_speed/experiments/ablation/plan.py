@@ -33,9 +33,7 @@ class AblationPlan:
     arms: tuple[Arm, ...]
     """Combinations of their levels, the base first."""
     files: Mapping[str, RecipeFile]
-    """Each arm's recipe."""
     settings: Mapping[str, Mapping[str, Any]]
-    """What each arm sets, by path."""
     absent: tuple[Arm, ...]
     """Levels of the file's axes, alone, that have no effect here or cannot be run."""
     not_applicable: Mapping[str, str]

@@ -24,7 +24,6 @@ LABEL_INCHES = 0.6
 """Ticks and label of a panel's axis."""
 TITLE_INCHES = 0.6
 NAME_WIDTH = 32
-"""Characters of a line of a row's name."""
 TITLE_WIDTH = 88
 # How far beyond the outermost values an interval is drawn, in their spread; then an arrow.
 WIDEST = 1.5
@@ -48,7 +47,6 @@ class Row(NamedTuple):
     name: str
     by_response: Mapping[Response, Estimate | None]
     absent: str
-    """Text in the place of a missing estimate."""
     colour: str
 
 

@@ -30,7 +30,6 @@ class Figure(Record):
     low: float | None = None
     """Lower end of the 95 % interval; None with fewer than two values."""
     high: float | None = None
-    """Upper end of it."""
     sd: float | None = None
     """Sample standard deviation; None with fewer than two values."""
     n: int = 0
@@ -45,11 +44,9 @@ class Median(Record):
     low: float | None = None
     """Lower end of its distribution-free interval; None likewise."""
     high: float | None = None
-    """Upper end of it; None likewise."""
     confidence: float = 0.0
     """What so few runs give: at least 0.95 from six on, 0 of a single one."""
     n: int = 0
-    """Runs."""
 
 
 class TuningPoint(Record):
@@ -60,11 +57,9 @@ class TuningPoint(Record):
     metric: float | None
     """Target metric at the end; None if it was never evaluated."""
     status: Status
-    """How the run ended."""
     time_to_target_s: float | None = None
     """Training clock at which the target held [s]; None: it was missed."""
     seed: int = 0
-    """Seed of weights, batches and augmentation."""
 
 
 class ArmResult(Record):
@@ -73,7 +68,6 @@ class ArmResult(Record):
     name: str
     """`base`, or the labels of its levels joined by ` + `."""
     settings: dict[str, Any]
-    """What the arm changes in the base: `{"precision": "bf16"}`."""
     not_applicable: str | None
     """Why it was not run here; None: it was, or is to be."""
     lr_factor: float | None
@@ -82,17 +76,13 @@ class ArmResult(Record):
     """Whether that is the smallest or largest factor tried, so that a better one may lie beyond;
     None: it was not re-tuned, or with one factor only."""
     tuning: tuple[TuningPoint, ...]
-    """The runs from which it was chosen."""
     n: int = 0
-    """Runs."""
     statuses: dict[Status, int] = Field(default_factory=dict)
-    """How they ended."""
     hits: int = 0
     """Runs that met the target; all others are misses."""
     success_low: float | None = None
     """Lower end of the 95 % interval of the success rate (Wilson); None without a run."""
     success_high: float | None = None
-    """Upper end of it."""
     epoch_s: Figure = Figure()
     """Training clock over passes done [s]."""
     images_per_s: Figure = Figure()
@@ -112,7 +102,6 @@ class ArmResult(Record):
     expected_low_s: float | None = None
     """Lower end of its 95 % interval (fiducial) [s]; None likewise."""
     expected_high_s: float | None = None
-    """Upper end of it [s]; None likewise."""
     epochs_to_convergence: Median = Median()
     """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
     speed_up: Estimate | None = None
@@ -161,14 +150,12 @@ class EffectResult(Record):
     """One contrast of arms on one response."""
 
     response: Response
-    """What it is about: `speed` (time per epoch), `accuracy` or `macro_f1`."""
     kind: Kind
     """`alone` and `together` against the base; `added`, what a level that is not run alone does on
     top of other levels: of all the others (`leave-one-out`), or of the step before
     (`cumulative`); `main`, the mean over all settings of the other
     axes; `interaction`, what all together give beyond what each gives alone."""
     name: str
-    """Levels that it is of."""
     estimate: Estimate
     """Of speed a factor, above 1 where it is faster (an interaction: above 1 where the levels help
     one another); else a difference."""
@@ -178,11 +165,9 @@ class AblationTask(Record):
     """What is planned."""
 
     study: str
-    """Study that holds the runs."""
     part: str
     """Part of a replication, such as `cifar10`; empty: there are no parts."""
     design: Design
-    """Which arms there are."""
     seeds: int
     """Blocks: runs of each arm, as planned."""
     retune: str | None
@@ -196,13 +181,10 @@ class AblationResult(AblationTask):
     workload_hash: str = ""
     """Hash over the workload and its data; empty without a run."""
     metric: str
-    """Target metric."""
     target: float
     """Worst value of it that counts as reached."""
     target_mode: str = "max"
-    """Whether more of it is better, `max`, or less, `min`."""
     mode: str
-    """Crossing mode: `fixed_length` or `anytime`."""
     evaluated_on: str = ""
     """Part of the data on which the target had to hold; empty without a run."""
     device: str = ""
@@ -210,7 +192,6 @@ class AblationResult(AblationTask):
     cpu_threads: int = 0
     """Threads of one operation on the CPU; 0 without a run."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Versions of Python, torch, timm …, host, commit."""
     timing: dict[Timing, int]
     """What the training clocks are made of: number of runs of each kind."""
     cotenants: tuple[str, ...]
@@ -220,7 +201,6 @@ class AblationResult(AblationTask):
     arms: tuple[ArmResult, ...]
     """The base first, those that were not run here too."""
     effects: tuple[EffectResult, ...]
-    """All contrasts that the runs allow, of each response."""
     planned_runs: int
     """Runs, without those of the tuning and of arms that are not applicable here."""
     done_runs: int

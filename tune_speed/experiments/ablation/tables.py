@@ -35,12 +35,10 @@ from tune_speed.experiments.ablation.result import (
 from tune_speed.reporting.table import Column, Section, Table, fitting
 
 JOINT = "; "
-"""Between sentences in one cell."""
 TASK = (
     *("study", "part", "design", "workload_name", "workload_hash", "metric", "target", "mode"),
     *("evaluated_on", "device", "cpu_threads", "timing", "confidence"),
 )
-"""Fields that all arms have in common."""
 # Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
 EFFECT_WIDTH = 30
@@ -213,7 +211,6 @@ SPEED: Mapping[str, Cell] = {
     "to target\nexpected [s]": _expected,
     "sooner": _sooner,
 }
-"""Columns of the first table."""
 QUALITY: Mapping[str, Cell] = {
     "arm": lambda arm: arm.name,
     "met": lambda arm: (
@@ -225,7 +222,6 @@ QUALITY: Mapping[str, Cell] = {
     "fed": _figure("fed_ratio", 2),
     "GiB": lambda arm: fixed(arm.peak_memory_gib.median, 2),
 }
-"""Columns of the second."""
 # What goes first where the terminal is narrow; CSV and JSON have all.
 DROPPED = ("images/s", "fed", "gain", "to target\nmedian [s]", "S_mixed", "GiB", "macro F1")
 

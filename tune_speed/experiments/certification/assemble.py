@@ -37,16 +37,13 @@ class Certification:
     """What ran, and the search that found the finalists."""
 
     finalists: Mapping[str, TrackedTrial]
-    """All contestants by name."""
     runs: Sequence[Ran]
-    """All runs, in order."""
     ranks: Sequence[FinalRank]
     surroundings: Mapping[str, tuple[Surroundings, Surroundings]]
     """By name, before the first run and after the last."""
     uri: str
     command: str
     estimates: tuple[TrialRecord, ...]
-    """All estimates of the study that may be compared with one another."""
     chosen_by: str
 
 

@@ -62,9 +62,7 @@ class Dropped(NamedTuple):
 
     name: str
     round: int
-    """Rounds run when it was dropped."""
     reason: str
-    """Why, in words with figures."""
 
 
 class Pair(NamedTuple):

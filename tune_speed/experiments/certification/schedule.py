@@ -171,7 +171,7 @@ class CertificationSchedule:
     def _sample(self, run: RunResult) -> Sample:
         """For the best metric m within a time, e^(−m) takes the place of the time.
 
-        Of a metric of which less is better, e^m. The log of it is what the paired t-test of `compare` sees.
+        It is e^m where less is better; the paired t-test of `compare` sees the log of it.
         """
         sample = sample_of(run)
         if self._best is None:

@@ -18,7 +18,6 @@ NETWORKS = tuple(
     name for name, kind in MODELS.items()
     if kind in (ResNet, ResNet20, Timm, TorchVision) or issubclass(kind, Published)
 )  # fmt: skip
-"""Names of the models that scripts can build."""
 
 
 class _Variable:

@@ -30,7 +30,6 @@ DATASETS = {
 """Data sets by name: how they are read, and which packages that needs."""
 PRECISIONS = {"fp32": "", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 SHOWN = {"macro_f1": "macro F1", "top5_accuracy": "top-5 accuracy"}
-"""Metrics that are shown beside accuracy and loss."""
 SCRIPT = Form(
     name="a plain script",
     only={

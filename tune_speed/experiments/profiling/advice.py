@@ -23,22 +23,18 @@ from tune_speed.training.recipe import Recipe
 DATA_SHARE = 0.10
 COPY_SHARE = 0.05
 COMPUTE_SHARE = 0.40
-"""Of forward and backward together."""
 OPTIMIZER_SHARE = 0.20
 SYNC_SHARE = 0.15
 LOOP_SHARE = 0.10
 GPU_IDLE_FRAC = 0.30
 CORE_WAIT_FRAC = 0.10
-"""Of a step as it runs."""
 # Of forward, backward and optimizer: beyond it the device waits for its host.
 LAUNCH_FRAC = 0.80
 FASTER_ARITHMETIC = 1.3
-"""How many times as quick a matrix product in another precision must be."""
 FAR_FROM_PEAK, NEAR_PEAK = 0.30, 0.60
 """Shares of the measured matrix rate."""
 # About 2 is what its operations make.
 SLOW_BACKWARD = 2.6
-"""Backward over forward."""
 # Share of the memory limit in use up to which a batch twice as large is expected to fit.
 ROOM = 0.45
 # Share of the memory limit that the whole set may take up on the device.

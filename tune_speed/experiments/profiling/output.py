@@ -30,9 +30,7 @@ WORDS: dict[str, str] = {
     "sync": "averaging gradients",
     "loop": "the loop itself",
 }
-"""What each phase is called, in a step's order."""
 RARE = ("forward_backward", "sync")
-"""Left out where they are zero."""
 NOTHING = "nothing stands out: no phase takes a share of which a change of the recipe is known"
 
 
@@ -42,7 +40,6 @@ class PhaseRow(NamedTuple):
     phase: str
     words: str
     ms: float | None
-    """None: could not be measured."""
     share: float | None
     """Of the sum of all, averaging included."""
 
@@ -204,7 +201,6 @@ MOST_ADVICE = 3
 PHASE_COLOURS = dict(zip(WORDS, [COLOURS[i] for i in (1, 4, 5, 0, 0, 2, 3, 6)], strict=True))
 PLAIN_COLOUR = "#909090"
 DARK = {COLOURS[0], COLOURS[1], COLOURS[2]}
-"""Colours on which texts are white."""
 # How far the roof is drawn beyond its ridge and the recipe, as a factor.
 BEYOND = 8.0
 LEAST_LABEL = 0.1

@@ -55,7 +55,6 @@ BLOCK_S = 0.01
 LEAST_BLOCKS = 4
 """Of each kind, where there are so many steps."""
 RECORDED_STEPS = 5
-"""Steps whose kernels are recorded."""
 TakeStep = Callable[[], int]
 """Does one optimizer step and returns its number of samples."""
 
@@ -191,7 +190,6 @@ class StepsTaken(NamedTuple):
     """What blocks of both kinds took; seconds of a full step."""
 
     num_steps: int
-    """Of each kind."""
     step_s: float
     """A step as it runs: all seconds over all samples [s]."""
     low_s: float

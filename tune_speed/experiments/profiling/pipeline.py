@@ -31,7 +31,6 @@ class Pipeline(NamedTuple):
     take: Callable[[], int]
     """Does the next optimizer step on real batches; returns its number of samples."""
     take_dummy: Callable[[Group], None]
-    """Does one on other batches."""
     timer: PhaseTimer
     waits: Waits
     stepper: Stepper

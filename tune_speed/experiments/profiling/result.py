@@ -72,9 +72,7 @@ class StepWork(Record):
     """Operations of forward and backward [10⁹ FLOP]: convolutions, matrix products and attention.
     None for a network without any."""
     parameters_mib: float
-    """Parameters [MiB]."""
     optimizer_state_mib: float
-    """What the optimizer remembers [MiB]."""
     activations_mib: float
     """What the forward of one micro-batch saves for its backward [MiB], uncompiled."""
     moved_mib: float
@@ -93,7 +91,6 @@ class Bounds(Record):
     host_bound_ms: float | None
     """Bytes from the host over the rate of such copies [ms]."""
     binding: Literal["compute", "memory"]
-    """Which of the first two is larger."""
     intensity_flop_per_byte: float
     """Operations over bytes."""
     achieved_tflop_per_s: float
@@ -108,7 +105,6 @@ class Change(Record):
     """A field of the recipe, and what it would be."""
 
     field: str
-    """As `--set` takes it."""
     before: str
     after: str
 
@@ -117,28 +113,21 @@ class Advice(Record):
     """Something to try."""
 
     rule: str
-    """Its name in `advice.RULES`."""
     phase: Phase | str
-    """Which phase it is about."""
     because: str
-    """The figure that it follows from."""
     changes: tuple[Change, ...] = ()
-    """What would change; none where no field would help."""
     hint: str = ""
-    """What to consider."""
 
 
 class ProfileResult(Record):
     """One recipe on one device."""
 
     name: str
-    """Of the file."""
     workload_name: str
     device: str
     device_type: str
     precision: str
     loader: str
-    """Name of the recipe's loader."""
     batch_size: int
     """Samples of a micro-batch."""
     accumulation_steps: int
@@ -151,7 +140,6 @@ class ProfileResult(Record):
     peak_memory_gib: float
     """Most that was used while steps were timed [GiB]."""
     memory_limit_gib: float
-    """What may be used [GiB]."""
     resolved: dict[str, str]
     """What was `auto` in the recipe, and what it was found to be."""
     times: StepTimes

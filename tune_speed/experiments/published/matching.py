@@ -16,7 +16,6 @@ from tune_speed.core.text import device_text
 from tune_speed.experiments.published import published
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
-"""Fields of a recipe that hold an entry of a table."""
 # Published figures that are settings, not results.
 SETTING_METRICS = frozenset({"epochs", "batch_size"})
 # Training images of CIFAR-10, and of CIFAR-100.
@@ -30,9 +29,7 @@ class PaperRow:
     figure: published.PublishedFigure
     setting: published.Setting
     same: tuple[str, ...]
-    """What the source names and the trial has too."""
     differs: tuple[str, ...]
-    """What may explain a difference of the two figures."""
 
 
 def paper_rows(record: TrialRecord) -> tuple[PaperRow, ...]:

@@ -44,7 +44,6 @@ SOURCES = {
     " project mentored by D. Kang, undated",
     "blog post": "Training Time Speed Ups, a blog post without author and date",
 }
-"""The source documents by their short citations."""
 
 
 class PublishedFigure(Record):
@@ -131,7 +130,6 @@ _DATA = json.loads(files("tune_speed.experiments.published").joinpath("settings.
 MODELS_HERE: Mapping[str, list[tuple[str, Mapping[str, Any]]]] = _DATA["models"]
 """Published network: the networks here that are the same, with the fields that make them so."""
 SETTINGS: tuple[Setting, ...] = tuple(Setting(**fields) for fields in _DATA["settings"])
-"""Every published arm that a recipe here can be."""
 
 
 def base_of(setting: Setting) -> Setting | None:

@@ -65,9 +65,7 @@ class Agreement(Record):
     arm: str
     figure: FigureName
     unit: UnitName
-    """Of `paper`, `ours` and its interval."""
     paper: float | None
-    """None: the source has none."""
     ours: float | None
     """None: there is none, or it is infinite."""
     is_infinite: bool = False
@@ -83,22 +81,18 @@ class Agreement(Record):
     paper's is 0."""
     agrees: Verdict
     caveats: tuple[str, ...]
-    """What limits the trust in either figure or in the comparison."""
 
 
 class CheckRow(Record):
     """A question that needs no training, and its answers."""
 
     check: str
-    """Name of the check."""
     question: str
     expected: str
     """The paper's answer, or what must come out."""
     ours: str
     agrees: str
-    """`yes`, `no`, `not decided` or `not applicable here`."""
     source: str = ""
-    """Where the question or the expected answer is from."""
 
 
 class Outcome(Record):
@@ -115,7 +109,6 @@ class Outcome(Record):
     overrides: tuple[str, ...] = ()
     """What the user changed about the profile, as `path=value`."""
     devices: tuple[str, ...]
-    """Devices of the runs."""
     seeds: tuple[int, ...]
     """Runs of each arm as planned, the different numbers of the parts."""
     done_runs: int
@@ -123,7 +116,6 @@ class Outcome(Record):
     rows: tuple[Agreement, ...]
     checks: tuple[CheckRow, ...]
     caveats: tuple[str, ...]
-    """What is known to be wrong with the source, or unlike it here."""
 
 
 def agreements(

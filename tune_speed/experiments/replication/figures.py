@@ -20,7 +20,6 @@ from tune_speed.study.replication import (
 )
 
 PLACE = ("source", "table", "model", "dataset", "setting", "metric")
-"""Columns that tell a row from the others."""
 _UNITS: dict[str, UnitName] = {
     "x": "×", "%": "%", "s": "s", "h": "h", "GB": "GB", "epochs": "epochs",
 }  # fmt: skip
@@ -29,19 +28,16 @@ _RATIOS: Mapping[FigureName, Callable[[float, float], float]] = {
     "time_increase": lambda base, this: 100 * (base / this - 1),
     "time_saved": lambda base, this: 100 * (1 - this / base),
 }
-"""Of base and figure, where they are not simply divided."""
 
 
 class PaperFigure(NamedTuple):
     """A figure of a source document."""
 
     value: float | None
-    """None: the source has none."""
     unit: UnitName
     source: str
     """Citation with table and setting."""
     defects: tuple[str, ...]
-    """Why it must not be taken as it is."""
 
 
 def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> PaperFigure:

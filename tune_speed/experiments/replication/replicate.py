@@ -32,11 +32,9 @@ class ReplicationPlan:
     replication: ReplicationConfig
     scale: ScaleConfig | None
     file: RecipeFile
-    """The first part's recipe."""
     parts: Mapping[str, AblationPlan]
     """Ablations by part; `""` where there are no parts; none where only questions are answered."""
     overrides: tuple[str, ...] = ()
-    """What the user changed about the profile, as `path=value`."""
 
 
 class Replication(NamedTuple):

@@ -14,7 +14,6 @@ from tune_speed.study.replication import ReplicationConfig
 from tune_speed.study.yaml import core_scalar, read_yaml
 
 FULL = "full"
-"""The profile that is the file itself."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 

@@ -13,10 +13,8 @@ from tune_speed.reporting.table import Column, Table, escape_markdown
 # Differences below this are those of sums in another order.
 ROUNDING = 1e-9
 NO_FIGURE = "no figure"
-"""In the place of the paper's, where the source has none."""
 CLAIM, SOURCE, NOTES, AGREES = "claim", "source", "notes", "agrees?"
 WORDS = (CLAIM, "question", "expected", "ours", AGREES)
-"""Columns of words, on the left; figures are on the right."""
 # From so many characters on, our interval is next to our figure, else below it.
 ROOMY = 130
 # With fewer, verdicts have one word a line, and points are below their number.
