@@ -16,7 +16,7 @@ from exported_scripts import (
 )
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.exports.lightning import lightning_script
+from tune_speed.experiments.exports.script import LIGHTNING, script
 from tune_speed.study.file import RecipeFile
 
 # Lightning's own, on checkpoints, loggers and deprecated parts of torch.
@@ -25,7 +25,7 @@ CARRIED = ("adamw", "augmented", "rates", "bf16", "fastai", "torchvision")
 
 
 def written(file: RecipeFile) -> str:
-    return lightning_script(file, origin="# of a test", path="train.py")
+    return script(file, form=LIGHTNING, origin="# of a test", path="train.py")
 
 
 @pytest.mark.parametrize("name", CARRIED)

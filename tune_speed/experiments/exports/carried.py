@@ -11,6 +11,15 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.study.file import RecipeFile
 
+CARRIED = (
+    *("recipe.model.*", "recipe.optimizer.*", "recipe.lr_schedule.*", "recipe.epochs"),
+    *("recipe.*batch_size", "recipe.accumulation_steps", "recipe.matmul_precision"),
+    *("recipe.drop_last", "recipe.label_smoothing", "recipe.clip_*", "recipe.channels_last"),
+    *("recipe.compile*", "workload.target.*", "workload.max_train_s", "workload.dataset.*"),
+    *("workload.split.*", "workload.certify_on", "workload.name"),
+)
+"""Fields that every form carries, with any value."""
+
 
 class Setting(NamedTuple):
     """A field with its value, or a component with its entry's name."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.published import Published
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.optim import OPTIMIZERS
@@ -15,9 +16,8 @@ from tune_speed.core.errors import Problem
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.image_folder import parts_in
 from tune_speed.data.split import Splits, make_splits
-from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
-from tune_speed.experiments.exports.networks import without_weights
-from tune_speed.experiments.exports.script import name_in
+from tune_speed.experiments.exports.carried import CARRIED, Form, refuse_what_is_lost
+from tune_speed.experiments.exports.script import name_in, without_weights
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
 
@@ -57,28 +57,13 @@ TIMM = Form(
         "workload.eval_every_samples": (None,),
     },
     carried=(
-        "recipe.model.*",
-        "recipe.optimizer.*",
-        "recipe.lr_schedule.*",
-        "recipe.epochs",
-        "recipe.*batch_size",
-        "recipe.accumulation_steps",
-        "recipe.matmul_precision",
-        "recipe.drop_last",
-        "recipe.label_smoothing",
-        "recipe.clip_*",
-        "recipe.channels_last",
-        "recipe.compile*",
-        "workload.target.*",
-        "workload.max_train_s",
-        "workload.dataset.*",
-        "workload.split.*",
+        *CARRIED,
         "workload.eval_batch_size",
-        "workload.certify_on",
-        "workload.name",
     ),
     other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.optimizer_kernels"),
 )  # fmt: skip
+
+FLIPS_ALONE = {"scale": [1.0, 1.0], "ratio": [1.0, 1.0], "hflip": 0.5, "color_jitter": None}
 
 
 def timm_arguments(file: RecipeFile, *, origin: str) -> str:
@@ -107,6 +92,7 @@ def timm_arguments(file: RecipeFile, *, origin: str) -> str:
 
 def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
     recipe, model = file.recipe, _timm(file)
+    assert isinstance(model, Timm)
     _, height, width, channels = splits.train.pixels.shape
     size = max(height, width)
     network = model.arguments(
@@ -129,7 +115,7 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
         "crop_pct": 1.0,
         "interpolation": "bilinear",
         "train_interpolation": "bilinear",
-        **_augmentation(file),
+        **({"no_aug": True} if recipe.augmentation.flip == "none" else FLIPS_ALONE),
         "batch_size": recipe.batch_size,
         "validation_batch_size": file.workload.eval_batch_size,
         "grad_accum_steps": recipe.samples_per_step // int(recipe.batch_size or 1),
@@ -149,11 +135,9 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
     }
 
 
-def _timm(file: RecipeFile) -> Timm:
-    model: Any = file.recipe.model
-    found = model.published() if isinstance(model, Published) else model
-    assert isinstance(found, Timm)
-    return found
+def _timm(file: RecipeFile) -> ModelConfig:
+    model = file.recipe.model
+    return model.published() if isinstance(model, Published) else model
 
 
 def _data(file: RecipeFile) -> dict[str, Any]:
@@ -165,13 +149,6 @@ def _data(file: RecipeFile) -> dict[str, Any]:
     names = {part: folder.name for part, folder in parts.items()}
     own = {"train_split": names["train"]} if names.get("train", "train") != "train" else {}
     return {"dataset": "", "data_dir": str(place), **own, "val_split": names.get("test", "")}
-
-
-def _augmentation(file: RecipeFile) -> dict[str, Any]:
-    if file.recipe.augmentation.flip == "none":
-        return {"no_aug": True}
-    whole = {"scale": [1.0, 1.0], "ratio": [1.0, 1.0]}
-    return {**whole, "hflip": 0.5, "color_jitter": None}
 
 
 def _optimizer(file: RecipeFile) -> dict[str, Any]:
@@ -220,24 +197,15 @@ def _lost(file: RecipeFile) -> Iterator[Problem]:
         yield _problem(path, "must come to whole epochs", f"{warm:g} epochs")
     if recipe.clip_norm is not None and recipe.clip_value is not None:
         yield _problem("recipe.clip_value", "must be null with clip_norm", recipe.clip_value)
-    if recipe.optimizer.weight_decay and isinstance(recipe.model, Timm | Published):
-        yield from _undecayed(file)
-
-
-def _undecayed(file: RecipeFile) -> Iterator[Problem]:
-    """Yields that timm never decays some weights, such as position embeddings, which we do."""
-    model: Any = file.recipe.model
-    found = model.published() if isinstance(model, Published) else model
-    if not isinstance(found, Timm):
-        return
-    network = without_weights(found)
-    never: Callable[[], set[str]] = getattr(network, "no_weight_decay", set)
-    names = never() & {name for name, _ in network.named_parameters()}
-    if names:
-        listed = ", ".join(sorted(names))
-        must = f"must be 0 with {found.name}, as timm never decays its {listed}"
-        given = file.recipe.optimizer.weight_decay
-        yield _problem("recipe.optimizer.weight_decay", must, given)
+    model = _timm(file)
+    if recipe.optimizer.weight_decay and isinstance(model, Timm):
+        network = without_weights(model)
+        never: Callable[[], set[str]] = getattr(network, "no_weight_decay", set)
+        # Such as position embeddings, which we do decay.
+        if names := never() & {name for name, _ in network.named_parameters()}:
+            listed = ", ".join(sorted(names))
+            must = f"must be 0 with {model.name}, as timm never decays its {listed}"
+            yield _problem("recipe.optimizer.weight_decay", must, recipe.optimizer.weight_decay)
 
 
 def _lost_with(file: RecipeFile, num_train: int, has_test: bool) -> Iterator[Problem]:
