@@ -1,6 +1,6 @@
 """Entries that each break one contract, as users may write them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -465,6 +465,12 @@ class NoSlot(SpeedupConfig):
     """In no slot."""
 
 
+class GivesNoReason(Still):
+    """Bars another technique."""
+
+    conflicts: ClassVar[Mapping[str, str]] = {"mixup": " "}
+
+
 class MeanLoss(Still):
     """A mean instead of a sum."""
 
@@ -580,9 +586,14 @@ def counts(run: RunResult) -> Any:
     return run.steps or 0
 
 
+def sums(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    return float(logits.mul_(2).sum())
+
+
 TERSE = Metric(about="Accuracy", unit="1", source="own")
 NO_UNIT = Metric(about="Accuracy of the last evaluation.", unit="", source="own")
 FAILS_EARLY = Metric(
     about="Accuracy at the very end.", unit="1", source="own", of_run=needs_a_target
 )
 GIVES_INTEGERS = Metric(about="How many steps it took.", unit="1", source="own", of_run=counts)
+CHANGES_LOGITS = Metric(about="Sum of all the logits.", unit="1", source="own", of_logits=sums)
