@@ -2,9 +2,8 @@ import pytest
 from making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
-from tune_speed.experiments.margin import Slope
 from tune_speed.experiments.rerun import merged
-from tune_speed.experiments.run_summary import describe_runs, runs_dict, runs_text
+from tune_speed.experiments.run_summary import Slope, describe_runs, runs_dict, runs_text
 
 REACHED, MISSED = Status.REACHED, Status.MISSED
 

@@ -11,8 +11,14 @@ from tune_speed.core.significance import Comparison, compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
 from tune_speed.core.text import counted, percent
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
-from tune_speed.experiments.margin import Slope, estimate_slope
-from tune_speed.experiments.run_summary import CONFIDENCE, WHOLE, runs_dict, runs_text
+from tune_speed.experiments.run_summary import (
+    CONFIDENCE,
+    WHOLE,
+    Slope,
+    estimate_slope,
+    runs_dict,
+    runs_text,
+)
 
 Side = Literal["a", "b"]
 # One-sided, of the one that looks faster. Either could, so it is half of 5 %.

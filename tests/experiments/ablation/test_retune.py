@@ -8,8 +8,7 @@ from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Sgd
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
-from tune_speed.experiments.ablation.result import TuningPoint
-from tune_speed.experiments.ablation.retune import (
+from tune_speed.experiments.ablation.plan import (
     Order,
     best_factor,
     next_factor,
@@ -17,6 +16,7 @@ from tune_speed.experiments.ablation.retune import (
     tuned_settings,
     value_at,
 )
+from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.training.recipe import Recipe
 
 FACTORS = (0.3, 1.0, 3.0)

@@ -9,16 +9,16 @@ from torch import nn
 from training import CPU, make_recipe, make_splits
 
 from tune_speed.experiments.profiling import rates
-from tune_speed.experiments.profiling.pipeline import open_pipeline
-from tune_speed.experiments.profiling.profile import roofline
-from tune_speed.experiments.profiling.result import DeviceRates
-from tune_speed.experiments.profiling.work import (
+from tune_speed.experiments.profiling.pipeline import (
     Work,
     count_work,
+    open_pipeline,
     parameter_bytes,
     saved_bytes,
     state_bytes,
 )
+from tune_speed.experiments.profiling.profile import roofline
+from tune_speed.experiments.profiling.result import DeviceRates
 
 FLOAT_BYTES = 4
 

@@ -11,21 +11,19 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import TrialRecord
 from tune_speed.data import DATASETS
-from tune_speed.experiments.published.matching import (
+from tune_speed.experiments.published.published import (
     COMPONENTS,
+    DATASETS_HERE,
+    MODELS_HERE,
+    SETTINGS,
+    base_of,
     dataset_of,
     figures_of,
     flat_recipe,
     is_same,
     paper_rows,
-    settings_of,
-)
-from tune_speed.experiments.published.published import (
-    DATASETS_HERE,
-    MODELS_HERE,
-    SETTINGS,
-    base_of,
     published_figures,
+    settings_of,
 )
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS

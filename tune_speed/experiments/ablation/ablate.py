@@ -22,7 +22,7 @@ from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
 from tune_speed.core.text import counted
 from tune_speed.data.cache import prepare
-from tune_speed.experiments.ablation import retune as retuning
+from tune_speed.experiments.ablation import plan as planning
 from tune_speed.experiments.ablation.design import settings_of, turns
 from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
 from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
@@ -157,13 +157,13 @@ class _Running:
         return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
     @property
-    def order(self) -> retuning.Order:
+    def order(self) -> planning.Order:
         workload = self.plan.base.workload
-        return retuning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
+        return planning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
 
     def factors(self) -> dict[str, float]:
         tuning = self.tuning().items()
-        return {name: retuning.best_factor(points, self.order) for name, points in tuning if points}
+        return {name: planning.best_factor(points, self.order) for name, points in tuning if points}
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
@@ -247,7 +247,7 @@ def _try_beyond(run: _Running, name: str) -> None:
         for factor in sorted({point.factor for point in run.tuning()[name]}):
             # Ctrl-C may have left one with a part of its seeds.
             _try(run, name, factor)
-        beyond = retuning.next_factor(factors, run.tuning()[name], run.order)
+        beyond = planning.next_factor(factors, run.tuning()[name], run.order)
         if beyond is None:
             return
         try:
@@ -276,7 +276,7 @@ def _try(run: _Running, name: str, factor: float) -> None:
 def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
     """Raises: ConfigError if the recipe refuses its number times `factor`."""
     file, retune = plan.files[name], plan.config.retune
-    more = retuning.tuned_settings(file.recipe, retuning.path_of(retune), factor) if retune else {}
+    more = planning.tuned_settings(file.recipe, planning.path_of(retune), factor) if retune else {}
     if not more:
         return file
     arm = next(arm for arm in plan.arms if arm.name == name)

@@ -8,7 +8,7 @@ from tune_speed.core.comparability import final_goodness, final_metric, goodness
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.margin import estimate_slope, suggestion
+from tune_speed.experiments.run_summary import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.text import why_not_certified
 

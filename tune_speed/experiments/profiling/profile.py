@@ -27,9 +27,14 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling import phases, result
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
+from tune_speed.experiments.profiling.pipeline import (
+    Pipeline,
+    Work,
+    count_work,
+    open_pipeline,
+    warm_up_pipeline,
+)
 from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
-from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime import device as devices
 from tune_speed.runtime.process import cpu_wait_s, stop_signals

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tune_speed.components.metrics.of_run import OF_RUN, epoch_s, peak_memory_frac
 from tune_speed.components.metrics.repeats import speed_up
 from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.experiments.published import matching
+from tune_speed.experiments.published import published
 from tune_speed.experiments.published.published import SETTINGS, Setting, base_of
 
 # Paths that tell the arms of a source apart, where it names them.
@@ -85,13 +85,13 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
     settings: list[dict[str, Any]] = []
     notes: list[str] = []
     for record in records:
-        rows = matching.paper_rows(record)
+        rows = published.paper_rows(record)
         if not rows and record.is_own_loop:
             unknown = "which network and data its training function has is not known"
             notes.append(f"{_run(record)}: {unknown}")
         elif not rows:
-            model = matching.flat_recipe(record.recipe).get("model")
-            data = matching.dataset_of(record.workload) or record.workload.get("dataset", {}).get(
+            model = published.flat_recipe(record.recipe).get("model")
+            data = published.dataset_of(record.workload) or record.workload.get("dataset", {}).get(
                 "name"
             )
             notes.append(f"{_run(record)}: no source has {model}, as it is here, on {data}")
@@ -115,7 +115,7 @@ def published_settings() -> str:
     return "; ".join(f"{', '.join(names)} {where}" for where, names in models.items())
 
 
-def _figure_rows(record: TrialRecord, row: matching.PaperRow) -> Iterator[dict[str, Any]]:
+def _figure_rows(record: TrialRecord, row: published.PaperRow) -> Iterator[dict[str, Any]]:
     for ours in OURS.get(row.figure.metric, ()):
         values = [value for run in record.runs if (value := ours.of_run(run)) is not None]
         yield _cells(
@@ -133,12 +133,12 @@ def _figure_rows(record: TrialRecord, row: matching.PaperRow) -> Iterator[dict[s
 
 def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Iterator[dict[str, Any]]:
     """Yields the speed-ups of the published arms that `record` is, from baselines in `records`."""
-    for setting in matching.settings_of(record):
+    for setting in published.settings_of(record):
         base = base_of(setting)
         if base is None or not _is_arm(record, setting):
             continue
         times = [
-            next(figure for figure in matching.figures_of(each) if figure.metric == "exec_time")
+            next(figure for figure in published.figures_of(each) if figure.metric == "exec_time")
             for each in (base, setting)
         ]
         base_h, arm_h = (time.number for time in times)
@@ -152,12 +152,12 @@ def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Itera
             unit="x",
             known_defect="; ".join(time.known_defect for time in times if time.known_defect),
             note="theirs of execution times, ours of training clocks",
-            differs=len(matching.compare(setting, record)[1]),
+            differs=len(published.compare(setting, record)[1]),
         )
 
 
 def _is_arm(record: TrialRecord, setting: Setting) -> bool:
-    flat = matching.flat_recipe(record.recipe)
+    flat = published.flat_recipe(record.recipe)
     named = [path for path in NAMED_TECHNIQUES if path in setting.recipe]
     depth = "speedups.depth"
     return setting.recipe.get(depth) == flat.get(depth) and all(
@@ -176,7 +176,7 @@ def _own_speed_up(
     bases = [
         each
         for each in records
-        if base in matching.settings_of(each)
+        if base in published.settings_of(each)
         and _is_arm(each, base)
         and each.recipe.get("epochs") == record.recipe.get("epochs")
         and each.workload_hash == record.workload_hash
@@ -217,7 +217,7 @@ def _cells(
     }
 
 
-def _setting_row(record: TrialRecord, row: matching.PaperRow) -> dict[str, Any]:
+def _setting_row(record: TrialRecord, row: published.PaperRow) -> dict[str, Any]:
     return {
         "run": _run(record),
         "source": f"{row.setting.source}, {row.setting.table}",
