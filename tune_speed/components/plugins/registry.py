@@ -3,9 +3,8 @@
 A plugin is a file, `my_nets.py`, with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or
 an installed distribution with entry points in the groups `tune_speed.models` and so on. It is
 code, so it is loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, never
-because a recipe does. What is loaded is in the process's tables from then on, and in
-`TUNE_SPEED_PLUGINS`, which the processes that this one starts inherit. To other machines files
-travel as source (`shipped`, `receive`), distributions by name.
+because a recipe does. Processes that this one starts inherit the variable; other machines get files
+as source (`shipped`, `receive`), distributions by name.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """What a change does: contrasts of arms within blocks, with intervals.
 
-A block is one seed with which every arm was run, so what a seed or an hour of the day does to all
-arms alike drops out of a contrast. With y the response of an arm, larger being better:
+A block is one seed with which every arm was run. With y the response of an arm, larger being
+better:
 
     alone          y(A) - y(base)
     together       y(A + B) - y(base)
@@ -9,8 +9,8 @@ arms alike drops out of a contrast. With y the response of an arm, larger being 
     main           mean of y(A, others) - y(base's A, others) over all settings of the others
     interaction    y(A + B) - y(base) - [y(A) - y(base)] - [y(B) - y(base)]
 
-For y = -ln(time) all but the last are logarithms of speed-ups; with S = T(base) / T(arm) an
-interaction is ln S(A + B) - ln S(A) - ln S(B): above 0 the two gain more together than one by one.
+For y = -ln(time) all but the last are logarithms of speed-ups, and of an interaction above 0 the
+two gain more together than one by one.
 """
 
 import itertools

@@ -1,10 +1,7 @@
 """What an ablation has run: one JSON line each, on disk before the next run begins.
 
-| event   | fields                     | written           |
-|---------|----------------------------|-------------------|
-| `begin` | all that fixes the arms    | once              |
-| `tuned` | arm, factor, seed, record  | when a run of the re-tuning ended  |
-| `ran`   | arm, block, record         | when a run of the comparison ended |
+Events: `begin` (all that fixes the arms), `tuned` (arm, factor, seed, record: a run of the
+re-tuning), and `ran` (arm, block, record: a run of the comparison).
 """
 
 from collections.abc import Mapping

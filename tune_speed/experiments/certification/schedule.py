@@ -4,14 +4,9 @@ First all finalists run one seed a round, with the present leader (A B C A B C â
 are dropped (see `elimination`). Then the best of them, again with the leader, run more rounds with
 other seeds. All runs of a round share one seed, and no seed was used in the search.
 
-The ledger has what ran, one JSON line each, on disk before the next run begins:
-
-| event       | fields                     | written                                     |
-|-------------|----------------------------|---------------------------------------------|
-| `begin`     | plan, finalists, leader    | once                                        |
-| `described` | name, facts, is_last       | machine and code, before the first run of a |
-|             |                            | session and after the last run of all       |
-| `run`       | stage, round, name, record | when a run ended                            |
+Events of the ledger: `begin` (plan, finalists, leader), `described` (name, facts, is_last: machine
+and code, before the first run of a session and after the last of all), and `run` (stage, round,
+name, record), each on disk before the next run begins.
 """
 
 # Certified figures come from the second stage alone: the first stage chose its finalists, and a

@@ -1,25 +1,16 @@
 """The phases of an optimizer step, separated by borders at which the device is waited for.
 
-```
-        next()                  gradient.add()                  rest of the step
-├── data_wait ──┬── forward ──┬── backward ──┤ …      ├── optimizer ──┤
-│  host_to_device│            scaler.scale()  a next micro-batch
-```
-
 `take_blocks` has steps as they run and steps with borders take turns. The step itself is
 `step.take_step`, as in training: what is measured are the calls that it makes.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|
 | `data_wait`        | a batch is asked for       | it is there, ready to be computed with        |
-| `host_to_device`   | within that: a tensor      | it is on the device                           |
-|                    | leaves the host            |                                               |
-| `forward`          | the batch is there         | its loss is: change of the batch, choice of   |
-|                    |                            | samples, network, loss                        |
+| `host_to_device`   | a tensor leaves the host   | it is on the device                           |
+| `forward`          | the batch is there         | its loss is                                   |
 | `backward`         | the loss is there          | its gradient is added                         |
 | `forward_backward` | both, and mostly images and update too, in a recorded CUDA graph           |
-| `optimizer`        | the last gradient is there | the weights are new: clipping, update,        |
-|                    |                            | clearing, averaging of weights                |
+| `optimizer`        | the last gradient is there | the weights are new                           |
 | `loop`             | all else                   |                                               |
 """
 

@@ -1,14 +1,9 @@
 """What a device can do at best: measured rates of matrix products and of copies.
 
-| rate                    | formula                             | what is timed                    |
-|-------------------------|-------------------------------------|----------------------------------|
-| matrix [FLOP/s]         | 2 n³ / t                            | product of two n × n matrices    |
-| memory [byte/s]         | 2 b / t: each byte read and written | copy of b bytes on the device    |
-| host to device [byte/s] | b / t                               | copy of b bytes from the host    |
-
-t is the shortest of several repetitions. Apart from a training is also measured how long devices
-take to average their gradients: as many processes as the recipe has devices average as many bytes a
-few times over.
+With t the shortest of several repetitions, the matrix rate is 2 n³ / t [FLOP/s] for two n × n
+matrices, the memory rate 2 b / t [byte/s] for b bytes, each read and written, and that from host to
+device b / t. How long devices take to average their gradients is measured apart, by as many
+processes as the recipe has devices.
 """
 
 import statistics

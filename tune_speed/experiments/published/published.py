@@ -1,26 +1,17 @@
-"""The figures and settings of the source documents, as data: `published.csv`, `settings.json`.
+"""The figures and settings of the source documents, as data, and which settings a trial is of.
 
-Facts only, as printed and in one unit a metric, with what is known to be wrong with them. Nobody
-here measured any of them.
-
-| column        | what it holds                                                                |
-|---------------|------------------------------------------------------------------------------|
-| source        | short citation, a key of `SOURCES`                                           |
-| table         | table or section of the source                                               |
-| model         | network as the source names it; empty where none is meant                    |
-| dataset       | `CIFAR-10`, `CIFAR-100`, `both`, `most`, or empty                            |
-| setting       | which of the source's arms; empty where it does not say                      |
-| metric        | what was measured or set                                                     |
-| value, unit   | in our unit: % for scores, h for whole runs, s for epochs, nat for losses    |
-| printed_value | as the source has it; unit beside it (`h:mm` is 2:42 for 162 minutes)        |
-| known_defect  | why the figure must not be taken as it is; empty where nothing is known      |
-| remark        | what belongs to it otherwise                                                 |
+`published.csv` and `settings.json` have facts only, as printed and in one unit a metric (% for
+scores, h for whole runs, s for epochs, nat for losses), with what is known to be wrong with them.
+Nobody here measured any of them.
 
 Settings are in a recipe's words: `models` has for each published network the networks here that are
 the same, with the fields that make them so; `settings` the arms, field by field of `Setting`. A
 recipe's path skips the names of entries: `optimizer` is `adam`, `optimizer.weight_decay` is 1e-3.
 `lr` is the rate of one step, whatever `lr_per_examples` says. A path that a setting lacks is one
 that its source does not name.
+
+A setting is shown next to a trial where network and data set are the same. Everything else that the
+source names is compared field by field.
 """
 
 import csv

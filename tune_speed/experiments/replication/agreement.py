@@ -4,24 +4,18 @@ An effect is a figure of an arm next to the base's, such as a speed-up, where 1 
 gain, where 0 is; all others are figures of one arm. Each claim gets one of these words:
 
     yes                   an effect: our 95 % interval holds the paper's figure, and excludes no
-                          effect; where the paper claims none, our interval holds none, and nothing
-                          beyond 10 % of a time or a point of accuracy; a figure of one arm: our
-                          interval holds the paper's; without an interval, of either: ours is
-                          within 5 % of the paper's, which is then said
-    in direction          an effect on the paper's side, beyond doubt, but of another size: our
-                          interval excludes no effect, and the paper's figure
+                          effect (where the paper claims none, it holds none, and nothing beyond
+                          10 % of a time or a point of accuracy); a figure of one arm: our interval
+                          holds the paper's; without an interval: ours is within 5 %
+    in direction          an effect on the paper's side, beyond doubt, but of another size
     no                    an effect on the other side, beyond doubt, or one where the paper claims
                           none; a figure of one arm that our interval excludes
-    not decided           our runs cannot tell: the interval holds both gain and loss, or there is
-                          none and the figures are apart
+    not decided           the interval holds both gain and loss, and more than a little of either,
+                          or there is none and the figures are apart
     not applicable here   a change of the arm has no effect, or cannot be run, on this device
-    another scale         a figure of one arm, from a smaller profile or another device: shown, not
-                          judged
-    no figure             the source has none: ours is alone
+    another scale         a figure of one arm, from a smaller profile or another device
+    no figure             the source has none
     no runs               there is no figure of ours
-
-A wide interval agrees with everything: where it holds both gain and loss, and more than a little of
-either, it is `not decided`, even where it holds the paper's figure.
 """
 
 import math
