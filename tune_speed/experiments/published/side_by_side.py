@@ -15,6 +15,10 @@ from tune_speed.experiments.published.published import SETTINGS, Setting, base_o
 NAMED_TECHNIQUES = ("accumulation_steps", "precision", "devices")
 # Precisions that count as one for that: the sources have fp16 only.
 MIXED = {"fp16": "mixed", "bf16": "mixed"}
+COLUMNS = (
+    *("run", "metric", "ours", "theirs", "unit", "source", "setting", "differs"),
+    *("known_defect", "note"),
+)
 GB_PER_GIB = 2**30 / 1e9
 SECONDS_PER_HOUR = 3600
 
@@ -91,9 +95,8 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
             notes.append(f"{_run(record)}: {unknown}")
         elif not rows:
             model = published.flat_recipe(record.recipe).get("model")
-            data = published.dataset_of(record.workload) or record.workload.get("dataset", {}).get(
-                "name"
-            )
+            given = record.workload.get("dataset", {}).get("name")
+            data = published.dataset_of(record.workload) or given
             notes.append(f"{_run(record)}: no source has {model}, as it is here, on {data}")
         figures += [cells for row in rows for cells in _figure_rows(record, row)]
         # By identity, as a setting holds a dict and so cannot be hashed.
@@ -119,15 +122,13 @@ def _figure_rows(record: TrialRecord, row: published.PaperRow) -> Iterator[dict[
     for ours in OURS.get(row.figure.metric, ()):
         values = [value for run in record.runs if (value := ours.of_run(run)) is not None]
         yield _cells(
-            record,
-            row.setting,
+            (record, row.setting, len(row.differs)),
             metric=ours.name,
-            ours=statistics.fmean(values) * ours.scale if values else None,
-            theirs=row.figure.number,
+            ours=_rounded(statistics.fmean(values) * ours.scale if values else None),
+            theirs=_rounded(row.figure.number),
             unit=row.figure.unit,
             known_defect=row.figure.known_defect,
             note=ours.note,
-            differs=len(row.differs),
         )
 
 
@@ -144,15 +145,13 @@ def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Itera
         base_h, arm_h = (time.number for time in times)
         assert base_h is not None and arm_h is not None, times
         yield _cells(
-            record,
-            setting,
+            (record, setting, len(published.compare(setting, record)[1])),
             metric="speed-up",
-            ours=_own_speed_up(record, base, records),
-            theirs=speed_up(base_h, arm_h),
+            ours=_rounded(_own_speed_up(record, base, records)),
+            theirs=_rounded(speed_up(base_h, arm_h)),
             unit="x",
             known_defect="; ".join(time.known_defect for time in times if time.known_defect),
             note="theirs of execution times, ours of training clocks",
-            differs=len(published.compare(setting, record)[1]),
         )
 
 
@@ -191,30 +190,16 @@ def _own_speed_up(
     return speed_up(base_s, ours_s) if base_s and ours_s else None
 
 
-def _cells(
-    record: TrialRecord,
-    setting: Setting,
-    *,
-    metric: str,
-    ours: float | None,
-    theirs: float | None,
-    unit: str,
-    known_defect: str,
-    note: str,
-    differs: int,
-) -> dict[str, Any]:
-    return {
-        "run": _run(record),
-        "metric": metric,
-        "ours": None if ours is None else float(f"{ours:.4g}"),
-        "theirs": None if theirs is None else float(f"{theirs:.4g}"),
-        "unit": unit,
-        "source": f"{setting.source}, {setting.table}",
-        "setting": setting.setting,
-        "differs": differs,
-        "known_defect": known_defect,
-        "note": note,
-    }
+def _cells(of: tuple[TrialRecord, Setting, int], **cells: Any) -> dict[str, Any]:
+    """Returns a row in the order of `COLUMNS`, `of` a record, a setting and how much differs."""
+    record, setting, differs = of
+    source = f"{setting.source}, {setting.table}"
+    place = {"run": _run(record), "source": source, "setting": setting.setting, "differs": differs}
+    return {name: {**place, **cells}[name] for name in COLUMNS}
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else float(f"{figure:.4g}")
 
 
 def _setting_row(record: TrialRecord, row: published.PaperRow) -> dict[str, Any]:

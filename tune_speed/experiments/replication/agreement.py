@@ -19,10 +19,11 @@ gain, where 0 is; all others are figures of one arm. Each claim gets one of thes
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from tune_speed.core.records import Record, Status
+from tune_speed.core.stats import finite_or_none
 from tune_speed.core.text import counted, device_text
 from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
@@ -120,10 +121,21 @@ def agreements(
     to_come: Collection[str] = (),
 ) -> tuple[Agreement, ...]:
     """Raises: ConfigError for a claim whose published figure cannot be found."""
-    return tuple(
-        _agreement(claim, results, profile=profile, to_come=to_come, path=claim_path(position))
-        for position, claim in enumerate(claims)
-    )
+    found = []
+    for position, claim in enumerate(claims):
+        paper = figures.paper_figure(claim, path=claim_path(position))
+        result = results.get(claim.ours.part)
+        arm = None if result is None else figures.find_arm(result, claim.ours.arm)
+        own, more = figures.NOTHING, list[str]()
+        if result is None or arm is None or arm.not_applicable is not None:
+            agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
+        else:
+            own = figures.own_figure(result, arm, claim.ours.figure, paper.unit)
+            agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
+            more = list(_run_caveats(claim, result, arm))
+        reasons = [*([reason] if reason else []), *paper.defects, *more]
+        found.append(_agreement(claim, paper, own, agrees, reasons))
+    return tuple(found)
 
 
 def claim_path(position: int) -> str:
@@ -132,35 +144,20 @@ def claim_path(position: int) -> str:
 
 def _agreement(
     claim: ClaimConfig,
-    results: Mapping[str, AblationResult],
-    *,
-    profile: str,
-    to_come: Collection[str],
-    path: str,
+    paper: figures.PaperFigure,
+    own: figures.Own,
+    agrees: Verdict,
+    caveats: Sequence[str],
 ) -> Agreement:
-    paper = figures.paper_figure(claim, path=path)
-    result = results.get(claim.ours.part)
-    arm = None if result is None else figures.find_arm(result, claim.ours.arm)
-    own = figures.NOTHING
-    more: Iterable[str] = ()
-    if result is None or arm is None or arm.not_applicable is not None:
-        agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
-    else:
-        own = figures.own_figure(result, arm, claim.ours.figure, paper.unit)
-        agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
-        more = _run_caveats(claim, result, arm)
-    caveats = (*((reason,) if reason else ()), *paper.defects, *more)
     ratio = None
     # Gains are differences: a ratio of them says nothing.
     is_gain = figures.no_effect(claim.ours.figure) == 0
-    if own.value is not None and paper.value is not None and not is_gain:
-        ratio = own.value / paper.value if abs(paper.value) >= TINY else None
+    if own.value is not None and paper.value and abs(paper.value) >= TINY and not is_gain:
+        ratio = own.value / paper.value
     return Agreement(
         claim=claim.says,
         source=paper.source,
-        part=claim.ours.part,
-        arm=claim.ours.arm,
-        figure=claim.ours.figure,
+        **claim.ours.model_dump(include={"part", "arm", "figure"}),
         unit=paper.unit,
         paper=paper.value,
         ours=_finite(own.value),
@@ -175,7 +172,7 @@ def _agreement(
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return None if value is None else finite_or_none(value)
 
 
 Reasoned = tuple[Verdict, str]

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Never
 
 from tune_speed.core.errors import ConfigError
@@ -62,15 +62,15 @@ def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> Pap
     return PaperFigure(value, unit, source, tuple(dict.fromkeys([*own, *more])))
 
 
+_Value = tuple[float, UnitName, tuple[str, ...]]
+
+
 class _Looked(NamedTuple):
     row: PublishedFigure
     value: float
     unit: str
     """Of the published figures; seconds where a time was divided by epochs."""
     defects: tuple[str, ...]
-
-
-_Value = tuple[float, UnitName, tuple[str, ...]]
 
 
 def _looked_up(published: PublishedConfig, path: str) -> _Looked:
@@ -97,7 +97,9 @@ def _alone(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
     return this.value, unit, this.defects
 
 
-def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
+def _against(
+    claim: ClaimConfig, this: _Looked, path: str
+) -> tuple[float, UnitName, tuple[str, ...]]:
     published, figure = claim.published, claim.ours.figure
     assert published is not None and published.over is not None
     model = published.over_model or published.model
@@ -132,29 +134,31 @@ def _row(published: PublishedConfig, path: str) -> PublishedFigure:
     found = _matching(published)
     if len(found) == 1:
         return found[0]
-    given = _place_text([getattr(published, column) for column in PLACE])
+    given = _place_text(published)
     if found:
         _refuse("must be the place of one figure, but several have it", given, path)
     return _refuse("must be the place of a published figure", given, path, _nearest(published))
 
 
 def _matching(published: PublishedConfig) -> list[PublishedFigure]:
-    place = [getattr(published, column) for column in PLACE]
-    return [f for f in published_figures() if [getattr(f, column) for column in PLACE] == place]
+    return [f for f in published_figures() if _place(f) == _place(published)]
+
+
+def _place(of: PublishedFigure | PublishedConfig) -> list[str]:
+    return [getattr(of, column) for column in PLACE]
 
 
 def _nearest(published: PublishedConfig) -> str:
     def likeness(figure: PublishedFigure) -> float:
-        pairs = ((getattr(figure, column), getattr(published, column)) for column in PLACE)
+        pairs = zip(_place(figure), _place(published), strict=True)
         return sum(difflib.SequenceMatcher(None, a, b).ratio() if a or b else 1 for a, b in pairs)
 
     nearest = sorted(published_figures(), key=likeness, reverse=True)[:3]
-    places = (_place_text([getattr(figure, column) for column in PLACE]) for figure in nearest)
-    return f"Nearest are {'; '.join(places)}."
+    return f"Nearest are {'; '.join(map(_place_text, nearest))}."
 
 
-def _place_text(values: Sequence[str]) -> str:
-    return "{" + ", ".join(f"{c}: {v}" for c, v in zip(PLACE, values, strict=True) if v) + "}"
+def _place_text(of: PublishedFigure | PublishedConfig) -> str:
+    return "{" + ", ".join(f"{c}: {v}" for c, v in zip(PLACE, _place(of), strict=True) if v) + "}"
 
 
 def _number(row: PublishedFigure, path: str) -> float:
