@@ -47,7 +47,6 @@ from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
 # A run that was not alone on the device is repeated, so often in all. If they were runs of
 # tune-speed, that is an error; strangers cannot be told to leave: the last counts, as disturbed.
 MAX_TURNS = 3
-CERTIFICATION = "certification"
 
 
 class CertifyResult(NamedTuple):
@@ -105,8 +104,8 @@ def certify(
     path = latest_log(folder, "certify", again=again)
     if anew_if_changed:
         with CertifyLedger(path) as ledger:
-            is_another = bool(ledger.differences(header))
-        path = latest_log(folder, "certify", again=again or is_another)
+            again = again or bool(ledger.differences(header))
+        path = latest_log(folder, "certify", again=again)
     with CertifyLedger(path) as ledger:
         ledger.begin(header)
         schedule = CertificationSchedule(
@@ -118,7 +117,6 @@ def certify(
             target=target_of(first.workload),
         )
         session = _Session(ledger, schedule, [*finalists, *([leader] if leader else [])], on_line)
-        session.resume()
         on_line(_outlook(schedule, finalists))
         is_here = address is None and first.device_kind == "cpu" and not session.is_complete
         if busy := busy_text(first.cpu_threads) if is_here else "":
@@ -127,9 +125,6 @@ def certify(
         ranks = schedule.ranks()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
-        is_best = target_of(first.workload).seeks_best
-        which = ("of the least expected times with restarts", "fastest")
-        which = ("of the best expected ends", "best") if is_best else which
         done = Certification(
             finalists=session.everyone,
             runs=ledger.runs,
@@ -138,19 +133,24 @@ def certify(
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
-            chosen_by=f"one of the {config.top} {which[0]}, of {counted(len(estimates), 'trial')}"
-            if best
-            else f"one of the {config.top} {which[1]} of {len(estimates)} estimates of one seed"
-            " each",
+            chosen_by=_chosen_by(config.top, estimates, by_expected=bool(best)),
         )
         records = tuple(certified_record(placed, done) for placed in ranks)
         _save(folder / "certified", records, done)
     # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
-    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind=CERTIFICATION)
-    return CertifyResult(
-        records, tuple(finalists), done.estimates, ranks, folder, undelivered, False
-    )
+    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind="certification")
+    found = (records, tuple(finalists), done.estimates, ranks, folder)
+    return CertifyResult(*found, undelivered, False)
+
+
+def _chosen_by(top: int, estimates: Sequence[TrackedTrial], *, by_expected: bool) -> str:
+    is_best = target_of(estimates[0].record.workload).seeks_best
+    if by_expected:
+        which = "best expected ends" if is_best else "least expected times with restarts"
+        return f"one of the {top} of the {which}, of {counted(len(estimates), 'trial')}"
+    which = "best" if is_best else "fastest"
+    return f"one of the {top} {which} of {len(estimates)} estimates of one seed each"
 
 
 def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> str:
@@ -175,13 +175,10 @@ class _Session:
     ) -> None:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
         self.everyone = {each.name: each for each in everyone}
-
-    def resume(self) -> None:
-        for ran in self._ledger.runs:
-            self._schedule.add(ran.turn, ran.record.runs[0])
-        if self._ledger.runs:
-            path = self._ledger.path
-            self._on_line(f"going on after {counted(len(self._ledger.runs), 'run')} in {path}")
+        for ran in ledger.runs:
+            schedule.add(ran.turn, ran.record.runs[0])
+        if ledger.runs:
+            on_line(f"going on after {counted(len(ledger.runs), 'run')} in {ledger.path}")
 
     @property
     def is_complete(self) -> bool:
@@ -380,8 +377,7 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
 
     def order(each: TrackedTrial) -> float:
         is_best = target_of(each.record.workload).seeks_best
-        expected_s = RunStatistics.of(each.record).expected_s
-        return -final_goodness(each.record) if is_best else expected_s
+        return -final_goodness(each.record) if is_best else RunStatistics.of(each.record).expected_s
 
     return min(others, key=order, default=None)
 
@@ -389,11 +385,10 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
 def refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:
     """Raises: ConfigError unless `loop` is the training function of the study's trials."""
     if not record.is_own_loop:
-        if loop is None:
-            return
-        raise ConfigError(
-            f"study {study} is of recipes: certify it without --train, or train= in Python."
-        )
+        if loop is not None:
+            without = "certify it without --train, or train= in Python"
+            raise ConfigError(f"study {study} is of recipes: {without}.")
+        return
     name, theirs = record.workload["function"], record.workload["function_hash"]
     if loop is None:
         raise ConfigError(
