@@ -46,18 +46,14 @@ class Verdict(Record):
     factor_high: float | None = None
     """Upper end of it; None: infinite, or neither is faster."""
     confidence: float
-    """Of the interval."""
     p_value: float | None = None
     """One-sided, that the faster one is not faster; None with fewer than three pairs."""
     num_pairs: int
-    """Runs with a common seed."""
     pairs_needed: int | None = None
     """Pairs that would show this factor with this spread in 80 % of such duels; None: decided,
     over a thousand, or not known."""
     method: str
-    """What factor, interval and p-value are, in words."""
     statement: str
-    """The verdict in words."""
 
 
 def judge(a: TrialRecord, b: TrialRecord) -> Verdict:

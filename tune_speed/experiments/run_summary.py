@@ -18,7 +18,6 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, percent, seconds
 
 SUCCESS_RATE = 0.95
-"""Share of runs that a margin is to make meet the target."""
 # Fewer say nothing about the spread between seeds.
 LEAST_RUNS = 3
 # Beyond this much longer, a straight line in ln(length) is guesswork.
@@ -36,9 +35,7 @@ class Margin(NamedTuple):
     """The longer run against the present length; times include restarts of misses."""
 
     mean: float
-    """Mean of the final metric at present."""
     deviation: float
-    """Its sample standard deviation over runs."""
     needed_mean: float
     """The mean at which the wanted share of runs meets the target."""
     length_factor: float
@@ -148,9 +145,7 @@ class Statistics(Record):
     n: int
     k: int
     success_rate: stats.RateInterval
-    """Where the chance of meeting the target lies (Wilson)."""
     times_s: tuple[float | None, ...]
-    """Training clock until the target held [s], run by run; None: a miss, which is infinite."""
     median_s: float | None
     """Median time to target [s], misses as infinite; None: infinite."""
     median_interval: stats.TimeInterval
@@ -175,9 +170,7 @@ class Statistics(Record):
     """A longer run that would be cheaper than restarts, in words; None where there is nothing to
     gain, or no runs of other lengths to fit a slope to."""
     timing: dict[Timing, int]
-    """What the training clocks are made of: number of runs of each kind."""
     cotenants: tuple[str, ...]
-    """Other runs seen on the device: `study/trial`."""
     notes: tuple[str, ...]
 
 

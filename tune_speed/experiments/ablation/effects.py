@@ -42,9 +42,7 @@ class Estimate(Record):
     p_value: float | None = None
     """Two-sided, that the contrast is 0; None with fewer than two blocks."""
     p_holm: float | None = None
-    """The p-value, adjusted for the other contrasts of the same response."""
     n: int
-    """Blocks that have every arm of the contrast."""
 
 
 class Contrast(NamedTuple):

@@ -19,7 +19,6 @@ GAINS: Mapping[Response, str] = {
     "accuracy": "accuracy_gain",
     "macro_f1": "macro_f1_gain",
 }
-"""Fields of an arm that have its contrasts with the base."""
 
 
 class Figure(Record):
@@ -28,7 +27,6 @@ class Figure(Record):
     mean: float | None = None
     """None without a value."""
     low: float | None = None
-    """Lower end of the 95 % interval; None with fewer than two values."""
     high: float | None = None
     sd: float | None = None
     """Sample standard deviation; None with fewer than two values."""
@@ -53,7 +51,6 @@ class TuningPoint(Record):
     """One run with the learning rate times `factor`, from which the arm's rate was chosen."""
 
     factor: float
-    """What the recipe's rate was multiplied by."""
     metric: float | None
     """Target metric at the end; None if it was never evaluated."""
     status: Status
@@ -66,7 +63,6 @@ class ArmResult(Record):
     """What one arm's runs say, alone and against the base's runs with the same seeds."""
 
     name: str
-    """`base`, or the labels of its levels joined by ` + `."""
     settings: dict[str, Any]
     not_applicable: str | None
     """Why it was not run here; None: it was, or is to be."""
@@ -79,24 +75,18 @@ class ArmResult(Record):
     n: int = 0
     statuses: dict[Status, int] = Field(default_factory=dict)
     hits: int = 0
-    """Runs that met the target; all others are misses."""
     success_low: float | None = None
     """Lower end of the 95 % interval of the success rate (Wilson); None without a run."""
     success_high: float | None = None
     epoch_s: Figure = Figure()
-    """Training clock over passes done [s]."""
     images_per_s: Figure = Figure()
-    """Training samples per second of the training clock."""
     accuracy: Figure = Figure()
-    """Share of correct predictions at the end, in [0, 1]."""
     macro_f1: Figure = Figure()
-    """Mean over classes of the F1 score at the end, in [0, 1]."""
     fed_ratio: Figure = Figure()
     """Share of the training time in which the loop did not wait for its next batch."""
     peak_memory_gib: Median = Median()
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU) [GiB]."""
     time_to_target_s: Median = Median()
-    """Training clock at which the target held [s], misses as infinite."""
     expected_s: float | None = None
     """Expected time with restarts, all time spent / hits [s]; None: infinite, or n = 0."""
     expected_low_s: float | None = None
@@ -110,9 +100,7 @@ class ArmResult(Record):
     """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
     not turn fp32 into mixed precision, and without that other arm."""
     accuracy_gain: Estimate | None = None
-    """Accuracy less the base's; None likewise."""
     macro_f1_gain: Estimate | None = None
-    """Macro F1 less the base's; None likewise."""
     time_to_target_factor: float | None = None
     """Base's time to target / the arm's, above 1 where the arm is sooner: geometric mean where all
     met the target, ratio of expected times with restarts where some missed; 0 where only the arm
@@ -132,7 +120,6 @@ class ArmResult(Record):
     time_to_target_method: str = ""
     """How factor, interval and p-value were computed, in words; empty without them."""
     notes: tuple[str, ...] = ()
-    """What limits the trust in the runs' figures, in words."""
     stop_reasons: tuple[str, ...] = ()
     """Why runs ended that neither met the target nor went to their end."""
 
@@ -171,7 +158,6 @@ class AblationTask(Record):
     seeds: int
     """Blocks: runs of each arm, as planned."""
     retune: str | None
-    """What was re-tuned for each arm, such as `lr`; None: nothing."""
     workload_name: str
 
 
@@ -179,27 +165,19 @@ class AblationResult(AblationTask):
     """What all arms of an ablation found."""
 
     workload_hash: str = ""
-    """Hash over the workload and its data; empty without a run."""
     metric: str
     target: float
-    """Worst value of it that counts as reached."""
     target_mode: str = "max"
     mode: str
     evaluated_on: str = ""
-    """Part of the data on which the target had to hold; empty without a run."""
     device: str = ""
-    """Device of the base's runs; empty without a run."""
     cpu_threads: int = 0
-    """Threads of one operation on the CPU; 0 without a run."""
     environment: dict[str, str] = Field(default_factory=dict)
     timing: dict[Timing, int]
-    """What the training clocks are made of: number of runs of each kind."""
     cotenants: tuple[str, ...]
-    """Other runs seen on the device: `study/trial`."""
     confidence: float
     """Of all intervals that do not say otherwise."""
     arms: tuple[ArmResult, ...]
-    """The base first, those that were not run here too."""
     effects: tuple[EffectResult, ...]
     planned_runs: int
     """Runs, without those of the tuning and of arms that are not applicable here."""

@@ -37,7 +37,6 @@ class Task(records.Record):
 
     workload: str
     workload_hash: str
-    """Hash over the workload and its data; rows are compared only within one."""
     dataset: str | None
     """Name of the data set; None for a training function, which has data of its own."""
     dataset_checksum: str | None
@@ -48,10 +47,8 @@ class Task(records.Record):
     trained_on: TrainedOn | None
     """The parts that were trained on; None for a training function."""
     target: float
-    """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     metric: str
     target_mode: str
-    """Whether more of the metric is better (`max`), or less (`min`)."""
     function_hash: str | None
     """Hash over the source of the training function; None of a recipe."""
     mode: str
@@ -83,7 +80,6 @@ class CertifiedRun(records.Record):
     time_to_target_s: float | None
     """Training clock at which it held [s]; None for a miss."""
     train_s: float
-    """Training clock at the end of the run [s]."""
     timing: records.Timing
     """What the training clock is made of: seconds that passed, or steps times step time."""
     final_metric: float | None
@@ -93,12 +89,10 @@ class CertifiedRun(records.Record):
     order: int
     """Place among all runs of the certification, the incumbent's included; the first is 0."""
     started_at: str
-    """UTC, ISO 8601."""
     steps: int
     epochs: float
     samples: int
     images_per_s: float | None
-    """Training samples per second of the training clock; None without a step."""
     peak_memory_gib: float | None
     """Peak of the device's allocator (CUDA), or of resident memory (CPU) [GiB]."""
     cpu_wait_s: float | None
@@ -132,11 +126,9 @@ class Result(records.Record):
     margin: float | None
     """Mean of the final metric less the target; None if none was evaluated."""
     steps: float
-    """Optimizer steps of a run, median."""
     epochs: float
     """Passes of a run over the training part, median."""
     samples: float
-    """Training samples of a run, median."""
     pflop: float | None
     """Floating-point operations of a run, forward and backward, median [10^15]; None: unknown."""
     images_per_s: float | None
@@ -144,7 +136,6 @@ class Result(records.Record):
     peak_memory_gib: float | None
     """Highest peak of all runs [GiB]; None: not known."""
     runs: tuple[CertifiedRun, ...]
-    """Every run, misses included, in the order in which they ran."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
@@ -177,7 +168,6 @@ class ClockSheet(records.Record):
     statement: str
     """What the training clock includes and what not, in words."""
     protocol_version: int
-    """Version of the measuring rules; rows of different versions are never ranked together."""
 
 
 class CertifiedRecipe(records.Record):
@@ -190,7 +180,6 @@ class CertifiedRecipe(records.Record):
     """Highest learning rate of an optimizer step, after scaling to the effective batch size; None
     for a training function."""
     model: str
-    """Name of the model, or of the training function."""
     model_source: str
     """Where the model comes from, with its version, such as `timm 1.0.20`."""
     num_parameters: int | None
@@ -198,7 +187,6 @@ class CertifiedRecipe(records.Record):
     stem: str | None
     """First layers of the model, such as `cifar`; None if the model has no such choice."""
     optimizer: str | None
-    """Name of the optimizer; None for a training function."""
     seeds: tuple[int, ...]
     command: str
     """The exact command that ran, without its secrets."""
@@ -215,7 +203,6 @@ class System(records.Record):
     device_fraction: float
     """Share of the device, of a CPU's cores or of a GPU, that a run had; 1: all of it."""
     cpu_threads: int
-    """Threads of one operation on the CPU."""
     was_throttled: bool | None
     """Whether the device slowed down for heat or power meanwhile; None: not known."""
 
@@ -232,13 +219,11 @@ class Provenance(records.Record):
     certified_run_id: str | None
     """MLflow run of this certificate; None: not in the store yet."""
     study: str
-    """Optuna study, which is the search."""
     trial_id: str
     sampler: str | None
     """Sampler that proposed it; None: no search."""
     space_hash: str
     search_seed: int | None
-    """Seed of the sampler; None: no search."""
     search_run_seeds: tuple[int, ...]
     tuning_trials: int
     tuning_device_s: float
@@ -257,7 +242,6 @@ class Verification(records.Record):
     incumbent_recipe: RecordedRecipe | None
     incumbent_runs: tuple[CertifiedRun, ...]
     interleaving: tuple[str, ...]
-    """Which recipe each run of the certification trained, in order: `t0007`, `t0003`, `t0007` …"""
     speedup: float | None
     """Leader's time / this one's; above 1 this one is faster. None: not known, or infinite."""
     speedup_low: float | None

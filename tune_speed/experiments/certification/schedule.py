@@ -47,10 +47,8 @@ class FinalRank(NamedTuple):
 
     name: str
     stage: Stage
-    """The last stage it ran in, of which the runs are."""
     runs: tuple[RunResult, ...]
     orders: tuple[int, ...]
-    """Place of each run among all runs of the contest."""
     rival: str | None
     """The one it is compared with: the leader, or for the leader the best of the others."""
     comparison: Comparison | None

@@ -25,7 +25,6 @@ class Setting(NamedTuple):
     """A field with its value, or a component with its entry's name."""
 
     path: str
-    """Such as `recipe.optimizer.sgd.lr`."""
     value: Any
     is_default: bool
     is_entry: bool = False
@@ -41,7 +40,6 @@ class Form:
     only: Mapping[str, tuple[Any, ...]]
     """Values that a field may have, or entries of a component."""
     carried: tuple[str, ...]
-    """Fields that may have any value."""
     other_speed: tuple[str, ...] = ()
     """Fields that change how fast a run is, and nothing that it learns: they are left out."""
 

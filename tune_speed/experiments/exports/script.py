@@ -289,7 +289,6 @@ def without_weights(model: Timm | TorchVision) -> nn.Module:
 # --- Templates
 
 OPTIONAL = {"import math\n": "math", "from torch import nn\n": "nn"}
-"""Imports that not every script needs, and the name that each gives."""
 
 
 def rendered(template: str, facts: Mapping[str, Any]) -> str:

@@ -191,11 +191,9 @@ class StepsTaken(NamedTuple):
     core_wait_s: float
     """Seconds that threads waited for a core during it, in all [s]."""
     total_s: dict[Phase, float]
-    """Phases of a step with borders [s]."""
     launched_s: dict[Phase, float]
     """Of these, until the host had queued the work [s]."""
     copied_bytes: float
-    """Bytes that left the host for the device in a step."""
 
 
 def take_blocks(

@@ -62,7 +62,6 @@ class Pipeline(NamedTuple):
     stepper: Stepper
     loader: Loader
     shape: Shape
-    """Of all its steps."""
 
 
 @contextmanager
@@ -133,12 +132,9 @@ class Work(NamedTuple):
     gradients: int
     optimizer_state: int
     saved: int
-    """A: what a micro-batch's forward saves."""
     images: int
-    """X: of a micro-batch."""
     num_micro_batches: int
     flop: float | None = None
-    """Operations; None for a network without any that are counted."""
 
     @property
     def moved_bytes(self) -> int:

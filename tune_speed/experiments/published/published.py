@@ -45,7 +45,6 @@ class PublishedFigure(Record):
     """One figure of a source document."""
 
     source: str
-    """A key of `SOURCES`."""
     table: str
     model: str
     dataset: str
@@ -123,7 +122,6 @@ class Setting:
 # devices, and their best model has another schedule than the baseline.
 _DATA = json.loads(files("tune_speed.experiments.published").joinpath("settings.json").read_text())
 MODELS_HERE: Mapping[str, list[tuple[str, Mapping[str, Any]]]] = _DATA["models"]
-"""Published network: the networks here that are the same, with the fields that make them so."""
 SETTINGS: tuple[Setting, ...] = tuple(Setting(**fields) for fields in _DATA["settings"])
 
 

@@ -28,7 +28,6 @@ class Ours(NamedTuple):
 
     name: str
     of_run: Callable[[RunResult], float | None]
-    """Returns it for a run; None where the run has no such figure."""
     scale: float = 1.0
     """What turns its unit into that of the published figures."""
     note: str = ""
@@ -43,7 +42,6 @@ class PaperTable:
     """A row each of run, metric, ours, theirs, unit, source, setting, differs (how many things do:
     `settings` has them), known_defect (of theirs) and note (on how the two were measured)."""
     settings: tuple[dict[str, Any], ...]
-    """A row on each run and setting of it: run, source, setting, model, dataset, same, differs."""
     notes: tuple[str, ...]
     """A line on each record that no source has anything on, and then one on what they have."""
 

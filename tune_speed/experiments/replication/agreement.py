@@ -70,7 +70,6 @@ class Agreement(Record):
     high: float | None
     """Upper end of it; None with a lower end: infinite."""
     n: int
-    """Runs of ours, or pairs of runs with a common seed."""
     ratio: float | None
     """Ours over the paper's; None without either, for gains, which are differences, and where the
     paper's is 0."""
@@ -84,7 +83,6 @@ class CheckRow(Record):
     check: str
     question: str
     expected: str
-    """The paper's answer, or what must come out."""
     ours: str
     agrees: str
     source: str = ""
@@ -102,10 +100,8 @@ class Outcome(Record):
     about: str
     """What is smaller than in the source, in one sentence; empty for `full`."""
     overrides: tuple[str, ...] = ()
-    """What the user changed about the profile, as `path=value`."""
     devices: tuple[str, ...]
     seeds: tuple[int, ...]
-    """Runs of each arm as planned, the different numbers of the parts."""
     done_runs: int
     planned_runs: int
     rows: tuple[Agreement, ...]

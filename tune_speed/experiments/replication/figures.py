@@ -36,7 +36,6 @@ class PaperFigure(NamedTuple):
     value: float | None
     unit: UnitName
     source: str
-    """Citation with table and setting."""
     defects: tuple[str, ...]
 
 
@@ -184,9 +183,7 @@ class Own(NamedTuple):
     low: float | None = None
     """Lower end of the 95 % interval; None: there is none."""
     high: float | None = None
-    """Upper end of it; None likewise."""
     n: int = 0
-    """Runs, or pairs of runs with a common seed."""
 
     def map(self, change: Callable[[float], float]) -> "Own":
         """Returns the figure with a rising function of value and ends."""
