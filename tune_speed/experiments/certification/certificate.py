@@ -22,6 +22,7 @@ class VerificationStatus(StrEnum):
     """How far a result can be believed."""
 
     ESTIMATE = "estimate"
+    """From a search."""
     RETIMED = "re-timed"
     """Run again with fresh seeds, by those who found it."""
     DISTURBED = records.NOT_CERTIFIED
@@ -36,7 +37,9 @@ class Task(records.Record):
     """The task: workload, target and limits."""
 
     workload: str
+    """Name of the workload."""
     workload_hash: str
+    """Hash over the workload and its data; rows are compared only within one."""
     dataset: str | None
     """Name of the data set; None for a training function, which has data of its own."""
     dataset_checksum: str | None
@@ -44,14 +47,19 @@ class Task(records.Record):
     split_seed: int | None
     """Seed by which the data was divided; None for a training function."""
     split_part: Literal["validation", "test"]
+    """The part on which the target had to hold."""
     trained_on: TrainedOn | None
     """The parts that were trained on; None for a training function."""
     target: float
+    """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     metric: str
+    """The target metric, such as `accuracy`."""
     target_mode: str
+    """Whether more of the metric is better (`max`), or less (`min`)."""
     function_hash: str | None
     """Hash over the source of the training function; None of a recipe."""
     mode: str
+    """Crossing mode: `fixed_length` or `anytime`."""
     grid_samples: int | None
     """Evaluation grid [training samples]; None for a training function, which evaluates itself."""
     max_train_s: float
@@ -76,23 +84,33 @@ class CertifiedRun(records.Record):
     """One training with one seed, hit or miss."""
 
     seed: int
+    """Seed of weights, batches and augmentation."""
     is_hit: bool
+    """Whether the target held."""
     time_to_target_s: float | None
     """Training clock at which it held [s]; None for a miss."""
     train_s: float
+    """Training clock at the end of the run [s]."""
     timing: records.Timing
     """What the training clock is made of: seconds that passed, or steps times step time."""
     final_metric: float | None
     """The target metric at the end; None if it was never evaluated."""
     status: records.Status
+    """How the run ended."""
     stop_reason: str
+    """Why it ended, in words."""
     order: int
     """Place among all runs of the certification, the incumbent's included; the first is 0."""
     started_at: str
+    """UTC, ISO 8601."""
     steps: int
+    """Optimizer steps."""
     epochs: float
+    """Passes over the training part."""
     samples: int
+    """Training samples seen."""
     images_per_s: float | None
+    """Training samples per second of the training clock; None without a step."""
     peak_memory_gib: float | None
     """Peak of the device's allocator (CUDA), or of resident memory (CPU) [GiB]."""
     cpu_wait_s: float | None
@@ -104,8 +122,11 @@ class Result(records.Record):
     """The result over all runs."""
 
     n: int
+    """Runs."""
     k: int
+    """Runs that met the target."""
     success_rate: RateInterval
+    """Where the chance of meeting the target lies."""
     median_s: float | None
     """Median of train_s until the target held [s], misses as infinite; None: infinite."""
     mean_s: float | None
@@ -119,6 +140,7 @@ class Result(records.Record):
     expected_s: float | None
     """Expected time with restarts, all time / hits [s]; None: infinite."""
     expected_interval: TimeInterval
+    """Where the expected time with restarts lies."""
     metric_mean: float | None
     """Mean of the final metric over all runs; None if none was evaluated."""
     metric_sd: float | None
@@ -126,9 +148,11 @@ class Result(records.Record):
     margin: float | None
     """Mean of the final metric less the target; None if none was evaluated."""
     steps: float
+    """Optimizer steps of a run, median."""
     epochs: float
     """Passes of a run over the training part, median."""
     samples: float
+    """Training samples of a run, median."""
     pflop: float | None
     """Floating-point operations of a run, forward and backward, median [10^15]; None: unknown."""
     images_per_s: float | None
@@ -136,6 +160,7 @@ class Result(records.Record):
     peak_memory_gib: float | None
     """Highest peak of all runs [GiB]; None: not known."""
     runs: tuple[CertifiedRun, ...]
+    """Every run, misses included, in the order in which they ran."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
@@ -164,22 +189,27 @@ class ClockSheet(records.Record):
     """The clocks of all runs, and the measuring rules."""
 
     runs: tuple[ClockTimes, ...]
+    """The clocks of each run, in the order of `result.runs`."""
     total: ClockTimes
+    """Their sums."""
     statement: str
     """What the training clock includes and what not, in words."""
     protocol_version: int
+    """Version of the measuring rules; rows of different versions are never ranked together."""
 
 
 class CertifiedRecipe(records.Record):
     """The recipe, and how to train it again."""
 
     resolved: RecordedRecipe
+    """The whole recipe with every field, as YAML has it."""
     effective_batch_size: int | None
     """Samples of one optimizer step; None for a training function."""
     max_lr: float | None
     """Highest learning rate of an optimizer step, after scaling to the effective batch size; None
     for a training function."""
     model: str
+    """Name of the model, or of the training function."""
     model_source: str
     """Where the model comes from, with its version, such as `timm 1.0.20`."""
     num_parameters: int | None
@@ -187,7 +217,9 @@ class CertifiedRecipe(records.Record):
     stem: str | None
     """First layers of the model, such as `cifar`; None if the model has no such choice."""
     optimizer: str | None
+    """Name of the optimizer; None for a training function."""
     seeds: tuple[int, ...]
+    """Seeds of all runs, in the order in which they ran."""
     command: str
     """The exact command that ran, without its secrets."""
 
@@ -203,6 +235,7 @@ class System(records.Record):
     device_fraction: float
     """Share of the device, of a CPU's cores or of a GPU, that a run had; 1: all of it."""
     cpu_threads: int
+    """Threads of one operation on the CPU."""
     was_throttled: bool | None
     """Whether the device slowed down for heat or power meanwhile; None: not known."""
 
@@ -219,29 +252,41 @@ class Provenance(records.Record):
     certified_run_id: str | None
     """MLflow run of this certificate; None: not in the store yet."""
     study: str
+    """Optuna study, which is the search."""
     trial_id: str
+    """Trial of the study, such as `t0007`."""
     sampler: str | None
     """Sampler that proposed it; None: no search."""
     space_hash: str
+    """Hash over the search space."""
     search_seed: int | None
+    """Seed of the sampler; None: no search."""
     search_run_seeds: tuple[int, ...]
+    """Seeds with which the search trained."""
     tuning_trials: int
+    """Trials of the search, misses included."""
     tuning_device_s: float
     """Seconds of a whole device that the search took: wall clock of a trial times its share."""
     chosen_by: str
+    """How this recipe was picked from the search, in words."""
     has_fresh_seeds: bool
+    """Whether no seed of these runs was used in the search."""
 
 
 class Verification(records.Record):
     """How the result compares with the best known one, timed next to it."""
 
     status: VerificationStatus
+    """How far the result can be believed."""
     incumbent: str | None
     """The leader that was timed next to it, such as `digits/t0003`; None: there was none, and all
     that follows about it is None or empty."""
     incumbent_recipe: RecordedRecipe | None
+    """The leader's whole recipe."""
     incumbent_runs: tuple[CertifiedRun, ...]
+    """Every run of the leader, misses included."""
     interleaving: tuple[str, ...]
+    """Which recipe each run of the certification trained, in order: `t0007`, `t0003`, `t0007` …"""
     speedup: float | None
     """Leader's time / this one's; above 1 this one is faster. None: not known, or infinite."""
     speedup_low: float | None
@@ -256,7 +301,9 @@ class Verification(records.Record):
     """Where the best metric within a time is sought: by how much this one's is better than the
     leader's, on the mean; p-values are of that then. None: see `speedup`."""
     metric_gain_low: float | None = Field(exclude_if=lambda gain: gain is None)
+    """Lower end of its 95 % interval."""
     metric_gain_high: float | None = Field(exclude_if=lambda gain: gain is None)
+    """Upper end of it."""
     method: str | None
     """How p-value and interval were computed, in words; None without a leader."""
     dropping_rule: str
@@ -299,7 +346,7 @@ class Certificate(records.Record):
 
 
 def was_throttled(before: int | None, after: int | None) -> bool | None:
-    """Returns whether the count of `hardware.throttle_count` rose; None if it is not known."""
+    """`before` and `after` are counts of `hardware.throttle_count`; None: not known."""
     return None if before is None or after is None else after > before
 
 
