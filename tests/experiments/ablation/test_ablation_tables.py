@@ -24,7 +24,7 @@ def text_of(result: AblationResult, *, width: int = 100) -> str:
     console = Console(width=width, file=out)
     for renderable in as_renderables(result):
         console.print(renderable)
-    return out.getvalue()
+    return "\n".join(map(str.rstrip, out.getvalue().splitlines()))
 
 
 def factorial(*, synergy: float = 0.0) -> AblationResult:

@@ -27,7 +27,7 @@ def shown(found: ProfileResult) -> str:
     written = io.StringIO()
     for renderable in as_renderables(found):
         Console(width=100, file=written).print(renderable)
-    return written.getvalue()
+    return "\n".join(map(str.rstrip, written.getvalue().splitlines()))
 
 
 def test_shares_are_those_of_all_phases() -> None:

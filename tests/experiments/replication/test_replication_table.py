@@ -46,7 +46,7 @@ def text_of(found, width=120):
     console = Console(width=width, file=io.StringIO(), record=True)
     for part in as_renderables(found):
         console.print(part)
-    return console.export_text()
+    return "\n".join(map(str.rstrip, console.export_text().splitlines()))
 
 
 def make_row(says, **changes):
