@@ -10,7 +10,6 @@ REACHED, MISSED = Status.REACHED, Status.MISSED
 
 
 def make_seeds(*times_s: float, missed_s: tuple[float, ...] = ()) -> TrialRecord:
-    """Returns a record of hits that took `times_s`, and of misses that took `missed_s`."""
     hits = [make_run(time_s=time_s, accuracy=0.92) for time_s in times_s]
     misses = [make_run(MISSED, time_s=time_s, accuracy=0.88) for time_s in missed_s]
     runs = [run.model_copy(update={"seed": i}) for i, run in enumerate([*hits, *misses])]

@@ -1,5 +1,3 @@
-"""What is wrong with a plugin is said by file and line, with what must hold and what to mend."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

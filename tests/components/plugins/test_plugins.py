@@ -1,5 +1,3 @@
-"""Plugins: loaded when they are named, all of them or none, and known by the hash of their text."""
-
 import hashlib
 import logging
 import os
@@ -73,7 +71,6 @@ def recipe(**fields: object) -> Recipe:
 
 
 def make_distribution(site: Path, name: str, points: str, **modules: str) -> None:
-    """Makes what an installer leaves of a distribution in a folder of `sys.path`."""
     for module, text in modules.items():
         write(site, f"{module}.py", text)
     folder = site / f"{name.replace('-', '_')}-1.2.dist-info"
@@ -83,7 +80,6 @@ def make_distribution(site: Path, name: str, points: str, **modules: str) -> Non
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for distributions, of whose modules none stays imported."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

@@ -1,5 +1,3 @@
-"""Ablations run by made-up trainers, and by the real one where something goes wrong in it."""
-
 import json
 import math
 import os
@@ -30,8 +28,6 @@ Use = Callable[[Trainer], Trainer]
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    """Puts a made-up trainer in the place of the real one."""
-
     def put(trainer: Trainer) -> Trainer:
         monkeypatch.setattr(runner, "train_once", trainer)
         return trainer
@@ -55,8 +51,6 @@ def of_study(
     names: dict[str, str],
     first: int,
 ) -> Callable[[RecipeFile, int], RunResult]:
-    """Returns a training whose -ln(epoch_s) and accuracy are those of a planted study."""
-
     def train(file: RecipeFile, seed: int) -> RunResult:
         name = names[file.recipe.model_dump_json()]
         epoch_s = math.exp(-speeds[name][seed - first])
@@ -76,7 +70,6 @@ def planted_plan(folder: Path) -> AblationPlan:
 
 
 def planted_results(folder: Path) -> Iterator[AblationResult]:
-    """Yields the results of ablations, each with seeds of its own."""
     plan = planted_plan(folder)
     names = {file.recipe.model_dump_json(): name for name, file in plan.files.items()}
     studies = zip(
@@ -296,7 +289,6 @@ def test_damaged_ledger_is_named_and_again_begins_anew(tmp_path: Path, use: Use)
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    """Returns the real training loop, but for arms with label smoothing, which raise."""
     real = objective.train
 
     def train(workload: Any, recipe: Any, *rest: Any, **options: Any) -> Any:

@@ -52,7 +52,6 @@ def test_axes_of_the_file_are_planned_and_an_option_replaces_them(tmp_path: Path
 
 
 def test_later_setting_replaces_an_earlier_one(tmp_path: Path) -> None:
-    """Each step of a cumulative design comes after those before it, whatever they set."""
     axes = {
         "steps": {"rate": {"optimizer.lr": 0.5}},
         "adamw": {"adamw": {"optimizer": {"adamw": {"lr": 0.001}}}},

@@ -1,5 +1,3 @@
-"""What a certification says of its finalists, from records made by hand."""
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,6 @@ def estimates() -> tuple[TrialRecord, ...]:
 
 
 def certified(*accuracies: float, time_s: float = 2.0) -> CertifyResult:
-    """A certification of one finalist, whose estimate is 1.6 s."""
     estimate = make_record("t0002", time_s=1.6, study="study")
     finalist = TrackedTrial(run_id="", experiment_id="", record=estimate, has_curve=False)
     plan = CertifyConfig(seeds=len(accuracies), final=0, final_seeds=1)

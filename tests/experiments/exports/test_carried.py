@@ -1,5 +1,3 @@
-"""Every field of a recipe and its workload has its place in every form."""
-
 from fnmatch import fnmatchcase
 
 import pytest

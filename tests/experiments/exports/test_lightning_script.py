@@ -1,5 +1,3 @@
-"""The Lightning script trains as the package does."""
-
 import ast
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Each rule fires where its figure stands out, and is silent otherwise."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tables, rows, sentences and the picture say what the figures are."""
-
 import io
 from pathlib import Path
 from typing import Any

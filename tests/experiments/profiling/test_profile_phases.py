@@ -1,5 +1,3 @@
-"""Each part of a step is counted in its own phase: stand-ins move a clock by known times."""
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,7 +67,6 @@ def batches(sleep: Callable[[float], None], seconds: float) -> Iterator[tuple[Te
 def step_of(
     timer: PhaseTimer, sleep: Callable[[float], None], load_s: float, update_s: float
 ) -> Callable[[], None]:
-    """Returns a real step on stand-ins that sleep."""
     recipe = make_recipe(batch_size=SIZE, accumulation_steps=BATCHES)
     model = SlowNetwork(sleep)
     optimizer, scaler = build_optimizer(model, recipe, device=CPU)

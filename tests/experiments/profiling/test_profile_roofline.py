@@ -1,5 +1,3 @@
-"""Bounds, bytes and rates agree with closed forms and counts by hand."""
-
 import itertools
 from collections.abc import Callable
 
@@ -131,7 +129,6 @@ def test_work_of_a_recipe_is_counted_by_hand() -> None:
 
 
 def ticking(seconds: float) -> Callable[[], float]:
-    """Returns a clock that is `seconds` further at each look."""
     ticks = itertools.count()
     return lambda: next(ticks) * seconds
 

@@ -1,5 +1,3 @@
-"""Which published settings a trial is shown beside, and what is said to differ."""
-
 from typing import Any
 
 import pytest
@@ -36,7 +34,6 @@ def _changed(record: TrialRecord, **fields: Any) -> TrialRecord:
 
 
 def _differences(record: TrialRecord, setting: str) -> list[str]:
-    """Returns what differs in the recipe."""
     [row, *_] = [row for row in paper_rows(record) if row.setting.setting == setting]
     return [words for words in row.differs if not words.startswith(CIRCUMSTANCES)]
 

@@ -1,5 +1,3 @@
-"""Figures by hand from the tables of the source documents."""
-
 import pytest
 from replication_parts import make_claim
 

@@ -59,7 +59,6 @@ def make_row(says, **changes):
 
 
 def widest_outcome():
-    """Returns rows with the longest cells that there are."""
     gain = {"figure": "accuracy_gain", "unit": "points", "ratio": None, "agrees": "not decided"}
     score = {"figure": "accuracy", "unit": "%", "agrees": "another scale"}
     rows = (
