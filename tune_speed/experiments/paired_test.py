@@ -57,7 +57,6 @@ class Verdict(Record):
 
 
 def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
-    """Returns which is faster, by the runs with common seeds, of which there must be one."""
     pairs = common_seeds(a, b)
     assert pairs
     ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))

@@ -120,12 +120,8 @@ def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
 def _prepared(
     files: Collection[RecipeFile], *, download: bool, on_progress: Callable[[int, int], None]
 ) -> str:
-    hashes = {
-        prepare(
-            file.workload.dataset, download=download, on_progress=on_progress
-        ).data_hash: file.file
-        for file in files
-    }
+    read = partial(prepare, download=download, on_progress=on_progress)
+    hashes = {read(file.workload.dataset).data_hash: file.file for file in files}
     if len(hashes) > 1:
         must = "must hold the same images and labels for both recipes"
         given = "data " + " and ".join(f"{each} in {file}" for each, file in hashes.items())

@@ -97,7 +97,6 @@ def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | N
 
 
 def _digest(module: str) -> str:
-    """Returns SHA-256 of a module's file; empty where it has none."""
     try:
         spec = importlib.util.find_spec(module)
     # A package that fails does so again, with its place, when it is loaded.

@@ -73,7 +73,6 @@ def load(names: Iterable[str]) -> tuple[Plugin, ...]:
 
 
 def load_from_environment() -> tuple[Plugin, ...]:
-    """Loads what `TUNE_SPEED_PLUGINS` names. Raises: as `load`."""
     return load(name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
 
 
@@ -82,7 +81,6 @@ def loaded() -> tuple[Plugin, ...]:
 
 
 def hashes() -> dict[str, str]:
-    """Returns what is loaded as records name it: source hash by title."""
     return {plugin.title: plugin.source_hash for plugin in loaded()}
 
 

@@ -65,7 +65,6 @@ class PythonFile:
         return next((p.lineno for p in parts if member in _names_of(p)), found.lineno)
 
     def keys(self, table: str) -> dict[str, int]:
-        """Returns the lines of the entries that a table has where it is written as a dict."""
         # The key of `**others` is None.
         dicts = [node.value for node in self._assigned(table) if isinstance(node.value, ast.Dict)]
         keys = [key for each in dicts for key in each.keys if isinstance(key, ast.Constant)]

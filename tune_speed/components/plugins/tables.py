@@ -47,7 +47,6 @@ Entries = dict[str, dict[str, Any]]
 
 
 def tables_of(module: ModuleType) -> Entries:
-    """Returns the plugin dicts of a module by their names, unchecked; those that are none too."""
     return {name: vars(module)[name] for name in TABLES if name in vars(module)}
 
 

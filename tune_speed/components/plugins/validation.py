@@ -215,7 +215,6 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
 
 
 def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> str | None:
-    """Returns why an argument is not taken in the way in which it is given, by place or by name."""
     if ours.kind in _BY_PLACE:
         takes_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in there[: place + 1])
         here = [each.name for each in there[place : place + 1] if each.kind in _BY_PLACE]

@@ -228,7 +228,6 @@ def _outcome(record: TrialRecord) -> str:
 
 
 def _tune(run: _Running) -> dict[str, float]:
-    """Returns each arm's factor, after the runs that are left to find it."""
     config = run.plan.config
     for block, factor in enumerate(config.retune_factors):
         for name in turns(run.names, block=block):

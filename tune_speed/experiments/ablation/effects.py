@@ -69,18 +69,14 @@ def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, .
     by_levels = {arm.levels: arm for arm in arms}
     base = by_levels.get((0,) * len(axes))
     assert base is not None, arms
-    against = [
-        Contrast(
-            "alone" if sum(level > 0 for level in arm.levels) == 1 else "together",
-            arm.name,
-            _against(arm, base),
-        )
-        for arm in arms
-        if arm is not base
-    ]
+    others = [arm for arm in arms if arm is not base]
+    alone, together = (
+        [arm for arm in others if (sum(level > 0 for level in arm.levels) == 1) is is_one]
+        for is_one in (True, False)
+    )
     return (
-        *(contrast for contrast in against if contrast.kind == "alone"),
-        *(contrast for contrast in against if contrast.kind == "together"),
+        *(Contrast("alone", arm.name, _against(arm, base)) for arm in alone),
+        *(Contrast("together", arm.name, _against(arm, base)) for arm in together),
         *_additions(axes, by_levels),
         *_main_effects(axes, by_levels),
         *_interactions(axes, by_levels, base),

@@ -76,7 +76,6 @@ def interaction_notes(effects: Sequence[EffectResult]) -> tuple[str, ...]:
 
 
 def factor_text(found: Estimate) -> str:
-    """Returns `1.87× (1.80–1.94)`, or without brackets where there is no interval."""
     ends = interval_text(found)
     return factor(found.value) + (f" ({ends})" if ends else "")
 

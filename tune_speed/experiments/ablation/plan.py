@@ -107,7 +107,6 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
 
 
 def overrides_of(settings: Iterable[tuple[str, Any]]) -> list[str]:
-    """Returns settings as `path=value`, in their order: a later one may replace an earlier one."""
     return [f"{path}={json.dumps(value)}" for path, value in settings]
 
 
@@ -206,10 +205,7 @@ ANY_ORDER = Order()
 def next_factor(
     factors: Sequence[float], points: Sequence[TuningPoint], order: Order = ANY_ORDER
 ) -> float | None:
-    """Returns a factor beyond the end where the best one lies; None where it lies between.
-
-    The step is that of the two factors at that end: 0.3, 1, 3 continues with 9.
-    """
+    """The step is that of the last two factors: where 3 is the best of 0.3, 1, 3 comes 9."""
     tried = sorted({point.factor for point in points})
     if len(tried) >= len(factors) + MOST_BEYOND:
         return None
@@ -249,10 +245,7 @@ def _rounded(factor: float) -> float:
 
 
 def tuned_settings(recipe: Recipe, path: str, factor: float) -> Mapping[str, float]:
-    """Returns what an arm sets in addition to its levels; nothing where the factor is 1.
-
-    A count stays one: 32 times 0.3 is 10.
-    """
+    """Nothing where the factor is 1; a count stays one: 32 times 0.3 is 10."""
     value = value_at(recipe, path)
     if factor == 1:
         return {}

@@ -164,7 +164,6 @@ def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, lab
 
 
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
-    """Returns the ends of the axis: all values, and intervals as far as values have room."""
     # Two seeds give intervals a hundred times as wide as the differences between the arms.
     is_speed = response == "speed"
     scaled = [_scaled(each, is_log=is_speed) for each in found]
@@ -179,7 +178,6 @@ def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float
 
 
 def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
-    """Returns value and ends as they are on the axis; an infinite end is what it is."""
     assert found.value is not None
     if found.low is None:
         value = math.log(found.value) if is_log else found.value
@@ -192,7 +190,6 @@ def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
 
 
 def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
-    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough not to overlap."""
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     panel.tick_params(axis="x", labelsize="small")

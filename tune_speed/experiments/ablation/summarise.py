@@ -211,7 +211,6 @@ def _values(together: Mapping[str, TrialRecord], read: Reader) -> dict[str, dict
 
 
 def _as_factor(found: Estimate) -> Estimate:
-    """Returns an estimate of log speed as a factor of speed; None where that is infinite."""
     logs = {name: getattr(found, name) for name in ("value", "low", "high")}
     factors = {
         name: None if log is None or log > LARGEST_LOG else math.exp(log)
@@ -248,7 +247,6 @@ def _fp32_twin(arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis]) -> str | Non
 
 
 def _duel(arm: TrialRecord, base: TrialRecord) -> dict[str, Any]:
-    """Returns an arm's time to target against the base's, as factors: base's / the arm's."""
     pairs = common_seeds(arm, base)
     if not any(run.time_to_target_s is not None for pair in pairs for run in pair):
         return {}

@@ -256,7 +256,6 @@ class _Arms:
 
 
 def _column(heading: str, width: int | None = None) -> Column:
-    """Returns a column of names, folded at `width`, or of figures, never folded."""
     is_left = width is not None
     return Column(heading, is_left=is_left, max_width=width, no_wrap=not is_left)
 
@@ -282,7 +281,6 @@ def _effect_cells(found: Mapping[Response, Estimate], score: Response) -> list[s
 
 
 def _estimate_cells(found: Estimate | None, *, is_factor: bool) -> tuple[str, str, str]:
-    """Returns value, interval and p-value; a factor without a value is infinite."""
     if found is None or (found.value is None and not is_factor):
         return (ABSENT, ABSENT, ABSENT)
     value, ends = factor(found.value, none=INFINITE), footnotes.interval_text(found)

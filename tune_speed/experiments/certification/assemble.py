@@ -108,15 +108,16 @@ class _Parts:
         return all(run.status is Status.REACHED for run in runs)
 
     def rows(self) -> tuple[sections.CertifiedRun, ...]:
-        task, rows = task_of(self.records[0]), []
-        each = zip(self.placed.runs, self.records, self.placed.orders, strict=True)
-        for run, record, order in each:
-            final = None if run.final is None else task.metric_of(run.final)
-            started_at = record.started_at
-            rows.append(
-                sections.certified_run(run, final_metric=final, order=order, started_at=started_at)
+        task = task_of(self.records[0])
+        return tuple(
+            sections.certified_run(
+                run,
+                final_metric=None if run.final is None else task.metric_of(run.final),
+                order=order,
+                started_at=self.of.runs[order].record.started_at,
             )
-        return tuple(rows)
+            for run, order in zip(self.placed.runs, self.placed.orders, strict=True)
+        )
 
     def task(self) -> sections.Task:
         record, facts = self.records[-1], self.surroundings[0]
@@ -267,9 +268,7 @@ def _inverse(ratio: float | None) -> float | None:
 
 
 def _metric_gain(compared: Comparison | None) -> dict[str, float | None]:
-    """Returns the gain in the metric where samples were e^(−m), with its interval."""
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
     gains = (-math.log(end) if end else None for end in ends)
     names = ("metric_gain", "metric_gain_low", "metric_gain_high")
-    found = {n: None if g is None else finite_or_none(g) for n, g in zip(names, gains, strict=True)}
-    return found
+    return {n: None if g is None else finite_or_none(g) for n, g in zip(names, gains, strict=True)}

@@ -191,7 +191,6 @@ class _Session:
         return before, after
 
     def run(self, address: str | None, loop: Loop | None) -> bool:
-        """Takes all turns that are left; returns whether Ctrl-C ended it."""
         from tune_speed.tuning.ray import cluster
 
         first = next(iter(self.everyone.values())).record
@@ -262,7 +261,6 @@ class _Session:
 
 
 def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
-    """Returns the nodes of the cluster that have the device of these trials; empty for any."""
     if address is None:
         return ()
     from tune_speed.tuning.ray.nodes import Nodes
@@ -339,10 +337,7 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTria
 def choose_finalists(
     estimates: Sequence[TrackedTrial], top: int, favourites: Sequence[str] = ()
 ) -> list[TrackedTrial]:
-    """Returns the `top` of a search's favourites, best first, then the fastest; each recipe once.
-
-    Favourites are trial ids in the order of their expected times to target.
-    """
+    """Takes favourites first, trial ids in the order of their expected times, then the fastest."""
     chosen: dict[str, TrackedTrial] = {}
     place = {trial_id: number for number, trial_id in enumerate(favourites)}
 

@@ -116,7 +116,6 @@ class Elimination:
         self.samples[name].append(sample)
 
     def close_round(self) -> tuple[Dropped, ...]:
-        """Ends a round in which every finalist still alive ran; returns who is out since."""
         alive = self.alive
         assert all(len(self.samples[name]) == self.num_closed + 1 for name in alive), alive
         self.num_closed += 1
@@ -129,7 +128,6 @@ class Elimination:
         return dropped
 
     def order(self) -> tuple[str, ...]:
-        """Returns all finalists, best first: the alive by expected time, then the last to drop."""
         out = [dropped.name for dropped in reversed(self.dropped)]
         return (*self._by_expected_time(self.alive), *out)
 
@@ -141,7 +139,6 @@ class Elimination:
         return sorted(names, key=key)
 
     def _judge(self, leader: str, rival: str) -> Dropped | None:
-        """Returns the rival as dropped, or None if it may still be the best."""
         num_rivals, num_looks = len(self.names) - 1, self.num_rounds - LEAST_PAIRS
         # Half of the error is that of times, half that of successes. Only the former is shared out
         # over looks: the e-process of the latter holds whenever it is looked at.
@@ -251,7 +248,6 @@ def _log_mixture(pair: Pair) -> float:
 
 
 def _least_slowdown(pairs: Sequence[tuple[Sample, Sample]], tail: float) -> float:
-    """Returns the lower end of the second's time / the first's."""
     from scipy.special import stdtrit
 
     logs = np.log([theirs.spent_s / ours.spent_s for ours, theirs in pairs])

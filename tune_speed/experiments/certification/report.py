@@ -99,7 +99,6 @@ def _suggestions(result: CertifyResult) -> list[str]:
 
 
 def _lengths(records: Iterable[TrialRecord]) -> Iterator[tuple[float, float]]:
-    """Yields length [epochs] and goodness of the estimates that went to their end."""
     for record in records:
         final, is_whole = record.runs[-1].final, record.status in (Status.REACHED, Status.MISSED)
         # A training function need not report epochs.

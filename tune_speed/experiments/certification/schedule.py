@@ -111,7 +111,6 @@ class CertificationSchedule:
 
     @property
     def most_runs_left(self) -> int:
-        """Runs to come, if nobody else is dropped."""
         _, race = self._race
         left = sum(race.num_rounds - len(race.samples[name]) for name in race.alive)
         if self.final is None:

@@ -56,7 +56,6 @@ class Form:
         return Problem(path=path, must=f"must be {among} in {self.name}", given=_written(value))
 
     def left_out(self, file: RecipeFile) -> list[str]:
-        """Returns the fields without a part in the form that are not as by default, with values."""
         return [
             f"{path}={_written(value)}"
             for path, value, is_default, _ in settings_of(file)

@@ -45,7 +45,6 @@ def exported(
 
 
 def _file_of(record: TrialRecord, name: str) -> RecipeFile:
-    """Returns what a file for `train` would hold; this machine need not be able to run it."""
     recipe = recipe_that_ran(record)
     try:
         workload = Workload.model_validate(record.workload)

@@ -59,7 +59,6 @@ class Situation(NamedTuple):
 
     @property
     def has_room(self) -> bool:
-        """Whether a micro-batch twice as large is expected to fit."""
         return self.found.peak_memory_gib < ROOM * self.found.memory_limit_gib
 
 

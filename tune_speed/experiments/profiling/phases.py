@@ -166,7 +166,6 @@ class TimedGradient:
 
 
 def time_replays(recorder: RecordedStep, timer: PhaseTimer) -> None:
-    """Counts what was recorded as one phase: there is no border inside a graph."""
     replay = recorder.replay
 
     def timed(recording: Recording) -> None:
@@ -255,10 +254,7 @@ def take_blocks(
 
 
 def busy_s_per_sample(take_step: TakeStep, *, device: torch.device) -> float | None:
-    """Returns the seconds of all kernels and copies of a few steps, per sample.
-
-    Those that run at the same time count each. None on a CPU, and where nothing was recorded.
-    """
+    """Kernels that run at the same time count each; None on a CPU, and without a recorded one."""
     if device.type != "cuda":
         return None
     activities = [torch.profiler.ProfilerActivity.CUDA]

@@ -192,7 +192,6 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
 
 
 def _saved(pipeline: Pipeline, recipe: Recipe, splits: Splits, device: torch.device) -> int:
-    """Returns the bytes that the forward of one micro-batch saves, on black images."""
     model, shape, size = pipeline.stepper.model, pipeline.shape, micro_batch_of(recipe)
     _, scaler = build_optimizer(model, recipe, device=device)
     # Of the uncompiled network, whatever the recipe has.

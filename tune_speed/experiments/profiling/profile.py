@@ -81,9 +81,13 @@ def profile_recipe(
     except (KeyboardInterrupt, Interrupted):
         return None
     except Exception as error:
-        if not (devices.is_out_of_memory(error) or is_lone_image(error)):
+        must, hint = "must fit in memory", "Try a smaller one, with accumulation_steps."
+        if is_lone_image(error):
+            must, hint = "must leave no micro-batch with a single image", "Try another one."
+        elif not devices.is_out_of_memory(error):
             raise
-        raise _too_large_or_small(file, error) from error
+        given = str(file.recipe.batch_size)
+        raise ConfigError.of("recipe.batch_size", must, given=given, hint=hint) from error
 
 
 def _profile(
@@ -169,14 +173,6 @@ def _described(
         "memory_limit_gib": devices.memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
         "resolved": _found_for_auto(file.recipe, recipe),
     }
-
-
-def _too_large_or_small(file: RecipeFile, error: Exception) -> ConfigError:
-    is_too_small = is_lone_image(error)
-    must = "must leave no micro-batch with a single image" if is_too_small else "must fit in memory"
-    hint = "Try another one." if is_too_small else "Try a smaller one, with accumulation_steps."
-    given = str(file.recipe.batch_size)
-    return ConfigError.of("recipe.batch_size", must, given=given, hint=hint)
 
 
 def _take(

@@ -44,6 +44,8 @@ WAIT_S = 120.0
 """Longest time for averaging, the start of the processes included [s]."""
 
 Clock = Callable[[], float]
+Timed = Callable[[Callable[[], object]], float]
+"""Returns the shortest time of a call [s]."""
 
 
 def measure_rates(
@@ -55,19 +57,18 @@ def measure_rates(
     now: Clock = time.perf_counter,
 ) -> DeviceRates:
     """Returns the device's rates; `pin_memory`: the host's memory is page-locked."""
-    products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
-    is_host = device.type == "cpu"
-    host = None if is_host else host_rate(device, pin_memory, synchronize, now) / 1e9
+    timed = partial(shortest, synchronize=synchronize, now=now)
+    products = {name: matrix_rate(DTYPES[name], device, timed) for name in precisions}
     return DeviceRates(
         matrix_tflop_per_s={name: rate / 1e12 for name, rate in products.items()},
-        memory_gb_per_s=memory_rate(device, synchronize, now) / 1e9,
-        host_to_device_gb_per_s=host,
+        memory_gb_per_s=memory_rate(device, timed) / 1e9,
+        host_to_device_gb_per_s=None
+        if device.type == "cpu"
+        else host_rate(device, pin_memory, timed) / 1e9,
     )
 
 
-def matrix_rate(
-    dtype: torch.dtype, device: torch.device, synchronize: Callable[[], None], now: Clock
-) -> float:
+def matrix_rate(dtype: torch.dtype, device: torch.device, timed: Timed) -> float:
     """Returns 2 n³ / t [FLOP/s], the best over n = 256, 512, … that take no longer than needed."""
     # A network's own kernels may beat a matrix product, where Winograd's convolutions do fewer
     # multiplications. Sizes grow only until a repetition takes `LONG_S`, so that a slow device is
@@ -78,32 +79,26 @@ def matrix_rate(
         while True:
             a, b, out = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(3))
             multiply = partial(torch.mm, a, b, out=out)
-            seconds = shortest(multiply, synchronize=synchronize, now=now)
+            seconds = timed(multiply)
             best = max(best, 2 * size**3 / seconds)
             if seconds >= LONG_S or size >= LARGEST_MATRIX:
                 return best
             size *= 2
 
 
-def memory_rate(device: torch.device, synchronize: Callable[[], None], now: Clock) -> float:
+def memory_rate(device: torch.device, timed: Timed) -> float:
     """Returns 2 b / t [byte/s] of a copy of b bytes."""
     num_bytes = COPY_BYTES.get(device.type, HOST_COPY_BYTES)
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = shortest(lambda: target.copy_(source), synchronize=synchronize, now=now)
-    return 2 * num_bytes / seconds
+    return 2 * num_bytes / timed(lambda: target.copy_(source))
 
 
-def host_rate(
-    device: torch.device, pin_memory: bool, synchronize: Callable[[], None], now: Clock
-) -> float:
+def host_rate(device: torch.device, pin_memory: bool, timed: Timed) -> float:
     """Returns b / t [byte/s] of a copy of b bytes from the host to the device."""
     source = torch.ones(HOST_COPY_BYTES, dtype=torch.uint8, pin_memory=pin_memory)
     target = torch.empty(HOST_COPY_BYTES, dtype=torch.uint8, device=device)
-    seconds = shortest(
-        lambda: target.copy_(source, non_blocking=pin_memory), synchronize=synchronize, now=now
-    )
-    return HOST_COPY_BYTES / seconds
+    return HOST_COPY_BYTES / timed(lambda: target.copy_(source, non_blocking=pin_memory))
 
 
 def shortest(call: Callable[[], object], *, synchronize: Callable[[], None], now: Clock) -> float:

@@ -68,7 +68,6 @@ class PublishedFigure(Record):
 
     @property
     def printed(self) -> str:
-        """The value as the source has it, such as `93.07 %`."""
         return f"{self.printed_value} {self.printed_unit}".rstrip()
 
 
@@ -138,6 +137,7 @@ def base_of(setting: Setting) -> Setting | None:
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
 # Published figures that are settings, not results.
+PLACE = ("source", "table", "model", "dataset", "setting")
 SETTING_METRICS = frozenset({"epochs", "batch_size"})
 # Training images of CIFAR-10, and of CIFAR-100.
 ALL_IMAGES = 50_000
@@ -177,11 +177,10 @@ def settings_of(record: TrialRecord) -> tuple[Setting, ...]:
 
 
 def figures_of(setting: Setting) -> tuple[PublishedFigure, ...]:
-    place = (setting.source, setting.table, setting.model, setting.dataset, setting.setting)
     return tuple(
         figure
         for figure in published_figures()
-        if (figure.source, figure.table, figure.model, figure.dataset, figure.setting) == place
+        if all(getattr(figure, column) == getattr(setting, column) for column in PLACE)
         and figure.metric not in SETTING_METRICS
     )
 
@@ -203,7 +202,6 @@ def compare(setting: Setting, record: TrialRecord) -> tuple[tuple[str, ...], tup
 
 
 def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe by the paths that `settings` uses."""
     flat: dict[str, Any] = {}
     for field, value in recipe.items():
         if field in COMPONENTS:
@@ -237,7 +235,6 @@ def dataset_of(workload: Mapping[str, Any]) -> str | None:
 
 
 def is_same(there: Any, here: Any) -> bool:
-    """Returns whether two values of a field are equal, numbers to one in a million."""
     is_pair = isinstance(there, list | tuple) and isinstance(here, list | tuple)
     if is_pair and len(there) == len(here):
         return all(is_same(a, b) for a, b in zip(there, here, strict=True))

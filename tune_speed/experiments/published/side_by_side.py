@@ -57,7 +57,6 @@ _ALLOCATOR = "theirs by nvidia-smi, context included; ours is the allocator's pe
 
 
 def _on_gpu(read: Callable[[RunResult], float | None]) -> Callable[[RunResult], float | None]:
-    """Returns `read` for runs on a GPU: on a CPU memory is the whole process's."""
     return lambda run: None if run.device.startswith("cpu") else read(run)
 
 
@@ -131,7 +130,6 @@ def _figure_rows(record: TrialRecord, row: published.PaperRow) -> Iterator[dict[
 
 
 def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Iterator[dict[str, Any]]:
-    """Yields the speed-ups of the published arms that `record` is, from baselines in `records`."""
     for setting in published.settings_of(record):
         base = base_of(setting)
         if base is None or not _is_arm(record, setting):
@@ -169,7 +167,6 @@ def _kind(value: Any) -> Any:
 def _own_speed_up(
     record: TrialRecord, base: Setting, records: Sequence[TrialRecord]
 ) -> float | None:
-    """Returns the speed-up over the one trial of the baseline that did equally much."""
     bases = [
         each
         for each in records

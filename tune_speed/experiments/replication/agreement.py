@@ -221,10 +221,7 @@ def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> 
 
 
 def effect_verdict(paper: float, own: figures.Own, *, no_effect: float, margin: float) -> Reasoned:
-    """Returns whether two effects agree, gain above `no_effect` and loss below.
-
-    `margin` is how far from `no_effect` is still next to none.
-    """
+    """`margin` is how far from `no_effect` is still next to none."""
     assert own.value is not None
     lower, higher = sorted((paper, own.value))
     same_side = lower > no_effect or higher < no_effect

@@ -206,7 +206,6 @@ def loader_starvation(device: "torch.device") -> Iterator[Answer]:
 
 
 def _waited(batch_s: float) -> float:
-    """Returns the share of the time that steps wait for batches which take `batch_s` to make."""
     import torch
 
     from tune_speed.training.autotune.loader_workers import Setting, served

@@ -216,10 +216,7 @@ def own_figure(result: AblationResult, arm: ArmResult, figure: FigureName, unit:
 
 
 def reasons_against(result: AblationResult, name: str) -> tuple[str, ...]:
-    """Returns why an arm was not run here: its own reason, or else those of its levels.
-
-    A level that cannot be run here is among the result's arms; combinations with it are not.
-    """
+    """A level that cannot be run here is among the result's arms; combinations with it are not."""
     whole = find_arm(result, name)
     if whole is not None and whole.not_applicable is not None:
         return (whole.not_applicable,)

@@ -100,10 +100,7 @@ def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def check_claims(claims: Sequence[ClaimConfig], arms: Mapping[str, Sequence[str]]) -> None:
-    """Checks that each claim has its figure, its part and its arm, as `arms_in_full` has them.
-
-    Raises: ConfigError with every mistake.
-    """
+    """Raises: ConfigError with every claim that lacks its figure, its part or its arm."""
     problems: list[Problem] = []
     for position, claim in enumerate(claims):
         problems += _place_problems(claim, arms, claim_path(position))

@@ -76,7 +76,6 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def source_of(replication: ReplicationConfig) -> str:
-    """Returns where an experiment is from: as it says, or the sources of its claims."""
     of_claims = (
         claim.published.source if claim.published else claim.source.partition(",")[0]
         for claim in replication.claims

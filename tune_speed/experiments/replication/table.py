@@ -116,7 +116,6 @@ def _claim_cells(row: Agreement, notes: Mapping[str, int]) -> dict[str, str]:
 
 
 def ours_text(row: Agreement) -> str:
-    """Returns `1.42× (1.31–1.55)`, without brackets where there is no interval."""
     if row.ours is None and not row.is_infinite:
         return ABSENT
     value = INFINITE if row.ours is None else with_unit(row.ours, row.unit)
@@ -169,7 +168,6 @@ class _ByWidth(NamedTuple):
 
 
 def _claims_table(rows: Sequence[Agreement], notes: Mapping[str, int], width: int) -> Table:
-    """Returns a table whose first column has claim, source and notes, and the room that is left."""
     shown: list[dict[str, str | Text]] = []
     for row in rows:
         cells = _claim_cells(row, notes)
