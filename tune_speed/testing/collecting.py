@@ -67,7 +67,8 @@ def contracts(
         title = Path(plugin).stem
     tables, given = _sound(tables_of(module)), fields or {}
     _check_names(given, known={name for entries in tables.values() for name in entries})
-    checks = [(f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module))]
+    checks: list[tuple[str, Check]] = []
+    checks.append((f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module)))
     for table, entries in tables.items():
         for name, entry in entries.items():
             own = given.get(name)

@@ -6,7 +6,7 @@ from replication_parts import estimate, figure, make_arm, make_claim, make_resul
 from rich.console import Console
 
 from tune_speed.experiments.replication.agreement import Agreement, CheckRow, Outcome
-from tune_speed.experiments.replication.replicate import outcome
+from tune_speed.experiments.replication.replicate import ReplicationPlan, outcome
 from tune_speed.experiments.replication.table import (
     as_renderables,
     circumstances,
@@ -32,14 +32,15 @@ def make_outcome(**changes):
     replication = ReplicationConfig(**fields, claims=claims, caveats=["No run was repeated there."])
     pinned = make_arm("loader.pin_memory=true", not_applicable="there is no GPU")
     arm = make_arm(speed_up=estimate(1.3, 1.2, 1.4), accuracy=figure(0.9))
-    given = {
-        "name": "s0_factorial",
-        "profile": "cpu",
-        "scale": ScaleConfig(about="1,000 images of 8 by 8 pixels."),
-        "checks": (CHECK,),
-    }
+    scale = ScaleConfig(about="1,000 images of 8 by 8 pixels.")
+    given = {"name": "s0_factorial", "profile": "cpu", "scale": scale, **changes}
     results = {"": make_result(arm, pinned, seeds=2, done_runs=8)}
-    return outcome(replication, results, **{**given, **changes})
+    return outcome(make_plan(replication, **given), results, (CHECK,))
+
+
+def make_plan(replication, **fields):
+    given = {"name": "n", "profile": "full", "scale": None, "file": None, "parts": {}}
+    return ReplicationPlan(replication=replication, **{**given, **fields})
 
 
 def text_of(found, width=120):
@@ -102,14 +103,14 @@ def test_csv_rows_have_the_same_fields_and_exact_figures():
 def test_names_of_strangers_neither_mark_up_nor_steer():
     claims = [make_claim(says="[red]x[/red] | \x1b[2J")]
     replication = ReplicationConfig(title="T.", question="Q?", claims=claims)
-    found = outcome(replication, {"": make_result(make_arm())}, name="n")
+    found = outcome(make_plan(replication), {"": make_result(make_arm())})
     assert "[red]x[/red]" in text_of(found) and "\x1b" not in text_of(found)
     assert "\\[red\\]x\\[/red\\] \\" in markdown(found)
 
 
 def test_checks_alone_need_no_ablation():
     replication = ReplicationConfig(items=[107], title="T.", question="Q?", checks=["pinned_copy"])
-    found = outcome(replication, {}, name="answers", checks=(CHECK,))
+    found = outcome(make_plan(replication), {}, (CHECK,))
     assert text_of(found).splitlines()[1].strip() == "Profile full."
     assert "How many?" in text_of(found) and "claim" not in text_of(found)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.text import device_text, percent
+from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.footnotes import kind_words
 from tune_speed.experiments.ablation.result import GAINS, AblationResult, ArmResult, Response
@@ -66,7 +67,7 @@ def ablation_figure(result: AblationResult) -> "Figure":
     from matplotlib.figure import Figure
 
     groups = [
-        ("against the base", [_arm_row(arm) for arm in result.arms if not arm.is_base]),
+        ("against the base", [_arm_row(arm) for arm in result.arms if arm.name != BASE]),
         *_effect_groups(result),
     ]
     groups = [(words, rows) for words, rows in groups if rows]

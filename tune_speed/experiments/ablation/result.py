@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tune_speed.core.records import Record, Status, Timing
-from tune_speed.experiments.ablation.design import BASE, Design
+from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 
 Response = Literal["speed", "accuracy", "macro_f1"]
@@ -122,10 +122,6 @@ class ArmResult(Record):
     notes: tuple[str, ...] = ()
     stop_reasons: tuple[str, ...] = ()
     """Why runs ended that neither met the target nor went to their end."""
-
-    @property
-    def is_base(self) -> bool:
-        return self.name == BASE
 
     @property
     def success_rate(self) -> float | None:

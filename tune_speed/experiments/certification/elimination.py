@@ -19,12 +19,9 @@ Sources: Wasserman, Ramdas and Balakrishnan 2020, Universal inference, section 8
 (mixture in the numerator, supremum below); Student 1908 for the interval.
 """
 
-# With the default error rate of 5 %, and every run a hit: after 3 of 3 a success rate may be 0.4 or
-# 0.99, so that no rule can drop what is 1.5 times as slow within 5 rounds and be wrong in under 5
-# %; here it goes after 12 of 20 rounds between two finalists. `least_success_rate` is the way out:
-# no leader's rate is taken to be lower, unless it shows fewer hits. With 0.5 and a spread (SD of
-# log time) of 1 %, what is 2.5 times as slow goes after 3 of 5 rounds; with 0.75, 1.5 times as slow
-# goes after 3 or 4. Where a true rate is lower than this, the error rate does not hold.
+# After 3 hits of 3 a success rate may be 0.4 or 0.99, so that no rule can drop what is 1.5 times as
+# slow within 5 rounds and be wrong in under 5 %. `least_success_rate` is the way out: no leader's
+# rate is taken to be lower, unless it shows fewer hits. Where it is, the error rate does not hold.
 
 import math
 import statistics

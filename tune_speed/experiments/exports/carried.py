@@ -7,10 +7,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.study.file import RecipeFile
 
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "recipe.optimizer": ("sgd", "adam", "adamw"),
+    "recipe.optimizer.*.lr_scales": ([],),
+    "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
+    "recipe.devices": (1,),
+    "recipe.precision": ("fp32", "bf16", "fp16"),
+    "recipe.order": ("shuffle",),
+    **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
+    "workload.split.long_tail": (None,),
+}
+"""What every form asks of fields: values, or entries of a component."""
 CARRIED = (
     *("recipe.model.*", "recipe.optimizer.*", "recipe.lr_schedule.*", "recipe.epochs"),
     *("recipe.*batch_size", "recipe.accumulation_steps", "recipe.matmul_precision"),

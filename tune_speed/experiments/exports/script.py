@@ -25,7 +25,6 @@ from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.models.torchvision_model import TorchVision
 from tune_speed.components.optim import OPTIMIZERS, given_momenta
 from tune_speed.components.schedules import SCHEDULES
-from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.components.speedups.ema import Ema
 from tune_speed.components.speedups.tta import Tta
 from tune_speed.core.config import Config, Table
@@ -33,7 +32,7 @@ from tune_speed.core.errors import Problem
 from tune_speed.core.text import printable
 from tune_speed.data.datasets import image_folder
 from tune_speed.data.datasets.decoding import FORMATS
-from tune_speed.experiments.exports.carried import CARRIED, Form, refuse_what_is_lost
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
 from tune_speed.study.file import RecipeFile
 
 NETWORKS = tuple(
@@ -53,20 +52,13 @@ SHOWN = {"macro_f1": "macro F1", "top5_accuracy": "top-5 accuracy"}
 SCRIPT = Form(
     name="a plain script",
     only={
+        **ONLY,
         "recipe.model": NETWORKS,
-        "recipe.optimizer": ("sgd", "adam", "adamw"),
-        "recipe.optimizer.*.lr_scales": ([],),
-        "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
         "recipe.lr_schedule": tuple(name for name in SCHEDULES if name != "reduce_on_plateau"),
-        "recipe.devices": (1,),
-        "recipe.precision": ("fp32", "bf16", "fp16"),
-        "recipe.order": ("shuffle",),
-        **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
         "recipe.speedups.averaging": ("off", "ema"),
         "recipe.speedups.views": ("off", "tta"),
         "workload.dataset": tuple(DATASETS),
         "workload.target.metric": ("accuracy", "micro_f1", "macro_f1", "top5_accuracy", "loss"),
-        "workload.split.long_tail": (None,),
     },
     carried=(
         *CARRIED,

@@ -11,12 +11,11 @@ from tune_speed.components.models.published import Published
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules.cosine import Cosine
-from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import Problem
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.image_folder import parts_in
 from tune_speed.data.split import Splits, make_splits
-from tune_speed.experiments.exports.carried import CARRIED, Form, refuse_what_is_lost
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
 from tune_speed.experiments.exports.script import name_in, without_weights
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
@@ -25,6 +24,7 @@ METRICS = {"accuracy": "top1", "micro_f1": "top1", "top5_accuracy": "top5", "los
 TIMM = Form(
     name="arguments of timm's train.py",
     only={
+        **ONLY,
         "recipe.model": tuple(
             name for name, kind in MODELS.items()
             if kind is Timm or (issubclass(kind, Published) and kind.library is Timm)
@@ -32,28 +32,20 @@ TIMM = Form(
         "recipe.model.*.stem": ("native",),
         "recipe.model.*.resize_to": (None,),
         "recipe.model.*.weights_file": (None,),
-        "recipe.optimizer": ("sgd", "adam", "adamw"),
-        "recipe.optimizer.*.lr_scales": ([],),
         "recipe.optimizer.*.bias_lr": (None,),
         "recipe.optimizer.*.decay_norms_and_biases": (False,),
-        "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
         "recipe.lr_schedule": ("constant", "cosine"),
-        "recipe.devices": (1,),
-        "recipe.precision": ("fp32", "bf16", "fp16"),
         "recipe.init_loss_scale": (None, 65536.0),
         "recipe.loss_scale_growth_steps": (2000,),
-        "recipe.order": ("shuffle",),
         "recipe.augmentation.flip": ("none", "random"),
         "recipe.augmentation.pad": (0,),
         "recipe.augmentation.affine": (0.0,),
         "recipe.augmentation.cutout": (0,),
-        **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
         "recipe.deterministic": (False,),
         "workload.target.metric": tuple(METRICS),
         "workload.mode": ("fixed_length",),
         "workload.dataset": ("cifar10", "cifar100", "image_folder"),
         "workload.split.*_samples": (None,),
-        "workload.split.long_tail": (None,),
         "workload.eval_every_samples": (None,),
     },
     carried=(

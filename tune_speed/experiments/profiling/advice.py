@@ -93,11 +93,12 @@ def _for_data(at: Situation) -> Suggestions:
     if wait + copy >= DATA_SHARE and at.set_bytes < RESIDENT_ROOM * limit_bytes:
         because = f"waiting for data and its copies {wait + copy:.0%}"
         hint = f"the whole set, {at.set_bytes / 1024**2:,.0f} MiB, is then on the device"
-        changes = {"loader": Resident()}
-        yield Suggestion("whole_set_on_device", "data_wait", because, changes, hint)
+        whole = {"loader": Resident()}
+        yield Suggestion("whole_set_on_device", "data_wait", because, whole, hint)
     if copy >= 0.05 and not loader.pin_memory:
-        because, changes = f"copying from the host {copy:.0%}", {"loader.pin_memory": True}
-        yield Suggestion("page_locked_copies", "host_to_device", because, changes)
+        because = f"copying from the host {copy:.0%}"
+        pinned = {"loader.pin_memory": True}
+        yield Suggestion("page_locked_copies", "host_to_device", because, pinned)
 
 
 def _for_arithmetic(at: Situation) -> Suggestions:
@@ -128,8 +129,8 @@ def _for_forward(at: Situation, because: str) -> Suggestions:
         changes = {"precision": other}
         yield Suggestion("faster_arithmetic", "forward", f"{because}, and {quicker}", changes, hint)
     if not recipe.channels_last and at.has_convolutions:
-        nchw, changes = f"{because}, with convolutions in NCHW", {"channels_last": True}
-        yield Suggestion("convolutions_in_channels_last", "forward", nchw, changes)
+        nchw = f"{because}, with convolutions in NCHW"
+        yield Suggestion("convolutions_in_channels_last", "forward", nchw, {"channels_last": True})
     # On a CPU it needs a C++ compiler, which is not looked for.
     if at.is_gpu and bounds is not None and bounds.peak_frac < 0.30 and not recipe.compile:
         slow = f"{because} at {bounds.peak_frac:.0%} of the matrix rate"

@@ -1,7 +1,7 @@
 """An experiment of a source document, run again: its ablations, then the paper's figures."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,50 +150,31 @@ def run_replication(
         )
         if done[part].was_stopped:
             break
-    found = outcome(
-        plan.replication,
-        {part: ablation.result for part, ablation in done.items()},
-        name=plan.name,
-        profile=plan.profile,
-        scale=plan.scale,
-        checks=checks,
-        overrides=plan.overrides,
-        to_come=[part for part in plan.parts if part not in done],
-    )
+    found = outcome(plan, {part: ablation.result for part, ablation in done.items()}, checks)
     was_stopped = any(ablation.was_stopped for ablation in done.values())
     return Replication(found, tuple(done.values()), was_stopped)
 
 
 def outcome(
-    replication: ReplicationConfig,
-    results: Mapping[str, AblationResult],
-    *,
-    name: str,
-    profile: str = FULL,
-    scale: ScaleConfig | None = None,
-    checks: Sequence[CheckRow] = (),
-    overrides: Sequence[str] = (),
-    to_come: Collection[str] = (),
+    plan: ReplicationPlan, results: Mapping[str, AblationResult], checks: Sequence[CheckRow] = ()
 ) -> Outcome:
-    """`scale` has the fields of the profile that was run, None for `full`.
-
-    Raises: ConfigError for a claim whose published figure cannot be found.
-    """
-    found = list(results.values())
+    """Raises: ConfigError for a claim whose published figure cannot be found."""
+    found, replication = list(results.values()), plan.replication
+    to_come = plan.parts.keys() - results.keys()
     return Outcome(
-        name=name,
+        name=plan.name,
         items=tuple(replication.items),
         title=replication.title,
         question=replication.question,
-        profile=profile,
-        about=scale.about if scale else "",
+        profile=plan.profile,
+        about=plan.scale.about if plan.scale else "",
         # The outcome is written to disk, and what the user gave may hold a secret.
-        overrides=tuple(map(redact, overrides)),
+        overrides=tuple(map(redact, plan.overrides)),
         devices=tuple(dict.fromkeys(result.device for result in found if result.device)),
         seeds=tuple(sorted({result.seeds for result in found})),
         done_runs=sum(result.done_runs for result in found),
         planned_runs=sum(result.planned_runs for result in found),
-        rows=agreements(replication.claims, results, profile=profile, to_come=to_come),
+        rows=agreements(replication.claims, results, profile=plan.profile, to_come=to_come),
         checks=tuple(checks),
         caveats=tuple(replication.caveats),
     )
