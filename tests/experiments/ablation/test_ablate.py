@@ -251,18 +251,6 @@ def test_threads_that_a_training_left_to_the_process_change_nothing(
         torch.set_num_threads(threads)
 
 
-def test_second_process_is_refused(tmp_path: Path, use: Use) -> None:
-    plan = make_plan(tmp_path)
-
-    def meanwhile(file: RecipeFile, seed: int) -> RunResult:
-        with pytest.raises(ConfigError, match="must be run by one process at a time"):
-            ablate(plan, tmp_path)
-        return make_epoch(seed)
-
-    use(Trainer(meanwhile))
-    assert ablate(plan, tmp_path).result.done_runs == 6
-
-
 def test_run_that_a_kill_cut_short_runs_again(tmp_path: Path, use: Use) -> None:
     use(Trainer())
     plan = make_plan(tmp_path)
@@ -272,17 +260,6 @@ def test_run_that_a_kill_cut_short_runs_again(tmp_path: Path, use: Use) -> None:
     trainer = use(Trainer())
     assert ablate(plan, tmp_path).result == done.result
     assert trainer.settings() == [(*BASE, 5)]
-
-
-def test_damaged_ledger_is_named_and_again_begins_anew(tmp_path: Path, use: Use) -> None:
-    use(Trainer())
-    plan = make_plan(tmp_path)
-    path = ablate(plan, tmp_path).folder.with_suffix(".jsonl")
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], lines[2][:-40], *lines[3:]]) + "\n")
-    with pytest.raises(StorageError, match=r"ablation-1\.jsonl:3: .*--again"):
-        ablate(plan, tmp_path)
-    assert ablate(plan, tmp_path, again=True).result.done_runs == 6
 
 
 # --- What goes wrong
