@@ -75,9 +75,6 @@ def test_a_longer_run_is_suggested_where_it_costs_less_than_restarts() -> None:
     (line,) = as_dict(certified(0.901, 0.899, 0.902, 0.898, 0.901, 0.899))["suggestions"]
     assert line.startswith("study/t0002: 3 of 6 met the target")
     assert "against 4 s with restarts" in line
-
-
-def test_nothing_is_suggested_where_all_hit() -> None:
     assert as_dict(certified(0.95, 0.951, 0.949, 0.95))["suggestions"] == []
 
 
