@@ -63,14 +63,9 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
     found = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
     if found.ratio is None or found.ratio == 1:
         neither = "no run of either met the target" if found.ratio is None else "both took as long"
-        return Verdict(
-            faster=None,
-            is_decided=False,
-            confidence=CONFIDENCE,
-            num_pairs=found.num_pairs,
-            method=found.method,
-            statement=f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs.",
-        )
+        statement = f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs."
+        known = {"confidence": CONFIDENCE, "num_pairs": found.num_pairs, "method": found.method}
+        return Verdict(faster=None, is_decided=False, statement=statement, **known)
     if found.ratio < 1:
         return _verdict("a", found, ours, theirs)
     # Again the other way round, as the p-value is one-sided.

@@ -66,7 +66,12 @@ def contracts(
         module = run_file(file, prefix="tune_speed_checked", one_file="A plugin is one file.")
         title = Path(plugin).stem
     tables, given = _sound(tables_of(module)), fields or {}
-    _check_names(given, known={name for entries in tables.values() for name in entries})
+    known = {name for entries in tables.values() for name in entries}
+    for name in given.keys() - known:
+        names = ", ".join(sorted(known)) or "none that can be checked"
+        near = did_you_mean(name, known) or "."
+        must = f"`fields` must name entries of the plugin ({names})"
+        raise ConfigError(f"{must}, but got `{name}`{near}")
     checks: list[tuple[str, Check]] = []
     checks.append((f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module)))
     for table, entries in tables.items():
@@ -166,12 +171,3 @@ def _sound(tables: Entries) -> Entries:
         for table, entries in tables.items()
         if isinstance(entries, dict)
     }
-
-
-def _check_names(given: Mapping[str, Fields], *, known: set[str]) -> None:
-    names = ", ".join(sorted(known)) or "none that can be checked"
-    for name in given.keys() - known:
-        raise ConfigError(
-            f"`fields` must name entries of the plugin ({names}), but got `{name}`"
-            f"{did_you_mean(name, known) or '.'}"
-        )

@@ -66,9 +66,6 @@ def run_ablation(
 ) -> Ablation:
     """Runs all arms with all seeds, or resumes them; finished runs survive Ctrl-C.
 
-    `folder` is that of all studies, `part` that of a replication; `on_progress` gets images
-    decoded, and all of them.
-
     Raises: ConfigError, DataError, StorageError.
     """
     for arm, factor in itertools.product(plan.files, plan.config.retune_factors):
@@ -275,7 +272,7 @@ def _try(run: _Running, name: str, factor: float) -> None:
 def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
     """Raises: ConfigError if the recipe refuses its number times `factor`."""
     file, retune = plan.files[name], plan.config.retune
-    more = planning.tuned_settings(file.recipe, planning.path_of(retune), factor) if retune else {}
+    more = planning.tuned_settings(file.recipe, retune, factor) if retune else {}
     if not more:
         return file
     arm = next(arm for arm in plan.arms if arm.name == name)
@@ -300,14 +297,8 @@ def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
 
 def _result(run: _Running, part: str) -> AblationResult:
     plan, config, workload = run.plan, run.plan.config, run.plan.base.workload
-    task = AblationTask(
-        study=run.study,
-        part=part,
-        design=config.design,
-        seeds=config.seeds,
-        retune=config.retune,
-        workload_name=workload.label,
-    )
+    same = config.model_dump(include={"design", "seeds", "retune"})
+    task = AblationTask(study=run.study, part=part, workload_name=workload.label, **same)
     records: dict[str, list[TrialRecord]] = {}
     for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
         records.setdefault(turn.arm, []).append(record)

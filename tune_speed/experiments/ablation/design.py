@@ -55,9 +55,7 @@ class Axis(NamedTuple):
 def parse_axes(text: str) -> dict[str, Any]:
     """Returns the axes of `a=2,b=x|y,c={one: {d: 3}}` as `ablate.axes` of a file would hold them.
 
-    Commas part axes and `|` levels, except in brackets and in quotes. Each value is YAML. Without
-    a `|` it means what it would mean in a file: `b=[1, 2]` has two levels, and `b=[[1, 2]]` or
-    `b=[1, 2]|[3, 4]` have lists as values.
+    Commas part axes and `|` levels, except in brackets and in quotes; each value is YAML.
 
     Raises: ConfigError, with every mistake.
     """
@@ -117,14 +115,13 @@ def _mistake(
 
 
 def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
-    """Returns the axes that `ablate.axes` describes, in its order.
+    """`field: [value, value]` has several levels; a value that is a list is given in a list.
 
-    `field: value` has one level and `field: [value, value]` several; a value that is itself a list
-    is given in a list: `[[0.5, 0.75]]`. `name: {level: {field: value, ...}, ...}` names its levels,
-    each of which may set several fields. Whether a field takes its value is the recipe's to say.
+    `name: {level: {field: value, ...}, ...}` names its levels, each of which may set several
+    fields.
 
-    Raises: ConfigError, with every mistake: an axis or a level without content or given twice, or
-        a field that is neither the recipe's nor `run.cpu_threads` or `run.device`.
+    Raises: ConfigError, with every mistake: an axis or a level without content or given twice, or a
+        field that is neither the recipe's nor `run.cpu_threads` or `run.device`.
     """
     if not axes:
         must = "must name at least one axis"

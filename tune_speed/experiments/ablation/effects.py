@@ -145,13 +145,10 @@ def estimate(
 ) -> Estimate:
     """Returns the mean of a contrast over the blocks that have all its arms, with an interval.
 
-    `values[arm][seed]` is the response; runs that failed are left out, or not finite. With c_i the
-    contrast of block i of n, the interval is mean(c) ± t · sd(c) / √n, with t the quantile of
-    Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test against 0. Arms
-    may spread differently: only the c_i must be alike.
-
-    Where all blocks agree there is no interval, and the p-value is the sign test's, 2^(1 - n), or 1
-    where the contrast is 0 throughout.
+    With c_i the contrast of block i of n, the interval is mean(c) ± t · sd(c) / √n, with t the
+    quantile of Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test
+    against 0. Arms may spread differently: only the c_i must be alike. Where all blocks agree there
+    is no interval, and the p-value is the sign test's, 2^(1 - n), or 1 for a contrast of 0.
 
     Source: Student 1908, The probable error of a mean.
     """

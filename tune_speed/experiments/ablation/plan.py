@@ -171,10 +171,6 @@ SHORT_NAMES = {"lr": "optimizer.lr"}
 MOST_BEYOND = 2
 
 
-def path_of(name: str) -> str:
-    return SHORT_NAMES.get(name, name)
-
-
 def value_at(recipe: Recipe, path: str) -> float | int:
     """Raises: ConfigError if no number is at the path, which may leave out names of components."""
     node: Any = recipe
@@ -244,8 +240,9 @@ def _rounded(factor: float) -> float:
     return float(f"{factor:.6g}")
 
 
-def tuned_settings(recipe: Recipe, path: str, factor: float) -> Mapping[str, float]:
+def tuned_settings(recipe: Recipe, name: str, factor: float) -> Mapping[str, float]:
     """Nothing where the factor is 1; a count stays one: 32 times 0.3 is 10."""
+    path = SHORT_NAMES.get(name, name)
     value = value_at(recipe, path)
     if factor == 1:
         return {}

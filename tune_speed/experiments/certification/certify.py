@@ -76,12 +76,10 @@ def certify(
     anew_if_changed: bool = False,
     loop: Loop | None = None,
 ) -> CertifyResult:
-    """Runs the finalists of a study, or continues with them, and records their certified times.
+    """`folder` is that of the study's files, `device` part of the device's name.
 
-    `folder` is that of the study's files, `device` part of the device's name, where it has
-    estimates of several. `address` is a Ray cluster's; None: a local one. `anew_if_changed` starts
-    from scratch where finalists, leader or numbers are not those that were begun, instead of
-    raising an error. `loop` is the study's training function; None: recipes were searched.
+    `anew_if_changed` starts from scratch where finalists, leader or numbers are not those that were
+    begun, instead of raising an error. `loop` is the study's training function; None: recipes.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """

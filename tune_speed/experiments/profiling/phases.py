@@ -57,7 +57,8 @@ class PhaseTimer:
         self, *, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter
     ) -> None:
         self._synchronize, self._now = synchronize, now
-        self._phase: Phase | None = None
+        self.phase: Phase | None = None
+        """What is under way; None while the timer is off."""
         self._began_s = 0.0
         self.total_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         """Seconds from border to border, by phase."""
@@ -67,24 +68,19 @@ class PhaseTimer:
         self.copied_bytes = 0
         """Bytes that left the host for the device."""
 
-    @property
-    def phase(self) -> Phase | None:
-        """What is under way; None while the timer is off."""
-        return self._phase
-
     @contextmanager
     def on(self) -> Iterator[None]:
         self._synchronize()
-        self._phase, self._began_s = "loop", self._now()
+        self.phase, self._began_s = "loop", self._now()
         try:
             yield
             self.enter("loop")
         finally:
-            self._phase = None
+            self.phase = None
 
     def enter(self, phase: Phase) -> Phase | None:
         """Ends the phase under way, begins another one, and returns the one that ended."""
-        before = self._phase
+        before = self.phase
         # With the timer off, a border costs next to nothing: the same calls run in both kinds.
         if before is None:
             return None
@@ -94,7 +90,7 @@ class PhaseTimer:
         self.total_s[before] += ended_s - self._began_s
         self.launched_s[before] += launched_s - self._began_s
         # Reading the clock is no part of what begins.
-        self._phase, self._began_s = phase, ended_s
+        self.phase, self._began_s = phase, ended_s
         return before
 
     def over(self, batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:

@@ -73,11 +73,7 @@ def open_pipeline(
     device: torch.device,
     before_step: Callable[[], None],
 ) -> Iterator[Pipeline]:
-    """Gives the pipeline of a recipe for one device, of which nothing is `auto`.
-
-    Its steps have the shape that the run begins with, and a rate of zero; `before_step` is
-    called before each, and may raise.
-    """
+    """Its steps have the shape that the run begins with, and a rate of zero."""
     build.set_seed(recipe, seed)
     (shape, _), *_ = build.step_schedule_of(recipe, splits)
     model = build.build_model(recipe, splits, seed=seed, device=device)

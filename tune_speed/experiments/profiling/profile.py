@@ -66,10 +66,8 @@ def profile_recipe(
 ) -> result.ProfileResult | None:
     """Returns where the time of the recipe's steps goes, and what to try; None after Ctrl-C.
 
-    Steps have the shape that the run begins with. Of several devices one is profiled, with its
-    share of the samples; averaging their gradients is measured apart. `steps` are taken of each
-    kind, with borders and without; None: as many as fit into four seconds. `download` fetches the
-    data set if it is missing; `on_progress` gets images decoded, and their number.
+    Of several devices one is profiled, with its share of the samples. `steps` are taken of each
+    kind, with borders and without; None: as many as fit into four seconds.
 
     Raises: ConfigError, also where a step does not fit into memory; DataError.
     """

@@ -93,12 +93,9 @@ class Part(NamedTuple):
 
 
 def plan(tree: Mapping[str, Any], profile: str) -> tuple[Part, ...]:
-    """Returns the parts of a checked study file in a profile.
+    """The profile's own values come first and the part's after them, so that the part's win.
 
-    The profile's own values come first and the part's after them, so that the part's win. The
-    profile's parts replace the file's. Without any, the file is the only part.
-
-    Raises: ConfigError if the file has no such profile.
+    The profile's parts replace the file's. Raises: ConfigError if the file has no such profile.
     """
     scale = scale_of(tree, profile)
     parts = scale.get("parts")
