@@ -120,8 +120,6 @@ def _identity(file: RecipeFile, base: RecipeFile) -> dict[str, Any]:
 
 @dataclass
 class _Running:
-    """An ablation under way."""
-
     plan: AblationPlan
     ledger: AblationLedger
     data_hash: str

@@ -84,8 +84,6 @@ def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The sections of a contestant's certificate."""
-
     placed: FinalRank
     of: Certification
 

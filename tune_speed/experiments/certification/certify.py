@@ -162,8 +162,6 @@ def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> 
 
 
 class _Session:
-    """A certification under way: its ledger, its schedule and who takes part."""
-
     def __init__(
         self,
         ledger: CertifyLedger,

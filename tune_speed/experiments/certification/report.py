@@ -23,7 +23,12 @@ def certification_text(result: CertifyResult) -> str:
     head = f"the winner's luck, estimate → certified (median of the hits{more}):"
     studies = {each.record.study for each in result.finalists}
     why_not = why_not_certified(each for each in result.records if each.study in studies)
-    lines = [*filter(None, [why_not]), head, *_luck_lines(result)]
+    lines = [*filter(None, [why_not]), head]
+    for row in luck(result):
+        estimate, ratio = f"{row['estimate_s']:.2f} s", row["ratio"]
+        time = f"{row['certified_s']:.2f} s ({ratio:.2f}×)" if ratio else "no time"
+        again = f"{row['hits']} of {row['n']} met the target again"
+        lines.append(f"  {row['name']}: {estimate} → {time}, {again}")
     lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
     lines += _suggestions(result)
     lines.append(f"certificates: {result.folder / 'certified'}; every run is in MLflow")
@@ -67,15 +72,6 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
         }
         rows.append(row)
     return rows
-
-
-def _luck_lines(result: CertifyResult) -> list[str]:
-    return [
-        f"  {row['name']}: {row['estimate_s']:.2f} s → "
-        + (f"{row['certified_s']:.2f} s ({row['ratio']:.2f}×)" if row["ratio"] else "no time")
-        + f", {row['hits']} of {row['n']} met the target again"
-        for row in luck(result)
-    ]
 
 
 def _suggestions(result: CertifyResult) -> list[str]:

@@ -106,7 +106,10 @@ class CertificationSchedule:
             return ()
         dropped = race.close_round()
         if race is self.first and race.num_closed == race.num_rounds:
-            self.final = self._make_final()
+            best = [n for n in self.first.order() if n != self.leader and n in self.first.alive]
+            names = (*([self.leader] if self.leader else ()), *best[: self.plan.final])
+            final_seeds = self.plan.final_seeds
+            self.final = self._elimination(names, final_seeds) if self.plan.final else None
         return dropped
 
     @property
@@ -147,14 +150,6 @@ class CertificationSchedule:
     @property
     def _race(self) -> tuple[Stage, Elimination]:
         return ("first", self.first) if self.final is None else ("final", self.final)
-
-    def _make_final(self) -> Elimination | None:
-        if not self.plan.final:
-            return None
-        finalists = [name for name in self.first.order() if name != self.leader]
-        best = [name for name in finalists if name in self.first.alive][: self.plan.final]
-        names = (*([self.leader] if self.leader else ()), *best)
-        return self._elimination(names, self.plan.final_seeds)
 
     def _elimination(self, names: Sequence[str], num_rounds: int) -> Elimination:
         drops = self._best is None

@@ -98,7 +98,18 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
         figures += [cells for row in rows for cells in _figure_rows(record, row)]
         # By identity, as a setting holds a dict and so cannot be hashed.
         one_a_setting = {id(row.setting): row for row in rows}
-        settings += [_setting_row(record, row) for row in one_a_setting.values()]
+        settings += [
+            {
+                "run": _run(record),
+                "source": f"{row.setting.source}, {row.setting.table}",
+                "setting": row.setting.setting,
+                "model": row.setting.model,
+                "dataset": row.setting.dataset,
+                "same": "; ".join(row.same),
+                "differs": "; ".join(row.differs),
+            }
+            for row in one_a_setting.values()
+        ]
     for record in records:
         figures += _speed_up_rows(record, records)
     if notes:
@@ -195,18 +206,6 @@ def _cells(of: tuple[TrialRecord, Setting, int], **cells: Any) -> dict[str, Any]
 
 def _rounded(figure: float | None) -> float | None:
     return None if figure is None else float(f"{figure:.4g}")
-
-
-def _setting_row(record: TrialRecord, row: published.PaperRow) -> dict[str, Any]:
-    return {
-        "run": _run(record),
-        "source": f"{row.setting.source}, {row.setting.table}",
-        "setting": row.setting.setting,
-        "model": row.setting.model,
-        "dataset": row.setting.dataset,
-        "same": "; ".join(row.same),
-        "differs": "; ".join(row.differs),
-    }
 
 
 def _run(record: TrialRecord) -> str:

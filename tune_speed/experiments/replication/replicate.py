@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.redact import redact
@@ -54,7 +54,11 @@ def plan_replication(
     """
     path = find(name)
     tree = load_recipe(path, check_data=False).tree
-    replication = _replication(tree, path)
+    if tree.get("replication") is None:
+        must = "must be given in the file of a replication"
+        hint = f"For any other recipe: `tune-speed ablate {path}`."
+        raise ConfigError.of("replication", must, hint=hint, file=str(path))
+    replication = ReplicationConfig.model_validate(tree["replication"])
     # In the profile `full`, whichever is run: smaller ones leave arms out, and claims then say so.
     check_claims(replication.claims, arms_in_full(path))
     given = [override for override in overrides if override.startswith("ablate.")]
@@ -79,14 +83,6 @@ def plan_replication(
         parts=plans,
         overrides=tuple(overrides),
     )
-
-
-def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
-    if tree.get("replication") is None:
-        must = "must be given in the file of a replication"
-        hint = f"For any other recipe: `tune-speed ablate {path}`."
-        raise ConfigError.of("replication", must, hint=hint, file=str(path))
-    return ReplicationConfig.model_validate(tree["replication"])
 
 
 def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
