@@ -39,6 +39,7 @@ TASK = (
     *("study", "part", "design", "workload_name", "workload_hash", "metric", "target", "mode"),
     *("evaluated_on", "device", "cpu_threads", "timing", "confidence"),
 )
+PLAIN = ("not_applicable", "lr_factor", "is_lr_at_edge", "n")
 # Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
 EFFECT_WIDTH = 30
@@ -58,9 +59,7 @@ def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
     """`value`, `low` and `high` are factors where the response is `speed`, else differences."""
     return [
         {
-            "study": result.study,
-            "part": result.part,
-            "design": result.design,
+            **{name: getattr(result, name) for name in ("study", "part", "design")},
             "response": effect.response,
             "kind": effect.kind,
             "effect": effect.name,
@@ -77,10 +76,7 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
     return {
         "arm": arm.name,
         "settings": json.dumps(arm.settings),
-        "not_applicable": arm.not_applicable,
-        "lr_factor": arm.lr_factor,
-        "is_lr_at_edge": arm.is_lr_at_edge,
-        "n": arm.n,
+        **{name: getattr(arm, name) for name in PLAIN},
         **{status.value: arm.statuses.get(status, 0) for status in Status},
         "hits": arm.hits,
         "success_rate": arm.success_rate,

@@ -173,15 +173,10 @@ class _Parts:
 
     def recipe(self) -> sections.CertifiedRecipe:
         record, facts = self.records[-1], self.surroundings[0]
-        fields: dict[str, Any]
         if record.is_own_loop:
-            fields = {
-                "effective_batch_size": None,
-                "model": str(record.workload["function"]),
-                "model_source": f"source {record.workload['function_hash']}",
-                "stem": None,
-                "optimizer": None,
-            }
+            fields: dict[str, Any] = dict.fromkeys(("effective_batch_size", "stem", "optimizer"))
+            fields["model"] = str(record.workload["function"])
+            fields["model_source"] = f"source {record.workload['function_hash']}"
         else:
             # In records a component is its name, or `{name: fields}`.
             trees = (record.recipe[part] for part in ("model", "optimizer"))
@@ -267,6 +262,5 @@ def _inverse(ratio: float | None) -> float | None:
 
 def _metric_gain(compared: Comparison | None) -> dict[str, float | None]:
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
-    gains = (-math.log(end) if end else None for end in ends)
-    names = ("metric_gain", "metric_gain_low", "metric_gain_high")
-    return {n: None if g is None else finite_or_none(g) for n, g in zip(names, gains, strict=True)}
+    gains = [finite_or_none(-math.log(end)) if end else None for end in ends]
+    return dict(zip(("metric_gain", "metric_gain_low", "metric_gain_high"), gains, strict=True))
