@@ -10,19 +10,12 @@ from tune_speed.core.records import Record, RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
 from tune_speed.core.text import counted, percent
+from tune_speed.experiments import run_summary as summary
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
-from tune_speed.experiments.run_summary import (
-    CONFIDENCE,
-    WHOLE,
-    Slope,
-    estimate_slope,
-    runs_dict,
-    runs_text,
-)
 
 Side = Literal["a", "b"]
 # One-sided, of the one that looks faster. Either could, so it is half of 5 %.
-MOST_P_VALUE = (1 - CONFIDENCE) / 2
+MOST_P_VALUE = (1 - summary.CONFIDENCE) / 2
 # The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six.
 LEAST_PAIRS_WITH_MISSES = 6
 # Suggested to someone who had fewer than three.
@@ -60,16 +53,20 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
     pairs = common_seeds(a, b)
     assert pairs
     ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
-    found = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
+    found = compare(ours, theirs, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
     if found.ratio is None or found.ratio == 1:
         neither = "no run of either met the target" if found.ratio is None else "both took as long"
         statement = f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs."
-        known = {"confidence": CONFIDENCE, "num_pairs": found.num_pairs, "method": found.method}
+        known = {
+            "confidence": summary.CONFIDENCE,
+            "num_pairs": found.num_pairs,
+            "method": found.method,
+        }
         return Verdict(faster=None, is_decided=False, statement=statement, **known)
     if found.ratio < 1:
         return _verdict("a", found, ours, theirs)
     # Again the other way round, as the p-value is one-sided.
-    found = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
+    found = compare(theirs, ours, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
     return _verdict("b", found, theirs, ours)
 
 
@@ -93,7 +90,7 @@ def _verdict(
         factor=finite_or_none(factor),
         factor_low=low,
         factor_high=finite_or_none(high),
-        confidence=CONFIDENCE,
+        confidence=summary.CONFIDENCE,
         p_value=found.p_value if is_enough else None,
         num_pairs=found.num_pairs,
         pairs_needed=None if is_decided else pairs_needed(faster, slower),
@@ -165,7 +162,7 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
     return f"{rule}; more seeds may decide it."
 
 
-def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
+def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> summary.Slope | None:
     """Returns the gain per ln(length), where the recipes differ in nothing but their epochs."""
     if a is None or b is None:
         return None
@@ -176,10 +173,10 @@ def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
     points = [
         (run.final.epoch, goodness(metric, target))
         for run in [*a.runs, *b.runs]
-        if run.final is not None and run.status in WHOLE
+        if run.final is not None and run.status in summary.WHOLE
         if (metric := run.final.value(target.metric)) is not None
     ]
-    return estimate_slope(points)
+    return summary.estimate_slope(points)
 
 
 def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:
@@ -188,14 +185,14 @@ def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:
 
 def duel_dict(a: TrialRecord | None, b: TrialRecord | None) -> dict[str, Any]:
     slope, verdict = slope_of(a, b), verdict_of(a, b)
-    described = {side: r and runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
+    described = {side: r and summary.runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
     return {**described, "comparison": verdict and verdict.model_dump(mode="json")}
 
 
 def duel_text(records: Sequence[TrialRecord | None], names: Sequence[str]) -> str:
     slope, verdict = slope_of(*records), verdict_of(*records)
     parts = [
-        runs_text(record, name=f"{side} = {name}", slope=slope)
+        summary.runs_text(record, name=f"{side} = {name}", slope=slope)
         for side, name, record in zip("AB", names, records, strict=True)
         if record is not None
     ]

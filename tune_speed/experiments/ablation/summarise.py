@@ -12,16 +12,10 @@ from typing import Any
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.of_run import OF_RUN, epoch_s
+from tune_speed.core import stats
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm
-from tune_speed.core.stats import (
-    RunStatistics,
-    TimeInterval,
-    mean_interval,
-    median_interval_s,
-    median_time_s,
-)
 from tune_speed.experiments.ablation import result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (
@@ -124,7 +118,7 @@ def _is_at_edge(factor: float | None, points: Sequence[result.TuningPoint]) -> b
 def _figures(record: TrialRecord) -> dict[str, Any]:
     whole = [run for run in record.runs if run.status not in BROKEN]
     memory = (run.peak_memory_gib for run in whole)
-    found = RunStatistics.of(record, confidence=CONFIDENCE)
+    found = stats.RunStatistics.of(record, confidence=CONFIDENCE)
     success, expected = found.success_rate, found.expected_interval
     return {
         "n": found.n,
@@ -164,7 +158,9 @@ def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
     values = [value for run in runs if (value := read(run)) is not None]
     if not values:
         return result.Figure()
-    found = mean_interval(values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share)
+    found = stats.mean_interval(
+        values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share
+    )
     return result.Figure(**found._asdict())
 
 
@@ -172,9 +168,9 @@ def _median(values: Sequence[float | None]) -> result.Median:
     """Returns the median of values, None being infinite, and its distribution-free interval."""
     if not values:
         return result.Median()
-    ends = TimeInterval.of(*median_interval_s(values, confidence=CONFIDENCE))
+    ends = stats.TimeInterval.of(*stats.median_interval_s(values, confidence=CONFIDENCE))
     low, high, confidence = ends.low_s, ends.high_s, ends.confidence
-    median = median_time_s(values)
+    median = stats.median_time_s(values)
     return result.Median(median=median, low=low, high=high, confidence=confidence, n=len(values))
 
 

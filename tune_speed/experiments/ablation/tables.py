@@ -23,15 +23,8 @@ from tune_speed.core.text import (
     significant,
 )
 from tune_speed.experiments.ablation import footnotes
+from tune_speed.experiments.ablation import result as results
 from tune_speed.experiments.ablation.effects import Estimate
-from tune_speed.experiments.ablation.result import (
-    MEANS,
-    AblationResult,
-    ArmResult,
-    Figure,
-    Median,
-    Response,
-)
 from tune_speed.reporting.table import Column, Section, Table, fitting
 
 JOINT = "; "
@@ -46,16 +39,16 @@ EFFECT_WIDTH = 30
 SCORE_DIGITS = 4
 # Smaller ones are shown as `<0.001`.
 LEAST_P_VALUE = 0.001
-Cell = Callable[[ArmResult], str]
+Cell = Callable[[results.ArmResult], str]
 
 
-def csv_rows(result: AblationResult) -> list[dict[str, Any]]:
+def csv_rows(result: results.AblationResult) -> list[dict[str, Any]]:
     task = {name.removesuffix("_name"): getattr(result, name) for name in TASK}
     task["timing"] = ", ".join(sorted(result.timing))
     return [{**task, **_arm_row(arm)} for arm in result.arms]
 
 
-def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
+def effect_rows(result: results.AblationResult) -> list[dict[str, Any]]:
     """`value`, `low` and `high` are factors where the response is `speed`, else differences."""
     return [
         {
@@ -70,7 +63,7 @@ def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
     ]
 
 
-def _arm_row(arm: ArmResult) -> dict[str, Any]:
+def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
     is_known = arm.time_to_target_pairs > 0
     high_is_known = arm.time_to_target_low is not None
     return {
@@ -82,7 +75,7 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
         "success_rate": arm.success_rate,
         "success_rate_low": arm.success_low,
         "success_rate_high": arm.success_high,
-        **_columns(arm, *MEANS, "peak_memory_gib", "time_to_target_s"),
+        **_columns(arm, *results.MEANS, "peak_memory_gib", "time_to_target_s"),
         "expected_s": _or_inf(arm.expected_s, is_known=arm.n > 0),
         "expected_s_low": _or_inf(arm.expected_low_s, is_known=arm.n > 0),
         "expected_s_high": _or_inf(arm.expected_high_s, is_known=arm.n > 0),
@@ -100,14 +93,14 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
     }
 
 
-def _columns(arm: ArmResult, *names: str) -> dict[str, Any]:
+def _columns(arm: results.ArmResult, *names: str) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in names:
-        found: Figure | Median | Estimate | None = getattr(arm, name)
+        found: results.Figure | results.Median | Estimate | None = getattr(arm, name)
         ends: dict[str, Any] = {} if found is None else found.model_dump()
-        if isinstance(found, Figure):
+        if isinstance(found, results.Figure):
             order = ["mean", "sd", "low", "high"]
-        elif isinstance(found, Median):
+        elif isinstance(found, results.Median):
             order = ["median", "low", "high", "confidence"]
             ends = {e: _or_inf(value, is_known=found.n > 0) for e, value in ends.items()}
             ends["confidence"] = found.confidence if found.n else None
@@ -123,7 +116,7 @@ def _or_inf(value: float | None, *, is_known: bool) -> float | None:
     return math.inf if value is None and is_known else value
 
 
-def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
+def as_renderables(result: results.AblationResult) -> tuple[RenderableType, ...]:
     """Names are shown as they are: never as markup, nor with their control characters."""
     heading = Text(printable(title(result)), style="italic")
     tables = (_Arms(result.arms, SPEED), _Arms(result.arms, QUALITY))
@@ -133,7 +126,7 @@ def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
     return (heading, *tables, _notes(footnotes.arm_notes(result)), *effects)
 
 
-def title(result: AblationResult) -> str:
+def title(result: results.AblationResult) -> str:
     part = f", {result.part}" if result.part else ""
     where = f" on {device_text(result.device)}" if result.device else ""
     goal = f"{result.metric} {SIGNS[result.target_mode]} {result.target:g}"
@@ -148,8 +141,8 @@ def _notes(sentences: Sequence[str]) -> RenderableType:
 
 
 def _figure(name: str, digits: int | None = None) -> Cell:
-    def cell(arm: ArmResult) -> str:
-        found: Figure = getattr(arm, name)
+    def cell(arm: results.ArmResult) -> str:
+        found: results.Figure = getattr(arm, name)
         if found.mean is None:
             return ABSENT
         places = _places(found.mean) if digits is None else digits
@@ -174,7 +167,7 @@ def _seconds(value: float | None) -> str:
     return INFINITE if value is None else f"{value:.{_places(value)}f}"
 
 
-def _expected(arm: ArmResult) -> str:
+def _expected(arm: results.ArmResult) -> str:
     if not arm.n:
         return ABSENT
     low, high = arm.expected_low_s, arm.expected_high_s
@@ -183,7 +176,7 @@ def _expected(arm: ArmResult) -> str:
     return f"{_seconds(arm.expected_s)}{ends}"
 
 
-def _sooner(arm: ArmResult) -> str:
+def _sooner(arm: results.ArmResult) -> str:
     if not arm.time_to_target_pairs:
         return ABSENT
     low, high = arm.time_to_target_low, arm.time_to_target_high
@@ -192,7 +185,7 @@ def _sooner(arm: ArmResult) -> str:
     return f"{factor(arm.time_to_target_factor, none=f'{INFINITE}×')}{ends}"
 
 
-def _gain(arm: ArmResult) -> str:
+def _gain(arm: results.ArmResult) -> str:
     value, ends, _ = _estimate_cells(arm.accuracy_gain, is_factor=False)
     return value if ends == ABSENT else f"{value}\n{ends}"
 
@@ -226,7 +219,7 @@ DROPPED = ("images/s", "fed", "gain", "to target\nmedian [s]", "S_mixed", "GiB",
 class _Arms:
     """A row an arm, with as many of the columns as the terminal's width has room for."""
 
-    arms: Sequence[ArmResult]
+    arms: Sequence[results.ArmResult]
     columns: Mapping[str, Cell]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -256,8 +249,8 @@ def _column(heading: str, width: int | None = None) -> Column:
     return Column(heading, is_left=is_left, max_width=width, no_wrap=not is_left)
 
 
-def _effects_table(result: AblationResult) -> Table:
-    score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
+def _effects_table(result: results.AblationResult) -> Table:
+    score: results.Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
     interval = percent(result.confidence)
     headings = ("speed", interval, "p", score.replace("_", " "), interval, "p", "n")
     rows: list[Section | Sequence[str]] = []
@@ -269,7 +262,7 @@ def _effects_table(result: AblationResult) -> Table:
     return Table([_column("effect", EFFECT_WIDTH), *map(_column, headings)], rows)
 
 
-def _effect_cells(found: Mapping[Response, Estimate], score: Response) -> list[str]:
+def _effect_cells(found: Mapping[results.Response, Estimate], score: results.Response) -> list[str]:
     counts = dict.fromkeys(str(found[key].n) for key in ("speed", score) if key in found)
     speed, gain = found.get("speed"), found.get(score)
     cells = (*_estimate_cells(speed, is_factor=True), *_estimate_cells(gain, is_factor=False))

@@ -22,13 +22,8 @@ from tune_speed.core.stats import RunStatistics
 from tune_speed.core.text import counted
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
+from tune_speed.experiments.certification import schedule as schedules
 from tune_speed.experiments.certification.assemble import Certification, certified_record
-from tune_speed.experiments.certification.schedule import (
-    CertificationSchedule,
-    CertifyLedger,
-    FinalRank,
-    Turn,
-)
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.process import busy_text, stop_signals
@@ -58,7 +53,7 @@ class CertifyResult(NamedTuple):
     """Recipes that were certified, the best estimate first."""
     estimates: tuple[TrialRecord, ...]
     """All trials of the study that may be compared with these."""
-    ranks: tuple[FinalRank, ...]
+    ranks: tuple[schedules.FinalRank, ...]
     folder: Path
     undelivered: tuple[Undelivered, ...]
     was_stopped: bool
@@ -101,12 +96,12 @@ def certify(
     }
     path = latest_log(folder, "certify", again=again)
     if anew_if_changed:
-        with CertifyLedger(path) as ledger:
+        with schedules.CertifyLedger(path) as ledger:
             again = again or bool(ledger.differences(header))
         path = latest_log(folder, "certify", again=again)
-    with CertifyLedger(path) as ledger:
+    with schedules.CertifyLedger(path) as ledger:
         ledger.begin(header)
-        schedule = CertificationSchedule(
+        schedule = schedules.CertificationSchedule(
             [each.name for each in finalists],
             leader=leader.name if leader else None,
             plan=config,
@@ -151,7 +146,7 @@ def _chosen_by(top: int, estimates: Sequence[TrackedTrial], *, by_expected: bool
     return f"one of the {top} {which} of {len(estimates)} estimates of one seed each"
 
 
-def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> str:
+def _outlook(schedule: schedules.CertificationSchedule, finalists: list[TrackedTrial]) -> str:
     runs = [each.record.runs[-1] for each in finalists]
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
     left = schedule.most_runs_left
@@ -164,8 +159,8 @@ def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> 
 class _Session:
     def __init__(
         self,
-        ledger: CertifyLedger,
-        schedule: CertificationSchedule,
+        ledger: schedules.CertifyLedger,
+        schedule: schedules.CertificationSchedule,
         everyone: list[TrackedTrial],
         on_line: Callable[[str], None],
     ) -> None:
@@ -227,7 +222,7 @@ class _Session:
                 )
             self._ledger.described(name, facts.model_dump(mode="json"), is_last=is_last)
 
-    def _take_turn(self, turn: Turn, device: ExclusiveDevice) -> None:
+    def _take_turn(self, turn: schedules.Turn, device: ExclusiveDevice) -> None:
         for tries_left in reversed(range(MAX_TURNS)):
             record = device.run(_spec(self.everyone[turn.name].record, seed=turn.seed))
             run = record.runs[0]

@@ -36,15 +36,9 @@ from tune_speed.training.build import open_dummy
 from tune_speed.training.flops import step_flop
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.step import step as stepping
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import EagerGradient
-from tune_speed.training.step.step import (
-    Group,
-    Stepper,
-    accumulation_of,
-    build_optimizer,
-    micro_batch_of,
-)
 from tune_speed.training.warm_up import dummy_groups
 
 # Steps are taken for so long [s] before any is timed, two at least.
@@ -56,10 +50,10 @@ class Pipeline(NamedTuple):
 
     take: Callable[[], int]
     """Does the next optimizer step on real batches; returns its number of samples."""
-    take_dummy: Callable[[Group], None]
+    take_dummy: Callable[[stepping.Group], None]
     timer: PhaseTimer
     waits: Waits
-    stepper: Stepper
+    stepper: stepping.Stepper
     loader: Loader
     shape: Shape
 
@@ -84,14 +78,14 @@ def open_pipeline(
     )
     try:
         waits, timer = Waits(), PhaseTimer(synchronize=synchronizer(device))
-        stepper = Stepper.still(model, forward, recipe, device=device)
+        stepper = stepping.Stepper.still(model, forward, recipe, device=device)
         if stepper.recorder is None:
             stepper.gradient = TimedGradient(stepper.gradient, timer, stepper.scaler)
         else:
             time_replays(stepper.recorder, timer)
         steps = open_steps(loader, recipe, repeat((shape, 1)), waits)
 
-        def take_group(group: Group) -> None:
+        def take_group(group: stepping.Group) -> None:
             batches = timer.over(iter(group.micro_batches), device)
             stepper.take_still(group._replace(micro_batches=batches), shape)
 
@@ -181,15 +175,15 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
         optimizer_state=state_bytes(pipeline.stepper.optimizer),
         saved=_saved(pipeline, recipe, splits, device),
         # Loaders give normalised images, of four bytes a value.
-        images=micro_batch_of(recipe) * channels * shape.height * shape.width * 4,
-        num_micro_batches=accumulation_of(recipe) * shape.growth,
+        images=stepping.micro_batch_of(recipe) * channels * shape.height * shape.width * 4,
+        num_micro_batches=stepping.accumulation_of(recipe) * shape.growth,
         flop=flop and flop * recipe.samples_per_step * shape.growth,
     )
 
 
 def _saved(pipeline: Pipeline, recipe: Recipe, splits: Splits, device: torch.device) -> int:
-    model, shape, size = pipeline.stepper.model, pipeline.shape, micro_batch_of(recipe)
-    _, scaler = build_optimizer(model, recipe, device=device)
+    model, shape, size = pipeline.stepper.model, pipeline.shape, stepping.micro_batch_of(recipe)
+    _, scaler = stepping.build_optimizer(model, recipe, device=device)
     # Of the uncompiled network, whatever the recipe has.
     eager = EagerGradient(recipe, forward=model, scaler=scaler, device=device)
     dummy = open_dummy(recipe, splits, num_samples=size, device=device)

@@ -26,14 +26,8 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling import phases, result
+from tune_speed.experiments.profiling import pipeline as pipelines
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.pipeline import (
-    Pipeline,
-    Work,
-    count_work,
-    open_pipeline,
-    warm_up_pipeline,
-)
 from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime import device as devices
@@ -106,14 +100,19 @@ def _profile(
     # What one of its devices does in a step.
     alone = recipe.model_copy(update={"devices": 1})
     devices.reset_peak_memory(device)
-    opened = open_pipeline(alone, splits, seed=file.run.seed, device=device, before_step=check_stop)
+    opened = pipelines.open_pipeline(
+        alone, splits, seed=file.run.seed, device=device, before_step=check_stop
+    )
     with opened as pipeline:
         on_line(f"{file.name} on {devices.describe_device(device)}: warming up")
-        step_s = warm_up_pipeline(pipeline, alone, device=device)
+        step_s = pipelines.warm_up_pipeline(pipeline, alone, device=device)
         taken = _take(pipeline, alone, steps, step_s, device, on_line)
         idle_s = _idle_s(pipeline, alone, taken, device)
         peak_gib = devices.peak_memory_gib(device)
-        work, model = count_work(pipeline, alone, splits, device=device), pipeline.stepper.model
+        work, model = (
+            pipelines.count_work(pipeline, alone, splits, device=device),
+            pipeline.stepper.model,
+        )
     check_stop()
     devices.release_memory(device)
     on_line("measuring matrix products and copies")
@@ -174,7 +173,7 @@ def _described(
 
 
 def _take(
-    pipeline: Pipeline,
+    pipeline: pipelines.Pipeline,
     recipe: Recipe,
     steps: int | None,
     step_s: float,
@@ -203,7 +202,7 @@ def _take(
 
 
 def _idle_s(
-    pipeline: Pipeline, recipe: Recipe, taken: phases.StepsTaken, device: torch.device
+    pipeline: pipelines.Pipeline, recipe: Recipe, taken: phases.StepsTaken, device: torch.device
 ) -> float | None:
     """Returns how long the device does nothing in a step as it runs [s]; None if unknown."""
     if device.type == "cpu":
@@ -249,7 +248,7 @@ def _step_times(
     )
 
 
-def _step_work(work: Work, taken: phases.StepsTaken) -> result.StepWork:
+def _step_work(work: pipelines.Work, taken: phases.StepsTaken) -> result.StepWork:
     return result.StepWork(
         gflop=_scaled(work.flop, 1e-9),
         parameters_mib=work.parameters / MIB,
