@@ -8,28 +8,19 @@ from rich.console import Console
 from texts import Texts
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.experiments.profiling.output import (
-    NOTHING,
-    advice_texts,
-    as_renderables,
-    check_format,
-    csv_rows,
-    phase_rows,
-    plot_profile,
-    profile_figure,
-)
+from tune_speed.experiments.profiling import output
 from tune_speed.experiments.profiling.result import ProfileResult
 
 
 def shown(found: ProfileResult) -> str:
     written = io.StringIO()
-    for renderable in as_renderables(found):
+    for renderable in output.as_renderables(found):
         Console(width=100, file=written).print(renderable)
     return "\n".join(map(str.rstrip, written.getvalue().splitlines()))
 
 
 def test_shares_are_those_of_all_phases() -> None:
-    rows = phase_rows(make_profile(data_wait_ms=45.0))
+    rows = output.phase_rows(make_profile(data_wait_ms=45.0))
     assert sum(row.share or 0.0 for row in rows) == pytest.approx(1.0)
     assert rows[0].words == "waiting for data" and rows[0].share == pytest.approx(45 / 143)
     assert "forward_backward" not in {row.phase for row in rows}
@@ -52,12 +43,12 @@ def test_tables_sentences_and_advice_are_those_kept(name: str, kept_text: Texts)
 
 def test_averaging_that_could_not_be_measured_is_no_zero() -> None:
     found = make_profile(**SHOWN["averaging was not measured"])
-    [row] = [row for row in phase_rows(found) if row.phase == "sync"]
+    [row] = [row for row in output.phase_rows(found) if row.phase == "sync"]
     assert (row.ms, row.share) == (None, None)
 
 
 def test_rows_have_the_step_beside_each_phase() -> None:
-    assert {row["step_ms"] for row in csv_rows(make_profile())} == {100.0}
+    assert {row["step_ms"] for row in output.csv_rows(make_profile())} == {100.0}
 
 
 def test_result_is_the_same_after_json() -> None:
@@ -68,14 +59,14 @@ def test_result_is_the_same_after_json() -> None:
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_picture_is_written(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / "below" / f"profile{suffix}"
-    plot_profile(make_profile(device_type="cuda", launch_frac=0.9), path)
+    output.plot_profile(make_profile(device_type="cuda", launch_frac=0.9), path)
     assert path.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
 
 
 @pytest.mark.parametrize("changes", [{}, {"bounds": None}, {"name": "$a$ \x1b[31m"}])
 def test_texts_of_the_picture_do_not_overlap(changes: dict[str, Any]) -> None:
     found = make_profile(data_wait_ms=45.0).model_copy(update=changes)
-    figure = profile_figure(found)
+    figure = output.profile_figure(found)
     figure.draw_without_rendering()
     assert len(figure.axes) == (1 if found.bounds is None else 2)
     for panel in figure.axes:
@@ -86,15 +77,15 @@ def test_texts_of_the_picture_do_not_overlap(changes: dict[str, Any]) -> None:
         for i, box in enumerate(boxes):
             assert not any(box.overlaps(other) for other in boxes[:i])
         assert legend.get_window_extent().y0 >= 0
-    assert advice_texts(found) == [NOTHING]
+    assert output.advice_texts(found) == [output.NOTHING]
 
 
 def test_picture_in_an_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"must be a file that ends in \.png, \.svg, \.pdf"):
-        check_format(Path("profile.gif"))
+        output.check_format(Path("profile.gif"))
 
 
 def test_picture_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
-        plot_profile(make_profile(), tmp_path / "file" / "profile.png")
+        output.plot_profile(make_profile(), tmp_path / "file" / "profile.png")
