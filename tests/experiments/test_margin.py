@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_speed.core.targets import Target
-from tune_speed.experiments.margin import (
+from tune_speed.experiments.run_summary import (
     Slope,
     estimate_slope,
     margin,

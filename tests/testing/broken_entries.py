@@ -1,6 +1,4 @@
-"""Entries that each break one contract, as users may write them."""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -189,56 +187,58 @@ class MixesTypes(Good):
         )
 
 
-class Remembering(ScheduleConfig):
+class Falling(ScheduleConfig):
+    """Falls in a line."""
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        return self.at(progress - step_frac, losses)
+
+    def at(self, begun: float, losses: Any) -> Any:
+        return Factors(lr=1 - begun, momentum=None)
+
+
+class Remembering(Falling):
     """Counts its own steps."""
 
     _calls: ClassVar[list[float]] = []
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
-        self._calls.append(progress)
+    def at(self, begun: float, losses: Any) -> Any:
+        self._calls.append(begun)
         return Factors(lr=1 / len(self._calls), momentum=None)
 
 
-class ToZero(ScheduleConfig):
-    """Its last step has no rate."""
+class ToZero(Falling):
+    """It has no rate in the first step."""
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
-        return Factors(lr=1 - progress, momentum=None)
+    def at(self, begun: float, losses: Any) -> Any:
+        return Factors(lr=begun, momentum=None)
 
 
-class PlainFloat(ScheduleConfig):
+class PlainFloat(Falling):
     """Gives a number."""
 
-    def factors(  # type: ignore[override]
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> float:
+    def at(self, begun: float, losses: Any) -> Any:
         return 1.0
 
 
-class FollowsUnsaid(ScheduleConfig):
+class FollowsUnsaid(Falling):
     """Looks at losses and does not say so."""
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def at(self, begun: float, losses: Any) -> Any:
         return Factors(lr=0.5 if losses else 1.0, momentum=None)
 
 
-class SortsLosses(ScheduleConfig):
+class SortsLosses(Falling):
     """Changes what it is given."""
 
     follows_loss: ClassVar[bool] = True
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def at(self, begun: float, losses: Any) -> Any:
         if isinstance(losses, list):
             losses.sort()
-        return Factors(lr=1.0, momentum=None)
+        return super().at(begun, losses)
 
 
 class Descent(torch.optim.Optimizer):
@@ -280,8 +280,10 @@ class Sound(OptimizerConfig):
     def build(
         self, model: nn.Module, *, effective_batch_size: int, fused: bool
     ) -> torch.optim.Optimizer:
-        groups = self.groups(model, effective_batch_size)
-        return Descent(groups, wrong=self.wrong, lr=self.step_lr(effective_batch_size))
+        return self.over(self.groups(model, effective_batch_size), model, fused)
+
+    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
+        return Descent(groups, wrong=self.wrong, lr=self.step_lr(1))
 
 
 class KeepsItsRate(Sound):
@@ -305,12 +307,9 @@ class ForgetsItsSteps(Sound):
 class HoldsFrozen(Sound):
     """Holds all parameters, in groups like ours."""
 
-    def build(
-        self, model: nn.Module, *, effective_batch_size: int, fused: bool
-    ) -> torch.optim.Optimizer:
-        groups = self.groups(model, effective_batch_size)
+    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
         groups[-1]["params"] += [p for p in model.parameters() if not p.requires_grad]
-        return Descent(groups, wrong=self.wrong, lr=self.step_lr(effective_batch_size))
+        return super().over(groups, model, fused)
 
 
 class NeverDecays(Sound):
@@ -334,20 +333,14 @@ class NoClosure(Sound):
 class NoFusedKernel(Sound):
     """Another rule where fused kernels are asked for."""
 
-    def build(
-        self, model: nn.Module, *, effective_batch_size: int, fused: bool
-    ) -> torch.optim.Optimizer:
-        groups = self.groups(model, effective_batch_size)
-        kind = torch.optim.SGD if not fused else torch.optim.Rprop
-        return kind(groups, lr=self.lr)
+    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
+        return (torch.optim.Rprop if fused else torch.optim.SGD)(groups, lr=self.lr)
 
 
 class BareGroups(Sound):
     """Does not build over `self.groups`."""
 
-    def build(
-        self, model: nn.Module, *, effective_batch_size: int, fused: bool
-    ) -> torch.optim.Optimizer:
+    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.lr)
 
 
@@ -465,6 +458,12 @@ class NoSlot(SpeedupConfig):
     """In no slot."""
 
 
+class GivesNoReason(Still):
+    """Bars another technique."""
+
+    conflicts: ClassVar[Mapping[str, str]] = {"mixup": " "}
+
+
 class MeanLoss(Still):
     """A mean instead of a sum."""
 
@@ -580,9 +579,14 @@ def counts(run: RunResult) -> Any:
     return run.steps or 0
 
 
+def sums(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    return float(logits.mul_(2).sum())
+
+
 TERSE = Metric(about="Accuracy", unit="1", source="own")
 NO_UNIT = Metric(about="Accuracy of the last evaluation.", unit="", source="own")
 FAILS_EARLY = Metric(
     about="Accuracy at the very end.", unit="1", source="own", of_run=needs_a_target
 )
 GIVES_INTEGERS = Metric(about="How many steps it took.", unit="1", source="own", of_run=counts)
+CHANGES_LOGITS = Metric(about="Sum of all the logits.", unit="1", source="own", of_logits=sums)

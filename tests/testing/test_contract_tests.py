@@ -1,5 +1,3 @@
-"""A user's own test file, run by a pytest of its own."""
-
 import subprocess
 import sys
 from importlib import import_module

@@ -10,13 +10,12 @@ from tune_speed.core.records import Record, RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
 from tune_speed.core.text import counted, percent
+from tune_speed.experiments import run_summary as summary
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
-from tune_speed.experiments.margin import Slope, estimate_slope
-from tune_speed.experiments.run_summary import CONFIDENCE, WHOLE, runs_dict, runs_text
 
 Side = Literal["a", "b"]
 # One-sided, of the one that looks faster. Either could, so it is half of 5 %.
-MOST_P_VALUE = (1 - CONFIDENCE) / 2
+MOST_P_VALUE = (1 - summary.CONFIDENCE) / 2
 # The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six.
 LEAST_PAIRS_WITH_MISSES = 6
 # Suggested to someone who had fewer than three.
@@ -40,45 +39,38 @@ class Verdict(Record):
     factor_high: float | None = None
     """Upper end of it; None: infinite, or neither is faster."""
     confidence: float
-    """Of the interval."""
     p_value: float | None = None
     """One-sided, that the faster one is not faster; None with fewer than three pairs."""
     num_pairs: int
-    """Runs with a common seed."""
     pairs_needed: int | None = None
     """Pairs that would show this factor with this spread in 80 % of such duels; None: decided,
     over a thousand, or not known."""
     method: str
-    """What factor, interval and p-value are, in words."""
     statement: str
-    """The verdict in words."""
 
 
 def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
-    """Returns which is faster, by the runs with common seeds, of which there must be one."""
     pairs = common_seeds(a, b)
     assert pairs
     ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
-    found = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
+    found = compare(ours, theirs, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
     if found.ratio is None or found.ratio == 1:
         neither = "no run of either met the target" if found.ratio is None else "both took as long"
-        return Verdict(
-            faster=None,
-            is_decided=False,
-            confidence=CONFIDENCE,
-            num_pairs=found.num_pairs,
-            method=found.method,
-            statement=f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs.",
-        )
+        statement = f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs."
+        known = {
+            "confidence": summary.CONFIDENCE,
+            "num_pairs": found.num_pairs,
+            "method": found.method,
+        }
+        return Verdict(faster=None, is_decided=False, statement=statement, **known)
     if found.ratio < 1:
         return _verdict("a", found, ours, theirs)
     # Again the other way round, as the p-value is one-sided.
-    found = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
+    found = compare(theirs, ours, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
     return _verdict("b", found, theirs, ours)
 
 
 def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
-    """Returns the pairs of runs that share a seed."""
     by_seed = {run.seed: run for run in b.runs}
     return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
 
@@ -98,7 +90,7 @@ def _verdict(
         factor=finite_or_none(factor),
         factor_low=low,
         factor_high=finite_or_none(high),
-        confidence=CONFIDENCE,
+        confidence=summary.CONFIDENCE,
         p_value=found.p_value if is_enough else None,
         num_pairs=found.num_pairs,
         pairs_needed=None if is_decided else pairs_needed(faster, slower),
@@ -170,11 +162,8 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
     return f"{rule}; more seeds may decide it."
 
 
-def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
-    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs.
-
-    It is above 0 where the target's metric gets better with length, be it more or less of it.
-    """
+def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> summary.Slope | None:
+    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs."""
     if a is None or b is None:
         return None
     recipes = [{k: v for k, v in record.recipe.items() if k != "epochs"} for record in (a, b)]
@@ -184,29 +173,26 @@ def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
     points = [
         (run.final.epoch, goodness(metric, target))
         for run in [*a.runs, *b.runs]
-        if run.final is not None and run.status in WHOLE
+        if run.final is not None and run.status in summary.WHOLE
         if (metric := run.final.value(target.metric)) is not None
     ]
-    return estimate_slope(points)
+    return summary.estimate_slope(points)
 
 
 def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:
-    """Returns which of two recipes is faster; None without runs of a common seed."""
     return judge(a, b) if a and b and common_seeds(a, b) else None
 
 
 def duel_dict(a: TrialRecord | None, b: TrialRecord | None) -> dict[str, Any]:
-    """Returns both records with their statistics, and the verdict; None for what is missing."""
     slope, verdict = slope_of(a, b), verdict_of(a, b)
-    described = {side: r and runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
+    described = {side: r and summary.runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
     return {**described, "comparison": verdict and verdict.model_dump(mode="json")}
 
 
 def duel_text(records: Sequence[TrialRecord | None], names: Sequence[str]) -> str:
-    """Returns the summaries of two recipes, and the verdict in words."""
     slope, verdict = slope_of(*records), verdict_of(*records)
     parts = [
-        runs_text(record, name=f"{side} = {name}", slope=slope)
+        summary.runs_text(record, name=f"{side} = {name}", slope=slope)
         for side, name, record in zip("AB", names, records, strict=True)
         if record is not None
     ]

@@ -32,17 +32,12 @@ class Training(NamedTuple):
     a: TrialRecord | None
     """All finished runs of the first recipe; None if there is none."""
     b: TrialRecord | None
-    """Those of the second one."""
     was_stopped: bool
     """Whether Ctrl-C ended it; the run that it interrupted is left out."""
 
 
 def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> RecipeFile:
-    """Returns the recipe of a file, or that of a trial named by MLflow run id or STUDY/TRIAL.
-
-    MLflow is read only where `source` is no file and looks like such a name. With `check_data`
-    False the data set may still have to be downloaded.
-    """
+    """MLflow is read only where `source` is no file, and is a run id or STUDY/TRIAL."""
     if is_file(source) or not _RUN_ID.fullmatch(source):
         return load_recipe(source, overrides=overrides, check_data=check_data)
     from tune_speed.tracking.reader.queries import find_trial
@@ -62,9 +57,7 @@ def train_seeds(
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Training:
-    """Trains one recipe, or two in turns with the same seeds, from the first one's seed on.
-
-    Ctrl-C keeps finished runs.
+    """Trains one recipe, or two in turns with the same seeds; Ctrl-C keeps finished runs.
 
     Raises: ConfigError, also if the two cannot be compared; DataError.
     """
@@ -94,14 +87,12 @@ def _say_of(side: Side, on_line: Callable[[str], None], line: str) -> None:
 
 
 def turns(sides: Sequence[Side], seeds: Sequence[int]) -> Iterator[tuple[Side, int]]:
-    """Yields who trains next, and with which seed: A B, B A, A B ..."""
     # Each second round the other one begins: a machine that drifts meanwhile favours neither.
     for number, seed in enumerate(seeds):
         yield from ((side, seed) for side in (sides[::-1] if number % 2 else sides))
 
 
 def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
-    """Raises: ConfigError with all fields that differ and must not."""
     ours, theirs = _common_fields(a), _common_fields(b)
     paths = [path for path in dict.fromkeys([*ours, *theirs]) if ours.get(path) != theirs.get(path)]
     problems = tuple(
@@ -129,13 +120,8 @@ def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
 def _prepared(
     files: Collection[RecipeFile], *, download: bool, on_progress: Callable[[int, int], None]
 ) -> str:
-    """Returns the hash of all recipes' data. Raises: ConfigError if they differ; DataError."""
-    hashes = {
-        prepare(
-            file.workload.dataset, download=download, on_progress=on_progress
-        ).data_hash: file.file
-        for file in files
-    }
+    read = partial(prepare, download=download, on_progress=on_progress)
+    hashes = {read(file.workload.dataset).data_hash: file.file for file in files}
     if len(hashes) > 1:
         must = "must hold the same images and labels for both recipes"
         given = "data " + " and ".join(f"{each} in {file}" for each, file in hashes.items())
@@ -152,10 +138,7 @@ def train_once(
     refuse: tuple[type[Exception], ...] = (TuneSpeedError,),
     interrupt: Callable[[], bool] = lambda: False,
 ) -> TrialRecord:
-    """Trains the recipe with one seed, in this process.
-
-    Raises: errors of the kinds in `refuse`; any other becomes the outcome.
-    """
+    """Raises: errors of the kinds in `refuse`; any other becomes the outcome."""
     recipe = file.recipe.model_dump(mode="json")
     spec = TrialSpec(
         study=file.name,
@@ -188,7 +171,6 @@ def merged(records: Sequence[TrialRecord]) -> TrialRecord | None:
 
 
 def progress_line(record: TrialRecord) -> str:
-    """Returns one line with the newest evaluation of a run."""
     run = record.runs[-1]
     if run.final is None:
         return f"seed {run.seed}: no evaluation"

@@ -1,8 +1,5 @@
 """The contracts of one entry, and of all entries of a plugin."""
 
-import importlib.util
-import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import PathLike
@@ -12,51 +9,33 @@ from typing import Any
 
 from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.plugins.source import read_file, run_file
 from tune_speed.components.plugins.validation import TABLES, Entries, problems_of, tables_of
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
-from tune_speed.testing import datasets, metrics, models, optimizers, schedules, speedups
-from tune_speed.testing import entry as any_entry
-from tune_speed.testing.entry import ContractError, Entry, MetricEntry, seeded
+from tune_speed.testing.datasets import DatasetContracts
+from tune_speed.testing.entry import ContractError, Contracts, seeded
+from tune_speed.testing.metrics import MetricContracts
+from tune_speed.testing.models import ModelContracts
+from tune_speed.testing.optimizers import OptimizerContracts
+from tune_speed.testing.schedules import ScheduleContracts
+from tune_speed.testing.speedups import SpeedupContracts
 
 Fields = Mapping[str, Any]
 Check = Callable[[], None]
 """Raises ContractError if a contract does not hold."""
 
-
-def _contracts_of(*modules: ModuleType) -> list[Callable[[Any], None]]:
-    """Returns the modules' contracts in their order: public functions of an entry alone.
-
-    They return nothing, raise ContractError if an entry breaks them, and their names say what must
-    hold.
-    """
-    return [
-        function
-        for module in modules
-        for name, function in vars(module).items()
-        if inspect.isfunction(function)
-        and function.__module__ == module.__name__
-        and not name.startswith("_")
-        and list(function.__annotations__) == ["entry", "return"]
-        and function.__annotations__["return"] is None
-    ]
-
-
-CONTRACTS: dict[str, list[Callable[[Any], None]]] = {
-    "MODELS": _contracts_of(any_entry, models),
-    "DATASETS": _contracts_of(any_entry, datasets),
-    "OPTIMIZERS": _contracts_of(any_entry, optimizers),
-    "SCHEDULES": _contracts_of(any_entry, schedules),
-    "SPEEDUPS": _contracts_of(any_entry, speedups),
-    "METRICS": _contracts_of(metrics),
+CONTRACTS: dict[str, type[Contracts[Any]]] = {
+    "MODELS": ModelContracts,
+    "DATASETS": DatasetContracts,
+    "OPTIMIZERS": OptimizerContracts,
+    "SCHEDULES": ScheduleContracts,
+    "SPEEDUPS": SpeedupContracts,
+    "METRICS": MetricContracts,
 }
 """By the table's name."""
 # Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed.
 UNUSUAL_SEED = 271_828
-PREFIX = "tune_speed_checked_"
-"""Of the modules' names of files."""
-# For optimizers whose fields give none.
-RATE: Fields = {"lr": 0.05}
 
 
 def contracts(
@@ -79,19 +58,36 @@ def contracts(
 
     Raises: ConfigError if the file cannot be read, or `fields` names no entry.
     """
-    module = plugin if isinstance(plugin, ModuleType) else _module_of(Path(plugin))
+    if isinstance(plugin, ModuleType):
+        module, title = plugin, plugin.__name__
+    else:
+        file = read_file(str(plugin), must="must be a module or a `.py` file")
+        module = run_file(file, prefix="tune_speed_checked", one_file="A plugin is one file.")
+        title = Path(plugin).stem
     tables, given = _sound(tables_of(module)), fields or {}
-    title = module.__name__.removeprefix(PREFIX)
-    _check_names(given, known={name for entries in tables.values() for name in entries})
-    return [
-        (f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module)),
-        *(
-            (f"{table}.{name}.{id_}", check)
-            for table, entries in tables.items()
-            for name, entry in entries.items()
-            for id_, check in _checks(table, name, entry, given.get(name), image_size, model)
-        ),
-    ]
+    known = {name for entries in tables.values() for name in entries}
+    for name in given.keys() - known:
+        names = ", ".join(sorted(known)) or "none that can be checked"
+        near = did_you_mean(name, known) or "."
+        must = f"`fields` must name entries of the plugin ({names})"
+        raise ConfigError(f"{must}, but got `{name}`{near}")
+    checks: list[tuple[str, Check]] = []
+    checks.append((f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module)))
+    for table, entries in tables.items():
+        for name, entry in entries.items():
+            own = given.get(name)
+            found = _checks(table, name, entry, fields=own, image_size=image_size, model=model)
+            checks += [(f"{table}.{name}.{id_}", check) for id_, check in found]
+    return checks
+
+
+def _checks(
+    table: str, name: str, entry: type[Config] | Metric, **options: Any
+) -> Iterator[tuple[str, Check]]:
+    given = {key: value for key, value in options.items() if value is not None}
+    checked = CONTRACTS[table](name=name, entry=entry, **given)
+    for contract in checked.names():
+        yield contract, partial(_hold, checked, contract)
 
 
 def _check(
@@ -103,7 +99,7 @@ def _check(
     image_size: int = 32,
     model: ModelConfig | None = None,
 ) -> None:
-    for _, check in _checks(table, name, entry, fields, image_size, model):
+    for _, check in _checks(table, name, entry, fields=fields, image_size=image_size, model=model):
         check()
 
 
@@ -146,37 +142,13 @@ def contract_tests(
     return test_contract
 
 
-def _checks(
-    table: str,
-    name: str,
-    entry: type[Config] | Metric,
-    fields: Fields | None,
-    image_size: int,
-    model: ModelConfig | None,
-) -> Iterator[tuple[str, Check]]:
-    checked: Entry[Any] | MetricEntry
-    if isinstance(entry, Metric):
-        checked = MetricEntry(name=name, metric=entry)
-    else:
-        checked = Entry(
-            name=name,
-            kind=entry,
-            fields={**(RATE if table == "OPTIMIZERS" else {}), **(fields or {})},
-            image_size=image_size,
-            model=model,
-            tag="name" if table == "DATASETS" else None,
-        )
-    for contract in CONTRACTS[table]:
-        yield contract.__name__, partial(_hold, checked, contract)
-
-
-def _hold(entry: Entry[Any] | MetricEntry, contract: Callable[[Any], None]) -> None:
+def _hold(entry: Contracts[Any], contract: str) -> None:
     """Checks a contract of an entry; torch's random numbers are restored."""
     __tracebackhide__ = True
-    claim = f"this must hold: {contract.__name__.replace('_', ' ')}"
+    claim = f"this must hold: {contract.replace('_', ' ')}"
     fix = "Its own code raised that: the traceback says where."
-    with seeded(UNUSUAL_SEED), entry.working(claim, fix=fix):
-        contract(entry)
+    with seeded(UNUSUAL_SEED), entry._working(claim, fix=fix):
+        getattr(entry, contract)()
 
 
 def _can_be_loaded(module: ModuleType) -> None:
@@ -198,26 +170,3 @@ def _sound(tables: Entries) -> Entries:
         for table, entries in tables.items()
         if isinstance(entries, dict)
     }
-
-
-def _check_names(given: Mapping[str, Fields], *, known: set[str]) -> None:
-    names = ", ".join(sorted(known)) or "none that can be checked"
-    for name in given.keys() - known:
-        raise ConfigError(
-            f"`fields` must name entries of the plugin ({names}), but got `{name}`"
-            f"{did_you_mean(name, known) or '.'}"
-        )
-
-
-def _module_of(file: Path) -> ModuleType:
-    if not file.is_file():
-        raise ConfigError(f"The plugin must be a module or a .py file, but there is no {file}.")
-    # Under its stem it might take the place of another module.
-    spec = importlib.util.spec_from_file_location(f"{PREFIX}{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"The plugin must be a .py file, but got {file}.")
-    module = importlib.util.module_from_spec(spec)
-    # Docstrings of fields are read from the file that sys.modules names.
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    return module

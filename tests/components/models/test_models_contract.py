@@ -6,8 +6,7 @@ from pydantic import ValidationError
 from tune_speed.components.models import MODELS
 from tune_speed.core.config import Component
 from tune_speed.core.descriptions import descriptions
-from tune_speed.testing import models
-from tune_speed.testing.entry import Entry
+from tune_speed.testing.models import ModelContracts
 
 FIELDS = {
     "timm": {"name": "resnet10t", "stem": "cifar", "drop_rate": 0.1},
@@ -69,9 +68,8 @@ def test_model_trains_on_small_images(name, in_channels, num_classes, image_size
     ],
 )
 def test_weights_follow_from_the_seed(name):
-    models.weights_follow_from_the_seed(
-        Entry(name=name, kind=MODELS[name], fields=FIELDS.get(name, {}))
-    )
+    contracts = ModelContracts(name=name, entry=MODELS[name], fields=FIELDS.get(name, {}))
+    contracts.weights_follow_from_the_seed()
 
 
 @pytest.mark.parametrize("name", NAMES)

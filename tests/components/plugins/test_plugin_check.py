@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from helpers.components.plugins import MY_NET, write
+from helpers.texts import Texts
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS
@@ -59,69 +60,40 @@ def test_all_of_ours_pass_what_plugins_must(table: str) -> None:
             assert list(class_problems(name, kind, TABLES[table], (None, None))) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "at", "told"),
-    [
-        (
-            "(self, *, in_channels: int, num_classes: int, image_size: int)",
-            "(self, *, in_channels: int, classes: int, image_size: int)",
-            "def network",
-            "MyNet.network: must take the parameter `num_classes`. Write `def network(self, *,"
-            " in_channels, num_classes, image_size): …`.",
-        ),
-        (
-            "(self, *, in_channels: int, num_classes: int, image_size: int)",
-            "(self, *, in_channels: int, num_classes: int, image_size: int, depth: int)",
-            "def network",
-            "must have a default for `depth`, which nobody gives",
-        ),
-        ("def network(", "async def network(", "async def", "must be called without `await`"),
-        ("    def network(", "    @staticmethod\n    def network(", "", "not a staticmethod"),
-        ("def network(", "def net(", "class MyNet", "must have the method `network`"),
-        (
-            '    """Pixels, one hidden layer, classes."""\n',
-            "",
-            "class MyNet",
-            "MyNet: must have a docstring, which `tune-speed list` shows. Write under `class",
-        ),
-        (
-            '    """Units of the hidden layer."""\n',
-            "",
-            "width: int",
-            "MyNet.width: must have a docstring, which `tune-speed schema` shows",
-        ),
-        (
-            "MyNet(ModelConfig)",
-            "MyNet",
-            "MODELS",
-            "derives from tune_speed.components.ModelConfig",
-        ),
-        ('"my_net": MyNet', '"resnet20": MyNet', "MODELS", "`resnet20`, which tune_speed itself"),
-        ('"my_net": MyNet', '"My-Net": MyNet', "MODELS", "but got 'My-Net'"),
-        ('"my_net": MyNet', "3: MyNet", "MODELS", "but got 3."),
-        ('"my_net": MyNet', '"my_net": MyNet()', "MODELS", "but got a MyNet"),
-        ('"my_net": MyNet', '"my_net": "MyNet"', "MODELS", "but got a str"),
-        ('{"my_net": MyNet}', "[MyNet]", "MODELS", "MODELS must be a dict of entries, such as"),
-        ('{"my_net": MyNet}', "{}", "MODELS", "but got an empty one"),
-        ('"my_net": MyNet', '"a": MyNet, "b": MyNet', "MODELS", "MyNet, which is `a` too"),
-        ("MODELS = ", "MODEL = ", "MODEL", "but got MODEL. Did you mean `MODELS`?"),
-        ("int = Field(default=16, ge=1)", "type = int", "class MyNet", "that JSON has"),
-        (
-            "int = Field(default=16, ge=1)",
-            "tuple[int, ...] = (1,)",
-            "width",
-            "MyNet.width: must take its own default as YAML has it: Input should be a valid tuple",
-        ),
-        (
-            "    width: int",
-            '    model_config = {"frozen": False}\n    width: int',
-            "class MyNet",
-            "must keep `frozen=True` of its base",
-        ),
-    ],
-)
-def test_a_mistake_is_named_with_its_line(tmp_path, old, new, at, told):
-    assert told in only(tmp_path, changed(old, new), at=at)
+TAKES = "(self, *, in_channels: int, num_classes: int, image_size: int)"
+ABOUT, WIDTH = '"""Pixels, one hidden layer, classes."""\n', '"""Units of the hidden layer."""\n'
+FIELD = "int = Field(default=16, ge=1)"
+ENTRY = '"my_net": MyNet'
+WRONG = [
+    (TAKES, TAKES.replace("num_classes", "classes"), "def network"),
+    (TAKES, TAKES.replace(")", ", depth: int)"), "def network"),
+    ("def network(", "async def network(", "async def"),
+    ("    def network(", "    @staticmethod\n    def network(", ""),
+    ("def network(", "def net(", "class MyNet"),
+    (f"    {ABOUT}", "", "class MyNet"),
+    (f"    {WIDTH}", "", "width: int"),
+    ("MyNet(ModelConfig)", "MyNet", "MODELS"),
+    (ENTRY, '"resnet20": MyNet', "MODELS"),
+    (ENTRY, '"My-Net": MyNet', "MODELS"),
+    (ENTRY, "3: MyNet", "MODELS"),
+    (ENTRY, '"my_net": MyNet()', "MODELS"),
+    (ENTRY, '"my_net": "MyNet"', "MODELS"),
+    (f"{{{ENTRY}}}", "[MyNet]", "MODELS"),
+    (f"{{{ENTRY}}}", "{}", "MODELS"),
+    (ENTRY, '"a": MyNet, "b": MyNet', "MODELS"),
+    ("MODELS = ", "MODEL = ", "MODEL"),
+    (FIELD, "type = int", "class MyNet"),
+    (FIELD, "tuple[int, ...] = (1,)", "width"),
+    ("    width: int", '    model_config = {"frozen": False}\n    width: int', "class MyNet"),
+]
+
+
+def test_each_mistake_is_named_with_its_line(tmp_path: Path, kept_text: Texts) -> None:
+    told = []
+    for old, new, at in WRONG:
+        found = only(tmp_path, changed(old, new), at=at).replace(str(tmp_path), "FOLDER")
+        told.append(f"{old!r} is {new!r}: {found}\n")
+    kept_text("".join(told))
 
 
 OTHERS = '''

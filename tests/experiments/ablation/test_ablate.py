@@ -1,5 +1,3 @@
-"""Ablations run by made-up trainers, and by the real one where something goes wrong in it."""
-
 import json
 import math
 import os
@@ -31,8 +29,6 @@ Use = Callable[[Trainer], Trainer]
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    """Puts a made-up trainer in the place of the real one."""
-
     def put(trainer: Trainer) -> Trainer:
         monkeypatch.setattr(runner, "train_once", trainer)
         return trainer
@@ -56,8 +52,6 @@ def of_study(
     names: dict[str, str],
     first: int,
 ) -> Callable[[RecipeFile, int], RunResult]:
-    """Returns a training whose -ln(epoch_s) and accuracy are those of a planted study."""
-
     def train(file: RecipeFile, seed: int) -> RunResult:
         name = names[file.recipe.model_dump_json()]
         epoch_s = math.exp(-speeds[name][seed - first])
@@ -77,7 +71,6 @@ def planted_plan(folder: Path) -> AblationPlan:
 
 
 def planted_results(folder: Path) -> Iterator[AblationResult]:
-    """Yields the results of ablations, each with seeds of its own."""
     plan = planted_plan(folder)
     names = {file.recipe.model_dump_json(): name for name, file in plan.files.items()}
     studies = zip(
@@ -259,18 +252,6 @@ def test_threads_that_a_training_left_to_the_process_change_nothing(
         torch.set_num_threads(threads)
 
 
-def test_second_process_is_refused(tmp_path: Path, use: Use) -> None:
-    plan = make_plan(tmp_path)
-
-    def meanwhile(file: RecipeFile, seed: int) -> RunResult:
-        with pytest.raises(ConfigError, match="must be run by one process at a time"):
-            ablate(plan, tmp_path)
-        return make_epoch(seed)
-
-    use(Trainer(meanwhile))
-    assert ablate(plan, tmp_path).result.done_runs == 6
-
-
 def test_run_that_a_kill_cut_short_runs_again(tmp_path: Path, use: Use) -> None:
     use(Trainer())
     plan = make_plan(tmp_path)
@@ -282,22 +263,10 @@ def test_run_that_a_kill_cut_short_runs_again(tmp_path: Path, use: Use) -> None:
     assert trainer.settings() == [(*BASE, 5)]
 
 
-def test_damaged_ledger_is_named_and_again_begins_anew(tmp_path: Path, use: Use) -> None:
-    use(Trainer())
-    plan = make_plan(tmp_path)
-    path = ablate(plan, tmp_path).folder.with_suffix(".jsonl")
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], lines[2][:-40], *lines[3:]]) + "\n")
-    with pytest.raises(StorageError, match=r"ablation-1\.jsonl:3: .*--again"):
-        ablate(plan, tmp_path)
-    assert ablate(plan, tmp_path, again=True).result.done_runs == 6
-
-
 # --- What goes wrong
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    """Returns the real training loop, but for arms with label smoothing, which raise."""
     real = objective.train
 
     def train(job: Job, **options: Any) -> Any:

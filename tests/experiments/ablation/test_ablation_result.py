@@ -148,31 +148,26 @@ def test_factor_of_a_slower_arm_is_the_inverse() -> None:
     assert slow.time_to_target_p == pytest.approx(fast.time_to_target_p)
 
 
-def test_arm_that_never_met_the_target_has_a_factor_of_zero() -> None:
-    own = [missed(seed, 10.0) for seed in range(3)]
-    arm = arm_of(ablated({"base": runs_of(BASE_S), ARM: own}, axes=AXES))
-    assert (arm.time_to_target_factor, arm.time_to_target_pairs) == (0.0, 3)
-    assert (arm.expected_s, arm.time_to_target_s.median) == (None, None)
+NEVER = [missed(seed, 10.0) for seed in range(3)]
 
 
-def test_base_that_never_met_it_leaves_an_infinite_factor() -> None:
-    base = [missed(seed, 10.0) for seed in range(3)]
-    arm = arm_of(ablated({"base": base, ARM: runs_of(ARM_S)}, axes=AXES))
-    assert (arm.time_to_target_factor, arm.time_to_target_pairs) == (None, 3)
-    assert arm.time_to_target_low is not None
-
-
-def test_no_factor_where_neither_met_the_target() -> None:
-    runs = {name: [missed(seed, 10.0) for seed in range(3)] for name in ("base", ARM)}
-    arm = arm_of(ablated(runs, axes=AXES))
-    assert (arm.time_to_target_factor, arm.time_to_target_pairs) == (None, 0)
-
-
-def test_equal_times_have_a_factor_of_one() -> None:
-    """As steps × isolated step time has, where an arm changes nothing that takes time."""
-    arm = arm_of(ablated({"base": runs_of(BASE_S), ARM: runs_of(BASE_S)}, axes=AXES))
-    assert (arm.time_to_target_factor, arm.time_to_target_pairs) == (1.0, 3)
-    assert arm.speed_up is not None and arm.speed_up.value == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("base", "own", "factor", "pairs"),
+    [
+        (runs_of(BASE_S), NEVER, 0.0, 3),
+        # Infinite.
+        (NEVER, runs_of(ARM_S), None, 3),
+        (NEVER, NEVER, None, 0),
+        # As steps × isolated step time has, where an arm changes nothing that takes time.
+        (runs_of(BASE_S), runs_of(BASE_S), 1.0, 3),
+    ],
+)
+def test_factors_of_times_that_were_never_met_or_are_equal(
+    base: list[RunResult], own: list[RunResult], factor: float | None, pairs: int
+) -> None:
+    arm = arm_of(ablated({"base": base, ARM: own}, axes=AXES))
+    assert (arm.time_to_target_factor, arm.time_to_target_pairs) == (factor, pairs)
+    assert (arm.expected_s is None) == (own is NEVER)
 
 
 def test_p_values_of_a_response_are_corrected_by_holm_in_their_number() -> None:

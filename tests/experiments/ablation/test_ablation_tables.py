@@ -1,9 +1,11 @@
 import csv
 import io
 import math
+from collections.abc import Callable
 
 import pytest
 from helpers.experiments.ablations import FULL_WORKLOAD, ablated, make_run, planted
+from helpers.texts import Texts
 from rich.console import Console
 
 from tune_speed.core.records import Status, Timing
@@ -22,11 +24,7 @@ def text_of(result: AblationResult, *, width: int = 100) -> str:
     console = Console(width=width, file=out)
     for renderable in as_renderables(result):
         console.print(renderable)
-    return out.getvalue()
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
+    return "\n".join(map(str.rstrip, out.getvalue().splitlines()))
 
 
 def factorial(*, synergy: float = 0.0) -> AblationResult:
@@ -41,26 +39,54 @@ def three_arms() -> AblationResult:
     return ablated(runs, axes=axes, not_applicable={PINNED: "it needs CUDA"})
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_tables_fit_the_terminal_with_all_that_was_asked(width: int) -> None:
-    text = text_of(factorial(), width=width)
-    assert max(map(len, text.splitlines())) <= width
-    for heading in ("s/epoch", "speed-up", "expected [s]", "met", "accuracy", "macro F1"):
-        assert heading in text
-    # Names fold, figures never do.
-    assert "…" not in text
+def of_64(*, status: Status = Status.REACHED, time_s: float = 5.0) -> AblationResult:
+    own = [make_run(seed=s, time_s=time_s, accuracy=0.5, status=status) for s in (0, 1)]
+    runs = {"base": [make_run(seed=s, time_s=9.0) for s in (0, 1)], "batch_size=64": own}
+    return ablated(runs, axes={"batch_size": 64}, seeds=2)
 
 
-def test_hundred_columns_have_room_for_memory_and_s_mixed() -> None:
-    text = text_of(factorial())
-    assert all(heading in text for heading in ("S_mixed", "GiB", "median [s]", "sooner"))
+def of_design(design: Design) -> AblationResult:
+    return ablated(planted(AXES, design=design, ln_speeds=LN_SPEEDS), axes=AXES, design=design)
 
 
-def test_arm_that_is_not_applicable_has_dashes_and_its_reason_below() -> None:
-    text = text_of(three_arms())
-    rows = [line.split() for line in text.splitlines() if line.startswith(PINNED)]
-    assert rows and all(set(row[1:]) == {"–"} for row in rows)
-    assert f"Not applicable here (it needs CUDA): {PINNED}." in text
+def retuned() -> AblationResult:
+    points = [TuningPoint(factor=f, metric=0.9, status=Status.REACHED) for f in (0.3, 1.0, 3.0)]
+    factors = {"base": 1.0, "batch_size=64": 3.0}
+    tuning = dict.fromkeys(factors, points)
+    return ablated({}, axes={"batch_size": 64}, retune="lr", tuning=tuning, lr_factors=factors)
+
+
+def of_two_clocks() -> AblationResult:
+    run = make_run(seed=0, time_s=8.0)
+    runs = [run, run.model_copy(update={"timing": Timing.ISOLATED, "cotenants": ("a/t0001",)})]
+    return ablated({"base": runs}, axes={"batch_size": 64})
+
+
+SHOWN: dict[str, Callable[[], AblationResult]] = {
+    "factorial": factorial,
+    "helping one another": lambda: factorial(synergy=0.5),
+    "overlapping": lambda: factorial(synergy=-0.5),
+    "leaving one out": lambda: of_design("leave-one-out"),
+    "cumulative": lambda: of_design("cumulative"),
+    "not applicable": three_arms,
+    "missed": lambda: of_64(status=Status.MISSED),
+    "diverged": lambda: of_64(status=Status.DIVERGED),
+    "retuned": retuned,
+    "two clocks": of_two_clocks,
+    "anytime": lambda: ablated({}, axes=AXES, workload={**FULL_WORKLOAD, "mode": "anytime"}),
+    "markup": lambda: ablated({}, axes={"[red]stack": {"[bold]x": {"batch_size": 64}}}),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_tables_and_notes_are_those_kept(name: str, kept_text: Texts) -> None:
+    kept_text(text_of(SHOWN[name]()))
+
+
+def test_tables_fit_a_narrow_terminal_and_names_fold_but_no_figures(kept_text: Texts) -> None:
+    text = text_of(factorial(), width=80)
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
+    kept_text(text)
 
 
 def test_cells_are_the_results_figures() -> None:
@@ -78,97 +104,18 @@ def test_cells_are_the_results_figures() -> None:
     assert effect == ["batch_size=64", "2.00×", "–", "0.5", "-0.0100", "–", "0.5", "2"]
 
 
-def test_miss_is_no_number_in_the_table() -> None:
-    own = [make_run(seed=s, time_s=5.0, accuracy=0.5, status=Status.MISSED) for s in (0, 1)]
-    runs = {"base": [make_run(seed=s, time_s=9.0) for s in (0, 1)], "batch_size=64": own}
-    result = ablated(runs, axes={"batch_size": 64}, seeds=2)
-    lines = [line.split() for line in text_of(result).splitlines() if "batch_size=64" in line]
-    assert lines[0][4:] == ["∞", "∞", "0.00×"] and lines[1][1] == "0/2"
-    row = csv_rows(result)[1]
+def test_miss_is_infinite_in_the_csv() -> None:
+    row = csv_rows(of_64(status=Status.MISSED))[1]
     assert (row["time_to_target_s_median"], row["expected_s"]) == (math.inf, math.inf)
     assert row["time_to_target_factor"] == 0.0
 
 
-def test_runs_that_broke_are_told_with_their_reasons() -> None:
-    runs = {
-        "base": [make_run(seed=0, time_s=8.0)],
-        "batch_size=64": [make_run(seed=0, time_s=1.0, status=Status.DIVERGED)],
-    }
-    text = text_of(ablated(runs, axes={"batch_size": 64}, seeds=2))
-    assert "batch_size=64: of 1 run 1 diverged (ended as diverged)." in text
-    assert "2 of 4 runs are done." in text
-
-
-def test_interactions_are_put_in_words() -> None:
-    both = "accumulation_steps=2 × precision=bf16 "
-    assert f"They help one another: {both}" in flat(text_of(factorial(synergy=0.5)))
-    assert f"They overlap: {both}" in flat(text_of(factorial(synergy=-0.5)))
-    undecided = "Whether they help one another or overlap is not decided: accumulation_steps=2 ×"
-    assert undecided in flat(text_of(factorial()))
-
-
 @pytest.mark.parametrize(
-    ("design", "section", "names"),
-    [
-        ("leave-one-out", "added last, to all the others", list(LN_SPEEDS)),
-        ("cumulative", "added to the step before", list(LN_SPEEDS)[1:]),
-    ],
+    ("design", "names"), [("leave-one-out", list(LN_SPEEDS)), ("cumulative", list(LN_SPEEDS)[1:])]
 )
-def test_what_a_change_adds_has_a_section_and_a_note(
-    design: Design, section: str, names: list[str]
-) -> None:
-    result = ablated(planted(AXES, design=design, ln_speeds=LN_SPEEDS), axes=AXES, design=design)
-    lines = text_of(result).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == section)
-    assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(names)]] == names
-    text = flat(text_of(result))
-    assert "Added: an arm against the same one without that change" in text
-    assert ("The first step is the one alone." in text) == (design == "cumulative")
-    rows = [row for row in effect_rows(result) if row["kind"] == "added"]
+def test_what_a_change_adds_has_a_row(design: Design, names: list[str]) -> None:
+    rows = [row for row in effect_rows(of_design(design)) if row["kind"] == "added"]
     assert [row["effect"] for row in rows if row["response"] == "speed"] == names
-
-
-def test_factorial_has_nothing_added() -> None:
-    assert "dded" not in text_of(factorial())
-
-
-def test_retuned_rates_are_told_and_marked_at_the_edge() -> None:
-    points = [TuningPoint(factor=f, metric=0.9, status=Status.REACHED) for f in (0.3, 1.0, 3.0)]
-    names = ("base", "batch_size=64")
-    result = ablated(
-        {},
-        axes={"batch_size": 64},
-        retune="lr",
-        tuning=dict.fromkeys(names, points),
-        lr_factors={"base": 1.0, "batch_size=64": 3.0},
-    )
-    text = flat(text_of(result))
-    assert "`lr` was re-tuned for each arm, times 0.3, 1, 3; ×1: base; ×3*: batch_size=64." in text
-    assert "* at the edge of what was tried" in text
-
-
-def test_notes_say_what_the_clock_was() -> None:
-    run = make_run(seed=0, time_s=8.0)
-    runs = [run, run.model_copy(update={"timing": Timing.ISOLATED, "cotenants": ("a/t0001",)})]
-    text = flat(text_of(ablated({"base": runs}, axes={"batch_size": 64})))
-    assert "Clock: seconds on a SHARED device" in text
-    assert "steps × isolated step time" in text and "(a/t0001)" in text
-
-
-def test_accuracies_of_the_anytime_mode_come_with_a_warning() -> None:
-    anytime = {**FULL_WORKLOAD, "mode": "anytime"}
-    assert "stop where they meet" in flat(text_of(ablated({}, axes=AXES, workload=anytime)))
-    assert "stop where they meet" not in flat(text_of(ablated({}, axes=AXES)))
-
-
-def test_names_of_arms_are_never_markup() -> None:
-    axes = {"[red]stack": {"[bold]x": {"batch_size": 64}}}
-    assert "[bold]x" in text_of(ablated({}, axes=axes))
-
-
-def test_ablation_without_a_run_has_a_table_of_dashes() -> None:
-    text = text_of(ablated({}, axes={"batch_size": 64}))
-    assert "0 of 6 runs are done." in text and "batch_size=64" in text
 
 
 def test_csv_has_a_row_an_arm_and_figures_unrounded() -> None:

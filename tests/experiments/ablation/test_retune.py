@@ -8,15 +8,14 @@ from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
-from tune_speed.experiments.ablation.result import TuningPoint
-from tune_speed.experiments.ablation.retune import (
+from tune_speed.experiments.ablation.plan import (
     Order,
     best_factor,
     next_factor,
-    path_of,
     tuned_settings,
     value_at,
 )
+from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.training.recipe import Recipe
 
 FACTORS = (0.3, 1.0, 3.0)
@@ -44,11 +43,6 @@ def miss(factor: float, metric: float = 0.89, *, seed: int = 0) -> TuningPoint:
     return TuningPoint(factor=factor, metric=metric, status=Status.MISSED, seed=seed)
 
 
-def test_lr_is_the_optimizers_rate_and_other_names_are_paths() -> None:
-    assert path_of("lr") == "optimizer.lr"
-    assert path_of("lr_schedule.one_cycle.warmup") == "lr_schedule.one_cycle.warmup"
-
-
 @pytest.mark.parametrize("path", ["optimizer.lr", "optimizer.sgd.lr", "recipe.optimizer.lr"])
 def test_number_is_found_with_or_without_the_components_name(path: str) -> None:
     assert value_at(RECIPE, path) == 0.2
@@ -61,7 +55,10 @@ def test_what_is_no_number_is_refused(path: str) -> None:
 
 
 def test_arms_own_value_is_multiplied_and_a_count_stays_one() -> None:
-    assert tuned_settings(RECIPE, "optimizer.lr", 0.3) == {"optimizer.lr": 0.06}
+    with pytest.raises(ConfigError):
+        tuned_settings(RECIPE, "optimizer.typo", 1.0)
+    for name in ("lr", "optimizer.lr"):
+        assert tuned_settings(RECIPE, name, 0.3) == {"optimizer.lr": 0.06}
     assert tuned_settings(RECIPE, "optimizer.lr", 1.0) == {}
     assert tuned_settings(RECIPE, "epochs", 3.0) == {"epochs": 7.5}
     fewer = tuned_settings(RECIPE, "batch_size", 0.3)
@@ -69,27 +66,32 @@ def test_arms_own_value_is_multiplied_and_a_count_stays_one() -> None:
     assert tuned_settings(RECIPE, "accumulation_steps", 0.3) == {"accumulation_steps": 1}
 
 
-def test_number_must_be_there_even_where_the_factor_is_1() -> None:
-    with pytest.raises(ConfigError):
-        tuned_settings(RECIPE, "optimizer.typo", 1.0)
+SOONER = [hit(0.3, 9.0, metric=0.95), hit(1.0, 5.0), hit(3.0, 4.0)]
+BEST = [
+    (points(0.7, 0.8, 0.9), False, 3.0),
+    (points(0.9, 0.8, 0.7), False, 0.3),
+    (points(0.8, 0.8, 0.8), False, 1.0),
+    # A tie: ln 3 is less than -ln 0.3.
+    (points(0.8, 0.7, 0.8), False, 3.0),
+    # A diverged run counts lowest, even beside a good one.
+    (points(0.1, 0.0, None), False, 0.3),
+    (points(None, None, None), False, 1.0),
+    ([*points(0.1, 0.2, 0.99), *points(0.1, 0.2, None)], False, 1.0),
+    # The mean over seeds decides.
+    ([*points(0.5, 0.6, 0.9), *points(0.5, 0.6, 0.2)], False, 1.0),
+    # Where runs end at the target sooner is better, a miss is later than any hit, more hits come
+    # first, and the metric decides where nobody met it.
+    (SOONER, False, 0.3),
+    (SOONER, True, 3.0),
+    ([hit(0.3, 99.0), miss(1.0, 0.99), miss(3.0, 0.5)], True, 0.3),
+    ([hit(1.0, 5.0), hit(1.0, 6.0, seed=1), hit(3.0, 1.0), miss(3.0, seed=1)], True, 1.0),
+    ([miss(0.3, 0.5), miss(1.0, 0.4), miss(3.0, 0.6)], True, 3.0),
+]
 
 
-def test_best_metric_wins_and_a_tie_goes_to_the_factor_nearest_1() -> None:
-    assert best_factor(points(0.7, 0.8, 0.9)) == 3.0
-    assert best_factor(points(0.9, 0.8, 0.7)) == 0.3
-    assert best_factor(points(0.8, 0.8, 0.8)) == 1.0
-    assert best_factor(points(0.8, 0.7, 0.8)) == 3.0  # ln 3 is less than -ln 0.3.
-
-
-def test_diverged_run_counts_lowest_even_beside_a_good_one() -> None:
-    assert best_factor(points(0.1, 0.0, None)) == 0.3
-    assert best_factor(points(None, None, None)) == 1.0
-    twice = [*points(0.1, 0.2, 0.99), *points(0.1, 0.2, None)]
-    assert best_factor(twice) == 1.0
-
-
-def test_mean_over_seeds_decides() -> None:
-    assert best_factor([*points(0.5, 0.6, 0.9), *points(0.5, 0.6, 0.2)]) == 1.0
+@pytest.mark.parametrize(("runs", "by_time", "best"), BEST)
+def test_best_factor(runs: list[TuningPoint], by_time: bool, best: float) -> None:
+    assert best_factor(runs, Order(by_time=by_time)) == best
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3))
@@ -99,26 +101,6 @@ def test_no_factor_is_better_than_the_one_chosen(metrics: list[float]) -> None:
     assert by_factor[chosen] == max(metrics)
     nearer = [factor for factor in FACTORS if abs(math.log(factor)) < abs(math.log(chosen))]
     assert all(by_factor[factor] < max(metrics) for factor in nearer)
-
-
-def test_sooner_is_better_where_runs_end_at_the_target() -> None:
-    runs = [hit(0.3, 9.0, metric=0.95), hit(1.0, 5.0), hit(3.0, 4.0)]
-    assert best_factor(runs) == 0.3
-    assert best_factor(runs, Order(by_time=True)) == 3.0
-
-
-def test_miss_is_later_than_any_hit_however_good_it_looks() -> None:
-    runs = [hit(0.3, 99.0), miss(1.0, 0.99), miss(3.0, 0.5)]
-    assert best_factor(runs, Order(by_time=True)) == 0.3
-
-
-def test_more_hits_come_before_sooner_ones() -> None:
-    runs = [hit(1.0, 5.0), hit(1.0, 6.0, seed=1), hit(3.0, 1.0), miss(3.0, seed=1)]
-    assert best_factor(runs, Order(by_time=True)) == 1.0
-
-
-def test_metric_decides_where_nobody_met_the_target() -> None:
-    assert best_factor([miss(0.3, 0.5), miss(1.0, 0.4), miss(3.0, 0.6)], Order(by_time=True)) == 3.0
 
 
 def test_edge_goes_on_beyond_the_same_step() -> None:

@@ -1,5 +1,3 @@
-"""Who runs next in a certification, with runs whose outcomes are made by hand."""
-
 import math
 import statistics
 from collections.abc import Callable
@@ -47,7 +45,6 @@ def play(contest: CertificationSchedule, times: Times) -> CertificationSchedule:
 
 
 def speeds(**seconds: float) -> Times:
-    """Times that differ a little from round to round, the same way for all."""
     return lambda turn: seconds[turn.name] * (1 + 0.01 * turn.round)
 
 

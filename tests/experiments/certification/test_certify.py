@@ -1,5 +1,3 @@
-"""A study searched and certified as a user does it, with real runs."""
-
 import json
 import os
 import signal
@@ -39,7 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def certified(folder: Path, session_cache: Path) -> Iterator[Any]:
-    """What a search whose file wants it certified prints of the certification."""
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)  # As for each test, but before the first.
     done = run_inside("search", "tiny.yaml", "--json", folder=folder)
     assert done.code in (0, 1), done.err  # 1: others disturbed the certification.

@@ -1,5 +1,3 @@
-"""What a certification says of its finalists, from records made by hand."""
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,6 @@ def estimates() -> tuple[TrialRecord, ...]:
 
 
 def certified(*accuracies: float, time_s: float = 2.0) -> CertifyResult:
-    """A certification of one finalist, whose estimate is 1.6 s."""
     estimate = make_record("t0002", time_s=1.6, study="study")
     finalist = TrackedTrial(run_id="", experiment_id="", record=estimate, has_curve=False)
     plan = CertifyConfig(seeds=len(accuracies), final=0, final_seeds=1)
@@ -78,9 +75,6 @@ def test_a_longer_run_is_suggested_where_it_costs_less_than_restarts() -> None:
     (line,) = as_dict(certified(0.901, 0.899, 0.902, 0.898, 0.901, 0.899))["suggestions"]
     assert line.startswith("study/t0002: 3 of 6 met the target")
     assert "against 4 s with restarts" in line
-
-
-def test_nothing_is_suggested_where_all_hit() -> None:
     assert as_dict(certified(0.95, 0.951, 0.949, 0.95))["suggestions"] == []
 
 

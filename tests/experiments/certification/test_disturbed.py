@@ -1,5 +1,3 @@
-"""A certification of which a run was disturbed is none, wherever it is shown or read."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +32,6 @@ WHEN = {"finished_at": "2026-01-01T01:00:00.000+00:00"}
 
 
 def disturbed(trial_id: str = "t0001", *times_s: float, which: int = 1) -> TrialRecord:
-    """Returns a certified record of which the last `which` runs were disturbed."""
     record = certified(trial_id, *(times_s or (0.1, 0.2)), **WHEN)
     note = {"timing": Timing.DISTURBED, "note": "others took its core for 66% of the time"}
     calm, rest = record.runs[: len(record.runs) - which], record.runs[len(record.runs) - which :]

@@ -1,5 +1,3 @@
-"""A certified run has its device to itself, or says that it had not."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Every field of a recipe and its workload has its place in every form."""
-
 from fnmatch import fnmatchcase
 
 import pytest
@@ -7,8 +5,7 @@ from helpers.experiments.exports import RECIPES, SGD, small
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.exports.carried import Form, Setting, refuse_what_is_lost, settings_of
-from tune_speed.experiments.exports.lightning import LIGHTNING
-from tune_speed.experiments.exports.script import SCRIPT
+from tune_speed.experiments.exports.script import LIGHTNING, SCRIPT
 from tune_speed.experiments.exports.timm_arguments import TIMM
 
 FORMS = (SCRIPT, LIGHTNING, TIMM)

@@ -1,5 +1,3 @@
-"""The Lightning script trains as the package does."""
-
 import ast
 import re
 from pathlib import Path
@@ -16,7 +14,7 @@ from helpers.experiments.exports import (
 )
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.exports.lightning import lightning_script
+from tune_speed.experiments.exports.script import LIGHTNING, script
 from tune_speed.study.file import RecipeFile
 
 # Lightning's own, on checkpoints, loggers and deprecated parts of torch.
@@ -25,7 +23,7 @@ CARRIED = ("adamw", "augmented", "rates", "bf16", "fastai", "torchvision")
 
 
 def written(file: RecipeFile) -> str:
-    return lightning_script(file, origin="# of a test", path="train.py")
+    return script(file, form=LIGHTNING, origin="# of a test", path="train.py")
 
 
 @pytest.mark.parametrize("name", CARRIED)

@@ -1,5 +1,3 @@
-"""Arguments of timm's `train.py`, by what timm's own parts make of them."""
-
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +215,6 @@ def refused(file: RecipeFile) -> list[str]:
 
 
 def test_everything_that_timm_cannot_carry_is_named_at_once() -> None:
-    """The quickstart's kind of recipe, with a little more."""
     assert refused(small(RECIPES["adamw"])) == [
         "recipe.model", "recipe.lr_schedule",
         "workload.dataset", "workload.split.train_samples", "workload.split.validation_samples",

@@ -1,5 +1,3 @@
-"""Blocks of either kind take turns, and their figures are those of a full step."""
-
 import pytest
 
 from tune_speed.experiments.profiling.phases import PhaseTimer, StepsTaken, take_blocks

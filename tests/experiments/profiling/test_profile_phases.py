@@ -1,5 +1,3 @@
-"""Each part of a step is counted in its own phase: stand-ins move a clock by known times."""
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,7 +66,6 @@ def batches(sleep: Callable[[float], None], seconds: float) -> Iterator[tuple[Te
 def step_of(
     timer: PhaseTimer, sleep: Callable[[float], None], load_s: float, update_s: float
 ) -> Callable[[], None]:
-    """Returns a real step on stand-ins that sleep."""
     recipe = make_recipe(batch_size=SIZE, accumulation_steps=BATCHES)
     model = SlowNetwork(sleep)
     stepper = Stepper(model, model, recipe, device=CPU)

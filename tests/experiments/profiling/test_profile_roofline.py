@@ -1,7 +1,6 @@
-"""Bounds, bytes and rates agree with closed forms and counts by hand."""
-
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -9,16 +8,16 @@ from helpers.training.tiny import CPU, make_recipe, make_splits
 from torch import nn
 
 from tune_speed.experiments.profiling import rates
-from tune_speed.experiments.profiling.pipeline import open_pipeline
-from tune_speed.experiments.profiling.profile import roofline
-from tune_speed.experiments.profiling.result import DeviceRates
-from tune_speed.experiments.profiling.work import (
+from tune_speed.experiments.profiling.pipeline import (
     Work,
     count_work,
+    open_pipeline,
     parameter_bytes,
     saved_bytes,
     state_bytes,
 )
+from tune_speed.experiments.profiling.profile import roofline
+from tune_speed.experiments.profiling.result import DeviceRates
 
 FLOAT_BYTES = 4
 
@@ -130,17 +129,18 @@ def test_work_of_a_recipe_is_counted_by_hand() -> None:
     assert work.saved >= 8 * (36 + 2 * 4 * 36) * FLOAT_BYTES
 
 
-def ticking(seconds: float) -> Callable[[], float]:
-    """Returns a clock that is `seconds` further at each look."""
+def timed_by(seconds: float) -> rates.Timed:
+    """Returns what times calls by a clock that is `seconds` further at each look."""
     ticks = itertools.count()
-    return lambda: next(ticks) * seconds
+    now = lambda: next(ticks) * seconds  # noqa: E731
+    return partial(rates.shortest, synchronize=lambda: None, now=now)
 
 
 def test_rates_are_work_over_the_shortest_time() -> None:
     long_s = 2 * rates.LONG_S  # The smallest matrices take long enough.
-    found = rates.matrix_rate(torch.float32, CPU, lambda: None, ticking(long_s))
+    found = rates.matrix_rate(torch.float32, CPU, timed_by(long_s))
     assert found == pytest.approx(2 * 256**3 / long_s)
-    found = rates.memory_rate(CPU, lambda: None, ticking(0.5))
+    found = rates.memory_rate(CPU, timed_by(0.5))
     assert found == pytest.approx(2 * 128 * 1024**2 / 0.5)
-    found = rates.host_rate(CPU, False, lambda: None, ticking(0.5))
+    found = rates.host_rate(CPU, False, timed_by(0.5))
     assert found == pytest.approx(64 * 1024**2 / 0.5)

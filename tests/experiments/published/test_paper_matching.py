@@ -1,5 +1,3 @@
-"""Which published settings a trial is shown beside, and what is said to differ."""
-
 from typing import Any
 
 import pytest
@@ -11,22 +9,7 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import TrialRecord
 from tune_speed.data import DATASETS
-from tune_speed.experiments.published.matching import (
-    COMPONENTS,
-    dataset_of,
-    figures_of,
-    flat_recipe,
-    is_same,
-    paper_rows,
-    settings_of,
-)
-from tune_speed.experiments.published.published import (
-    DATASETS_HERE,
-    MODELS_HERE,
-    SETTINGS,
-    base_of,
-    published_figures,
-)
+from tune_speed.experiments.published import published
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
 
@@ -38,8 +21,7 @@ def _changed(record: TrialRecord, **fields: Any) -> TrialRecord:
 
 
 def _differences(record: TrialRecord, setting: str) -> list[str]:
-    """Returns what differs in the recipe."""
-    [row, *_] = [row for row in paper_rows(record) if row.setting.setting == setting]
+    [row, *_] = [row for row in published.paper_rows(record) if row.setting.setting == setting]
     return [words for words in row.differs if not words.startswith(CIRCUMSTANCES)]
 
 
@@ -65,7 +47,7 @@ def test_the_shipped_efficientnet_differs_in_what_its_file_says():
 
 
 def test_the_nearest_setting_comes_first():
-    rows = paper_rows(shipped("seed_resnet50", 1))
+    rows = published.paper_rows(shipped("seed_resnet50", 1))
     assert rows[0].setting.setting == "with techniques"
     assert [row.figure.value for row in rows if row.figure.metric == "accuracy"] == [
         "93.00",
@@ -87,7 +69,7 @@ def test_a_technique_that_the_source_lacks_is_said():
 
 
 def test_device_part_images_and_target_are_said():
-    [row, *_] = paper_rows(shipped("seed_resnet20", 0))
+    [row, *_] = published.paper_rows(shipped("seed_resnet20", 0))
     assert row.differs == (
         "device 1080 Ti there, cpu (1 thread, test) here",
         "test part there, validation part here",
@@ -97,40 +79,43 @@ def test_device_part_images_and_target_are_said():
     there = shipped("seed_resnet20", 0).model_copy(
         update={"device": "NVIDIA GeForce GTX 1080 Ti", "evaluated_on": "test"}
     )
-    [row, *_] = paper_rows(there)
+    [row, *_] = published.paper_rows(there)
     assert "device 1080 Ti" in row.same
     assert "test part" in row.same
     workload = there.workload | {"certify_on": "train+validation"}
-    [row, *_] = paper_rows(there.model_copy(update={"workload": workload}))
+    [row, *_] = published.paper_rows(there.model_copy(update={"workload": workload}))
     assert "50000 training images" in row.same
 
 
 def test_rates_are_compared_as_those_of_a_step():
     record = shipped("seed_resnet20", 1)  # 0.1 per 128 images, in batches of 1024
-    assert flat_recipe(record.recipe)["lr"] == pytest.approx(0.8)
+    assert published.flat_recipe(record.recipe)["lr"] == pytest.approx(0.8)
     assert "lr 0.1 there, 0.8 here" in _differences(record, "baseline, 200 epochs")
 
 
 def test_other_data_and_other_networks_match_nothing():
     digits = WORKLOADS["digits"].model_dump(mode="json")
-    assert paper_rows(shipped("seed_resnet50", 0).model_copy(update={"workload": digits})) == ()
+    assert (
+        published.paper_rows(shipped("seed_resnet50", 0).model_copy(update={"workload": digits}))
+        == ()
+    )
     record = shipped("seed_vit", 0)
     tiny = {"vit": {**record.recipe["model"]["vit"], "size": "tiny"}}
-    assert paper_rows(_changed(record, model=tiny)) == ()
+    assert published.paper_rows(_changed(record, model=tiny)) == ()
     other_depth = _changed(shipped("seed_resnet20", 0), model={"resnet": {"depth": 56}})
-    assert paper_rows(other_depth) == ()
+    assert published.paper_rows(other_depth) == ()
 
 
 def test_the_same_network_by_another_name_matches():
     record = _changed(shipped("seed_resnet20", 0), model={"resnet": {"depth": 20, "stem": "cifar"}})
-    assert {s.setting for s in settings_of(record)} == {
+    assert {s.setting for s in published.settings_of(record)} == {
         "baseline, 200 epochs",
         "half precision, 200 epochs",
         "4 GPUs, 200 epochs",
         "stochastic depth, 200 epochs",
     }
     torchvision = _changed(record, model={"torchvision": {"name": "squeezenet1_1"}})
-    assert {s.table for s in settings_of(torchvision)} == {"Table I", "Table II"}
+    assert {s.table for s in published.settings_of(torchvision)} == {"Table I", "Table II"}
 
 
 @pytest.mark.parametrize(
@@ -146,33 +131,33 @@ def test_the_same_network_by_another_name_matches():
     ],
 )
 def test_a_data_set_is_told_by_its_name_or_its_files(dataset, expected):
-    assert dataset_of({"dataset": dataset}) == expected
+    assert published.dataset_of({"dataset": dataset}) == expected
 
 
 def test_every_rule_names_what_there_is():
-    assert set(DATASETS_HERE.values()) <= set(DATASETS)
-    for names in MODELS_HERE.values():
+    assert set(published.DATASETS_HERE.values()) <= set(DATASETS)
+    for names in published.MODELS_HERE.values():
         for name, fields in names:
             assert set(fields) <= set(MODELS[name].model_fields)
     tables = {"model": MODELS, "optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
-    assert set(COMPONENTS) <= set(Recipe.model_fields)
-    for setting in SETTINGS:
+    assert set(published.COMPONENTS) <= set(Recipe.model_fields)
+    for setting in published.SETTINGS:
         for path, value in setting.recipe.items():
             root, _, field = path.partition(".")
             assert root in {*Recipe.model_fields, "lr"}
             assert value in tables[root] if path in tables else True
             if root in tables and field:
-                kinds = [MODELS_HERE[setting.model][0][0]] if root == "model" else []
+                kinds = [published.MODELS_HERE[setting.model][0][0]] if root == "model" else []
                 name = kinds[0] if kinds else setting.recipe[root]
                 assert field in tables[root][name].model_fields
         assert setting.recipe.get("speedups.depth", "stochastic_depth") in SPEEDUPS
 
 
 def test_every_setting_has_figures_and_every_table_row_a_setting():
-    assert all(figures_of(setting) for setting in SETTINGS)
-    tables = {(setting.source, setting.table) for setting in SETTINGS}
-    places = {(s.source, s.table, s.model, s.dataset, s.setting) for s in SETTINGS}
-    for figure in published_figures():
+    assert all(published.figures_of(setting) for setting in published.SETTINGS)
+    tables = {(setting.source, setting.table) for setting in published.SETTINGS}
+    places = {(s.source, s.table, s.model, s.dataset, s.setting) for s in published.SETTINGS}
+    for figure in published.published_figures():
         place = (figure.source, figure.table, figure.model, figure.dataset, figure.setting)
         assert place in places or (figure.source, figure.table) not in tables
 
@@ -180,11 +165,11 @@ def test_every_setting_has_figures_and_every_table_row_a_setting():
 def test_epochs_and_batches_of_the_rules_are_the_printed_ones():
     printed = {
         (f.model, f.dataset, f.setting, f.metric): f.number
-        for f in published_figures()
+        for f in published.published_figures()
         if f.table == "Table I" and f.metric in ("epochs", "batch_size")
     }
     assert len(printed) == 24
-    for setting in SETTINGS:
+    for setting in published.SETTINGS:
         for metric in ("epochs", "batch_size"):
             expected = printed.get((setting.model, setting.dataset, setting.setting, metric))
             if expected is not None:
@@ -192,17 +177,17 @@ def test_epochs_and_batches_of_the_rules_are_the_printed_ones():
 
 
 def test_speed_ups_count_from_the_arm_without():
-    by_name = {(s.model, s.dataset, s.setting): s for s in SETTINGS}
+    by_name = {(s.model, s.dataset, s.setting): s for s in published.SETTINGS}
     best = by_name["pre-activation ResNet-20", "CIFAR-10", "best model, 200 epochs"]
-    assert base_of(best) == by_name["ResNet-20", "CIFAR-10", "baseline, 200 epochs"]
+    assert published.base_of(best) == by_name["ResNet-20", "CIFAR-10", "baseline, 200 epochs"]
     vit = by_name["ViT", "CIFAR-100", "with techniques"]
-    assert base_of(vit) == by_name["ViT", "CIFAR-100", "without techniques"]
-    assert base_of(base_of(vit)) is None
+    assert published.base_of(vit) == by_name["ViT", "CIFAR-100", "without techniques"]
+    assert published.base_of(published.base_of(vit)) is None
 
 
 def test_values_are_the_same_to_rounding_only():
-    assert is_same([0.4, 0.8], (0.4, 0.8))
-    assert is_same(30, 30.0)
-    assert not is_same(True, 1.5)
-    assert not is_same(None, 0.01)
-    assert not is_same([0.4], [0.4, 0.8])
+    assert published.is_same([0.4, 0.8], (0.4, 0.8))
+    assert published.is_same(30, 30.0)
+    assert not published.is_same(True, 1.5)
+    assert not published.is_same(None, 0.01)
+    assert not published.is_same([0.4], [0.4, 0.8])

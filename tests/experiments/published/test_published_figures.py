@@ -1,5 +1,3 @@
-"""The published figures against values typed in from the documents, and against one another."""
-
 import csv
 from collections import Counter
 from pathlib import Path

@@ -11,7 +11,6 @@ from tune_speed.experiments.published.side_by_side import OURS, paper_table
 
 
 def _arm(point, *, train_s=1800.0, name="seed_resnet50", runs=None):
-    """Returns a record of a shipped point that trained for half of its wall-clock."""
     run = make_run(time_s=train_s, accuracy=0.9312)
     changes = {"clocks": Clocks(train_s=train_s, wall_s=2 * train_s)}
     runs = runs or (run.model_copy(update=changes),)

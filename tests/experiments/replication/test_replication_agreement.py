@@ -106,30 +106,6 @@ def test_row_has_both_figures_their_ratio_and_the_interval():
     assert (row.agrees, row.caveats) == ("in direction", ())
 
 
-def test_agreement_without_an_interval_says_what_it_rests_on():
-    row = speed_up_row(1.85, n=1)
-    assert (row.agrees, row.caveats) == ("yes", ("within 5%: ours has no interval (n = 1)",))
-
-
-def test_wide_interval_with_the_papers_figure_in_it_decides_nothing():
-    row = speed_up_row(1.30, 0.80, 2.10)
-    said = ("our interval holds no effect, and the paper's figure too",)
-    assert (row.agrees, row.caveats) == ("not decided", said)
-
-
-def test_arm_is_found_whatever_the_order_of_its_labels():
-    claim = make_claim(arm="precision=bf16 + accumulation_steps=2")
-    row = agreement(claim, make_arm(speed_up=estimate(2.0, 1.8, 2.2)))
-    assert row.agrees == "yes"
-
-
-def test_arm_that_has_no_effect_here_is_not_applicable():
-    arm = make_arm(not_applicable="there is no GPU", speed_up=estimate(1.9, 1.8, 2.0))
-    row = agreement(make_claim(), arm)
-    assert (row.agrees, row.ours, row.ratio) == ("not applicable here", None, None)
-    assert row.caveats == ("there is no GPU",)
-
-
 PINNED = "loader.pin_memory=true"
 NO_GPU = "there is no GPU"
 
@@ -145,27 +121,59 @@ def test_combination_is_not_applicable_where_one_of_its_levels_is_not(figure_nam
     assert agreement(make_claim(figure_name), **changes).agrees != "not applicable here"
 
 
-def test_every_level_that_is_not_applicable_is_named():
-    arms = (make_arm("4 devices", not_applicable="few"), make_arm(PINNED, not_applicable=NO_GPU))
-    row = agreement(make_claim(arm=f"{PINNED} + precision=bf16 + 4 devices"), arms=arms)
-    assert row.caveats == (f"`{PINNED}`: {NO_GPU}; `4 devices`: few",)
-
-
-def test_combination_that_the_profile_leaves_out_is_no_matter_of_the_device():
-    arms = (make_arm("precision=bf16"), make_arm(PINNED, not_applicable=NO_GPU))
-    row = agreement(make_claim(), arms=arms)
-    assert (row.agrees, row.caveats) == ("no runs", ("profile `full` leaves this arm out",))
-
-
 def test_part_that_was_not_begun_is_not_said_to_be_left_out():
     (row,) = agreements([make_claim(part="b")], {}, profile="full", to_come=["b"])
     assert (row.agrees, row.caveats) == ("no runs", ("this part was not begun",))
 
 
-def test_runs_without_the_figure_are_counted_and_say_how_they_ended():
-    row = agreement(make_claim(), make_arm(n=2, statuses={"diverged": 2}))
-    said = (f"no such figure from 2 runs of `{BOTH}`", f"2 of 2 runs of `{BOTH}` ended diverged")
-    assert (row.agrees, row.caveats) == ("no runs", said)
+FAST = {"speed_up": estimate(1.9, 1.8, 2.0)}
+FEW = make_arm("4 devices", not_applicable="few")
+NO_PIN = make_arm(PINNED, not_applicable=NO_GPU)
+ACCURATE = {"accuracy": figure(0.93, 0.92, 0.94)}
+BIG = {"peak_memory_gib": median(10.0, 9.0, 11.0, confidence=0.97, n=6)}
+# Of the claim, of the arm (None: it has no run), and of the result.
+CASES = {
+    "without an interval": ({}, {"speed_up": estimate(1.85, None, None, 1)}, {}),
+    "a wide interval": ({}, {"speed_up": estimate(1.30, 0.80, 2.10)}, {}),
+    "labels in another order": ({"arm": "precision=bf16 + accumulation_steps=2"}, FAST, {}),
+    "not applicable": ({}, {"not_applicable": NO_GPU, **FAST}, {}),
+    "a level is left out": ({}, None, {"arms": (make_arm("precision=bf16"), NO_PIN)}),
+    "two levels are not applicable": (
+        {"arm": f"{PINNED} + precision=bf16 + 4 devices"}, None, {"arms": (FEW, NO_PIN)},
+    ),
+    "no figure there": ({"paper": None}, FAST, {}),
+    "no figure here": ({}, {}, {}),
+    "runs that diverged": ({}, {"n": 2, "statuses": {"diverged": 2}}, {}),
+    "no arm": ({}, None, {"profile": "cpu"}),
+    "no part": ({"part": "cifar100"}, {}, {"profile": "cpu"}),
+    "a score of a smaller profile": (
+        {"figure": "accuracy", "paper": 93.0}, ACCURATE, {"profile": "cpu"},
+    ),
+    "a score in full": ({"figure": "accuracy", "paper": 93.0}, ACCURATE, {}),
+    "an effect of a smaller profile": ({}, FAST, {"profile": "cpu"}),
+    "seconds": (
+        {"figure": "epoch_s", "paper": 5, "unit": "min"}, {"epoch_s": figure(300, 290, 310)}, {},
+    ),
+    "memory of a process": ({"figure": "peak_memory_gib", "paper": 10, "unit": "GB"}, BIG, {}),
+    "memory of a GPU": (
+        {"figure": "peak_memory_gib", "paper": 10, "unit": "GB"}, BIG, {"device": "NVIDIA H100"},
+    ),
+}  # fmt: skip
+
+
+def test_what_can_be_said_of_a_claim_is_said_with_its_reasons(kept_text):
+    told = []
+    for name, (fields, own, options) in CASES.items():
+        given = {"figure": "speed_up", **fields}
+        arm = None if own is None else make_arm(**own)
+        row = agreement(make_claim(given.pop("figure"), **given), arm, **options)
+        told.append(f"{name}: {row.agrees}, {row.ours}, {row.low}; {row.caveats}\n")
+    kept_text("".join(told))
+
+
+def test_rounding_of_the_papers_figure_makes_no_effect_of_none():
+    own = Own(1.01, 0.98, 1.04, 5)
+    assert effect_verdict(1.0 + 1e-12, own, no_effect=1.0, margin=0.1)[0] == "yes"
 
 
 GAINS = {
@@ -194,53 +202,6 @@ def test_no_effect_on_accuracy_is_shown_to_within_a_point():
 def test_there_is_no_ratio_to_a_figure_of_0(paper):
     row = agreement(make_claim("success_rate", paper=paper), make_arm())
     assert row.ours is not None and row.ratio is None
-
-
-def test_rounding_of_the_papers_figure_makes_no_effect_of_none():
-    own = Own(1.01, 0.98, 1.04, 5)
-    assert effect_verdict(1.0 + 1e-12, own, no_effect=1.0, margin=0.1)[0] == "yes"
-
-
-def test_ours_stands_alone_where_the_source_has_no_figure():
-    row = speed_up_row(1.30, 1.20, 1.40, paper=None)
-    assert (row.agrees, row.ours, row.paper, row.ratio) == ("no figure", 1.30, None, None)
-
-
-def test_without_figure_arm_or_part_there_are_no_runs():
-    assert agreement(make_claim(), make_arm()).agrees == "no runs"
-    row = agreement(make_claim(), profile="cpu")
-    assert (row.agrees, row.caveats) == ("no runs", ("profile `cpu` leaves this arm out",))
-    row = agreement(make_claim(part="cifar100"), make_arm(), profile="cpu")
-    assert (row.agrees, row.caveats) == ("no runs", ("profile `cpu` leaves this part out",))
-
-
-def test_scores_of_a_smaller_profile_are_of_another_scale():
-    claim, arm = make_claim("accuracy", paper=93.0), make_arm(accuracy=figure(0.93, 0.92, 0.94))
-    row = agreement(claim, arm, profile="cpu")
-    assert (row.agrees, row.ratio) == ("another scale", pytest.approx(1.0))
-    assert row.caveats == ("profile `cpu` is another scale",)
-    assert agreement(claim, arm).agrees == "yes"
-
-
-def test_effects_of_a_smaller_profile_are_compared():
-    row = agreement(make_claim(), make_arm(speed_up=estimate(1.8, 1.7, 1.9)), profile="cpu")
-    assert row.agrees == "yes"
-
-
-def test_seconds_are_never_those_of_another_device():
-    row = agreement(
-        make_claim("epoch_s", paper=5, unit="min"), make_arm(epoch_s=figure(300, 290, 310))
-    )
-    assert (row.agrees, row.ours, row.low) == ("another scale", 5.0, pytest.approx(290 / 60))
-    assert row.caveats == ("seconds of another device: ours is cpu (2 threads, AMD EPYC)",)
-
-
-def test_memory_of_a_process_is_not_a_gpus():
-    claim = make_claim("peak_memory_gib", paper=10, unit="GB")
-    arm = make_arm(peak_memory_gib=median(10.0, 9.0, 11.0, confidence=0.97, n=6))
-    assert agreement(claim, arm).agrees == "another scale"
-    row = agreement(claim, arm, device="NVIDIA H100")
-    assert (row.agrees, row.ours) == ("yes", pytest.approx(10.737, abs=1e-3))
 
 
 FOUR = {"time_to_target_factor": 1.5, "time_to_target_pairs": 4}

@@ -1,5 +1,3 @@
-"""Two of the benchmark's quick part: what runs of the replications whenever tests do."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""What every shipped replication must keep to, whatever it asks."""
-
 import functools
 import re
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,3 @@
-"""Figures by hand from the tables of the source documents."""
-
 import pytest
 from helpers.experiments.replications import make_claim
 

@@ -46,7 +46,7 @@ class PluginDistribution:
         return canonical_hash([self.title, self.version, files])
 
     def run(self) -> Entries:
-        """Returns what the entry points name. Raises: ConfigError with every mistake."""
+        """Raises: ConfigError with every mistake."""
         entries: Entries = {}
         problems: list[Problem] = []
         for point in self._points:
@@ -80,7 +80,7 @@ class PluginDistribution:
 
 
 def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | None:
-    """Returns which `--plugin` would bring an entry of a table such as `MODELS`, as a sentence."""
+    """Returns which `--plugin` would bring an entry of `MODELS`, say; None if none is known to."""
     here = Path.cwd()
     for folder in dict.fromkeys(path.absolute() for path in folders):
         for file in sorted(islice(folder.glob("*.py"), MOST_FILES)):
@@ -95,7 +95,6 @@ def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | N
 
 
 def _digest(module: str) -> str:
-    """Returns SHA-256 of a module's file; empty where it has none."""
     try:
         spec = importlib.util.find_spec(module)
     # A package that fails does so again, with its place, when it is loaded.

@@ -1,9 +1,10 @@
 """Plugins of this process: modules of the user's that add entries to our tables.
 
-A plugin is a file with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or an installed
-distribution with entry points in the groups `tune_speed.models` and so on. It is code, so it is
-loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, which processes that
-this one starts inherit. To other machines files travel as source, distributions by name.
+A plugin is a file, `my_nets.py`, with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or
+an installed distribution with entry points in the groups `tune_speed.models` and so on. It is
+code, so it is loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, never
+because a recipe does. Processes that this one starts inherit the variable; other machines get files
+as source (`shipped`, `receive`), distributions by name.
 """
 
 import logging
@@ -56,12 +57,7 @@ _PLUGINS = TypeAdapter(list[Plugin])
 
 
 def load(names: Iterable[str]) -> tuple[Plugin, ...]:
-    """Loads plugins and returns them; what is loaded already stays as it is.
-
-    They are named as files that end in `.py`, or as installed distributions.
-
-    Raises: ConfigError with every mistake of theirs; then none of them is loaded.
-    """
+    """Raises: ConfigError with every mistake of theirs; then none of them is loaded."""
     before, problems, found = set(_LOADED), list[Problem](), list[Plugin]()
     for name in dict.fromkeys(names):
         try:
@@ -76,7 +72,6 @@ def load(names: Iterable[str]) -> tuple[Plugin, ...]:
 
 
 def load_from_environment() -> tuple[Plugin, ...]:
-    """Loads what `TUNE_SPEED_PLUGINS` names. Raises: as `load`."""
     return load(name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
 
 
@@ -85,12 +80,11 @@ def loaded() -> tuple[Plugin, ...]:
 
 
 def hashes() -> dict[str, str]:
-    """Returns what is loaded as records name it: source hash by title."""
     return {plugin.title: plugin.source_hash for plugin in loaded()}
 
 
 def expect(recorded: Mapping[str, str], *, of: str) -> None:
-    """Warns where a record's plugins have changed. Raises: ConfigError if one is not loaded."""
+    """Raises: ConfigError if a plugin of a record is not loaded; warns where one has changed."""
     here = hashes()
     missing = [title for title in recorded if title not in here]
     if missing:
@@ -105,7 +99,7 @@ def expect(recorded: Mapping[str, str], *, of: str) -> None:
 
 
 def unload() -> None:
-    """Takes all plugins out again; configurations made with them cannot be written any more."""
+    """Configurations that were made with them cannot be written any more: for tests."""
     _unload(set(_LOADED))
     _set_variable()
 
@@ -118,9 +112,7 @@ def shipped() -> str:
 
 
 def receive(text: str) -> None:
-    """Loads what another process has loaded, as `shipped` returned there, where this one has not.
-
-    A file is written to `<cache>/plugins/<source_hash>/`, and run from there.
+    """Loads what another process has loaded, as `shipped` returned there; files from the cache.
 
     Raises: ConfigError if a distribution is not installed here, or is another version; StorageError
         if the cache cannot be written.
@@ -157,7 +149,6 @@ def _load(name: str) -> Plugin:
 
 
 def _open(name: str) -> tuple[Plugin, Callable[[], Entries]]:
-    """Returns a plugin none of whose code has run, and what runs it and checks its entries."""
     if not name.endswith(".py"):
         found = PluginDistribution(name)
         of = {"title": found.title, "source_hash": found.source_hash(), "version": found.version}

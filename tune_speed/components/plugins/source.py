@@ -35,7 +35,6 @@ class PythonFile:
 
     @classmethod
     def of_module(cls, name: str) -> "PythonFile":
-        """Returns the file of an imported module; an empty text where it has none."""
         return cls.at(Path(getattr(sys.modules.get(name), "__file__", None) or name))
 
     @classmethod
@@ -54,12 +53,10 @@ class PythonFile:
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
     def table_line(self, table: str, entry: str | None = None) -> int | None:
-        """Returns the line of a table, or of an entry of it where it is written as a dict."""
         line = next((node.lineno for node in self._assigned(table)), None)
         return line if entry is None else self.keys(table).get(entry, line)
 
     def class_line(self, kind: type, member: str | None = None) -> int | None:
-        """Returns the line of a class, or of a method or field where its body has it."""
         classes = (node for node in self._body if isinstance(node, ast.ClassDef))
         found = next((node for node in classes if node.name == kind.__qualname__), None)
         if found is None:
@@ -68,7 +65,6 @@ class PythonFile:
         return next((p.lineno for p in parts if member in _names_of(p)), found.lineno)
 
     def keys(self, table: str) -> dict[str, int]:
-        """Returns the lines of the entries that a table has where it is written as a dict."""
         # The key of `**others` is None.
         dicts = [node.value for node in self._assigned(table) if isinstance(node.value, ast.Dict)]
         keys = [key for each in dicts for key in each.keys if isinstance(key, ast.Constant)]
@@ -100,7 +96,7 @@ def _names_of(node: ast.stmt) -> list[str]:
 
 
 def read_file(name: str, *, must: str) -> PythonFile:
-    """Returns a file of which nothing is run. Raises: ConfigError; `must` says what it is to be."""
+    """Raises: ConfigError if it cannot be read; `must` says what it is to be if there is none."""
     path = Path(name).expanduser().absolute()
     try:
         size, content = path.stat().st_size, path.read_bytes()
@@ -124,9 +120,7 @@ def read_file(name: str, *, must: str) -> PythonFile:
 def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
     """Runs a file as a module of a name of its own, with that prefix, once a process; returns it.
 
-    `one_file` says what to do about an import of a neighbouring file, as a sentence.
-
-    Raises: ConfigError if it fails.
+    Raises: ConfigError if it fails; `one_file` says what to do about an import of a neighbour.
     """
     stem = re.sub(r"\W", "_", Path(file.path).stem)
     name = f"{prefix}_{stem}_{file.source_hash}"

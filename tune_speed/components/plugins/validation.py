@@ -242,7 +242,6 @@ def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
 
 
 def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
-    """Yields methods that are missing, or that cannot be called as the base's are."""
     needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
     own = [each for each in reversed(base.__mro__) if each.__module__.startswith("tune_speed.")]
     members = {
@@ -285,7 +284,6 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
 
 
 def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> str | None:
-    """Returns why an argument is not taken in the way in which it is given, by place or by name."""
     if ours.kind in _BY_PLACE:
         takes_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in there[: place + 1])
         here = [each.name for each in there[place : place + 1] if each.kind in _BY_PLACE]
@@ -305,7 +303,6 @@ def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> s
 
 
 def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    """Yields why a configuration cannot be frozen, described by a schema, or read from JSON."""
     for name, value in (("frozen", True), ("strict", True), ("extra", "forbid")):
         if kind.model_config.get(name) != value:
             written = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
@@ -323,7 +320,6 @@ def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
 
 
 def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    """Yields why the defaults are refused, or are not read as they were written."""
     given = {name: value for name, value in SAMPLES.items() if name in kind.model_fields}
     try:
         config = kind.model_validate(given)

@@ -22,7 +22,7 @@ from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
 from tune_speed.core.text import counted
 from tune_speed.data.cache import prepare
-from tune_speed.experiments.ablation import retune as retuning
+from tune_speed.experiments.ablation import plan as planning
 from tune_speed.experiments.ablation.design import settings_of, turns
 from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
 from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
@@ -65,10 +65,6 @@ def run_ablation(
     on_line: Say,
 ) -> Ablation:
     """Runs all arms with all seeds, or resumes them; finished runs survive Ctrl-C.
-
-    `folder` is that of all studies, `part` that of a replication. `again` starts over although an
-    ablation was begun before, `download` fetches the data set if it is missing. `on_progress` gets
-    images decoded, and all of them, and `on_line` a line on each run.
 
     Raises: ConfigError, DataError, StorageError.
     """
@@ -124,8 +120,6 @@ def _identity(file: RecipeFile, base: RecipeFile) -> dict[str, Any]:
 
 @dataclass
 class _Running:
-    """An ablation under way."""
-
     plan: AblationPlan
     ledger: AblationLedger
     data_hash: str
@@ -133,7 +127,6 @@ class _Running:
     study: str
     took_s: list[float] = field(default_factory=list)
     is_stopped: Callable[[], bool] = lambda: False
-    """Whether Ctrl-C came."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,7 +138,6 @@ class _Running:
         return range(first, first + self.plan.config.seeds)
 
     def say_outlook(self) -> None:
-        """Says what will be run."""
         config = self.plan.config
         for name, reason in self.plan.not_applicable.items():
             self.say(f"{name} is not applicable here: {reason}")
@@ -156,20 +148,17 @@ class _Running:
             self.say(f"going on after {counted(done, 'run')} in {self.ledger.path}")
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
-        """Returns the runs of the re-tuning by arm."""
         tried = self.ledger.tried.items()
         return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
     @property
-    def order(self) -> retuning.Order:
-        """How runs of the re-tuning compare: by time where they end as soon as the target holds."""
+    def order(self) -> planning.Order:
         workload = self.plan.base.workload
-        return retuning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
+        return planning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
 
     def factors(self) -> dict[str, float]:
-        """Returns the best factor of each arm that was re-tuned."""
         tuning = self.tuning().items()
-        return {name: retuning.best_factor(points, self.order) for name, points in tuning if points}
+        return {name: planning.best_factor(points, self.order) for name, points in tuning if points}
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
@@ -234,7 +223,6 @@ def _outcome(record: TrialRecord) -> str:
 
 
 def _tune(run: _Running) -> dict[str, float]:
-    """Returns each arm's factor, after the runs that are left to find it."""
     config = run.plan.config
     for block, factor in enumerate(config.retune_factors):
         for name in turns(run.names, block=block):
@@ -253,7 +241,7 @@ def _try_beyond(run: _Running, name: str) -> None:
         for factor in sorted({point.factor for point in run.tuning()[name]}):
             # Ctrl-C may have left one with a part of its seeds.
             _try(run, name, factor)
-        beyond = retuning.next_factor(factors, run.tuning()[name], run.order)
+        beyond = planning.next_factor(factors, run.tuning()[name], run.order)
         if beyond is None:
             return
         try:
@@ -280,9 +268,9 @@ def _try(run: _Running, name: str, factor: float) -> None:
 
 
 def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
-    """Returns the arm's recipe with its number times `factor`. Raises: ConfigError."""
+    """Raises: ConfigError if the recipe refuses its number times `factor`."""
     file, retune = plan.files[name], plan.config.retune
-    more = retuning.tuned_settings(file.recipe, retuning.path_of(retune), factor) if retune else {}
+    more = planning.tuned_settings(file.recipe, retune, factor) if retune else {}
     if not more:
         return file
     arm = next(arm for arm in plan.arms if arm.name == name)
@@ -307,14 +295,8 @@ def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
 
 def _result(run: _Running, part: str) -> AblationResult:
     plan, config, workload = run.plan, run.plan.config, run.plan.base.workload
-    task = AblationTask(
-        study=run.study,
-        part=part,
-        design=config.design,
-        seeds=config.seeds,
-        retune=config.retune,
-        workload_name=workload.label,
-    )
+    same = config.model_dump(include={"design", "seeds", "retune"})
+    task = AblationTask(study=run.study, part=part, workload_name=workload.label, **same)
     records: dict[str, list[TrialRecord]] = {}
     for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
         records.setdefault(turn.arm, []).append(record)
@@ -332,10 +314,7 @@ def _result(run: _Running, part: str) -> AblationResult:
 
 
 def deliver_runs(ablation: Ablation) -> str:
-    """Delivers the runs to MLflow; returns what it did not take, in a sentence, or nothing.
-
-    Without MLflow nothing is delivered: an ablation runs where it is not installed.
-    """
+    """Delivers the runs to MLflow, where it is installed; returns what it did not take, if any."""
     if not ablation.records:
         return ""
     if find_spec("mlflow") is None:
@@ -356,7 +335,6 @@ def deliver_runs(ablation: Ablation) -> str:
 
 
 def save_result(ablation: Ablation) -> Path:
-    """Writes the figures next to the ledger, as JSON; returns the file. Raises: StorageError."""
     path = ablation.folder.with_name(f"{ablation.folder.name}.json")
     text = json.dumps(ablation.result.model_dump(mode="json"), indent=2, allow_nan=False)
     replace_text(path, text)

@@ -55,9 +55,7 @@ class Axis(NamedTuple):
 def parse_axes(text: str) -> dict[str, Any]:
     """Returns the axes of `a=2,b=x|y,c={one: {d: 3}}` as `ablate.axes` of a file would hold them.
 
-    Commas part axes and `|` levels, except in brackets and in quotes. Each value is YAML. Without
-    a `|` it means what it would mean in a file: `b=[1, 2]` has two levels, and `b=[[1, 2]]` or
-    `b=[1, 2]|[3, 4]` have lists as values.
+    Commas part axes and `|` levels, except in brackets and in quotes; each value is YAML.
 
     Raises: ConfigError, with every mistake.
     """
@@ -97,7 +95,6 @@ def _parse_value(name: str, text: str) -> Any:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Returns the parts of `text` between separators that are in no brackets and no quotes."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in ("[", "{")) - (token in ("]", "}"))
@@ -118,14 +115,13 @@ def _mistake(
 
 
 def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
-    """Returns the axes that `ablate.axes` describes, in its order.
+    """`field: [value, value]` has several levels; a value that is a list is given in a list.
 
-    `field: value` has one level and `field: [value, value]` several; a value that is itself a list
-    is given in a list: `[[0.5, 0.75]]`. `name: {level: {field: value, ...}, ...}` names its levels,
-    each of which may set several fields. Whether a field takes its value is the recipe's to say.
+    `name: {level: {field: value, ...}, ...}` names its levels, each of which may set several
+    fields.
 
-    Raises: ConfigError, with every mistake: an axis or a level without content or given twice, or
-        a field that is neither the recipe's nor `run.cpu_threads` or `run.device`.
+    Raises: ConfigError, with every mistake: an axis or a level without content or given twice, or a
+        field that is neither the recipe's nor `run.cpu_threads` or `run.device`.
     """
     if not axes:
         must = "must name at least one axis"
@@ -250,7 +246,6 @@ def _repetitions(axes: Sequence[Axis]) -> Iterator[Problem]:
 
 Design = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 BASE = "base"
-"""Name of the arm that changes nothing."""
 # Of a factorial: six axes of one level each. Every seed runs all of them.
 MOST_ARMS = 64
 ONE_LEVEL_DESIGNS = ("leave-one-out", "stacking", "cumulative")
@@ -357,7 +352,6 @@ def _combinations(axes: Sequence[Axis], design: Design) -> list[tuple[int, ...]]
 
 
 def settings_of(arm: Arm, axes: Sequence[Axis]) -> tuple[tuple[str, Any], ...]:
-    """Returns the fields that an arm sets, path and value, in the order in which to set them."""
     return tuple(
         setting
         for axis, level in zip(axes, arm.levels, strict=True)

@@ -1,7 +1,7 @@
 """What a change does: contrasts of arms within blocks, with intervals.
 
-A block is one seed with which every arm was run, so what a seed or an hour of the day does to all
-arms alike drops out of a contrast. With y the response of an arm, larger being better:
+A block is one seed with which every arm was run. With y the response of an arm, larger being
+better:
 
     alone          y(A) - y(base)
     together       y(A + B) - y(base)
@@ -9,8 +9,8 @@ arms alike drops out of a contrast. With y the response of an arm, larger being 
     main           mean of y(A, others) - y(base's A, others) over all settings of the others
     interaction    y(A + B) - y(base) - [y(A) - y(base)] - [y(B) - y(base)]
 
-For y = -ln(time) all but the last are logarithms of speed-ups; with S = T(base) / T(arm) an
-interaction is ln S(A + B) - ln S(A) - ln S(B): above 0 the two gain more together than one by one.
+For y = -ln(time) all but the last are logarithms of speed-ups, and of an interaction above 0 the
+two gain more together than one by one.
 """
 
 import itertools
@@ -42,9 +42,7 @@ class Estimate(Record):
     p_value: float | None = None
     """Two-sided, that the contrast is 0; None with fewer than two blocks."""
     p_holm: float | None = None
-    """The p-value, adjusted for the other contrasts of the same response."""
     n: int
-    """Blocks that have every arm of the contrast."""
 
 
 class Contrast(NamedTuple):
@@ -61,31 +59,24 @@ class Contrast(NamedTuple):
 def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, ...]:
     """Returns what `arms` can tell, by kind and then in the order of the arms.
 
-    A level is `added` in each two arms that differ by it alone, if no arm has it by itself:
-    all changes less all but one (`leave-one-out`), or a step less the one before (`cumulative`,
-    but for the first step, which is `alone`). Where an arm has it by itself, as in the other
-    designs and in `leave-one-out` with two axes, `alone`, `main` and `interaction` say as much, and
-    every further contrast would make Holm's correction harsher for them.
+    A level is `added` in each two arms that differ by it alone, if no arm has it by itself: where
+    one has, the other kinds say as much, and every further contrast would make Holm's correction
+    harsher.
 
-    Main effects need all combinations of the levels that are among the arms, on two axes or more:
-    give only the arms that can be run here, and an axis that cannot be left the base's setting does
-    not matter. An interaction needs each of its levels alone.
+    Main effects need all combinations of the levels that are among the arms, on two axes or more;
+    an interaction needs each of its levels alone.
     """
     by_levels = {arm.levels: arm for arm in arms}
     base = by_levels.get((0,) * len(axes))
     assert base is not None, arms
-    against = [
-        Contrast(
-            "alone" if sum(level > 0 for level in arm.levels) == 1 else "together",
-            arm.name,
-            _against(arm, base),
-        )
-        for arm in arms
-        if arm is not base
-    ]
+    others = [arm for arm in arms if arm is not base]
+    alone, together = (
+        [arm for arm in others if (sum(level > 0 for level in arm.levels) == 1) is is_one]
+        for is_one in (True, False)
+    )
     return (
-        *(contrast for contrast in against if contrast.kind == "alone"),
-        *(contrast for contrast in against if contrast.kind == "together"),
+        *(Contrast("alone", arm.name, _against(arm, base)) for arm in alone),
+        *(Contrast("together", arm.name, _against(arm, base)) for arm in together),
         *_additions(axes, by_levels),
         *_main_effects(axes, by_levels),
         *_interactions(axes, by_levels, base),
@@ -99,7 +90,6 @@ def _against(arm: Arm, other: Arm) -> dict[str, float]:
 def _additions(
     axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm]
 ) -> Iterator[Contrast]:
-    """Yields what a level that no arm has alone does to an arm that differs by it."""
     found: list[tuple[str, Arm, Arm]] = []
     for levels, arm in by_levels.items():
         for index, level in enumerate(levels):
@@ -155,13 +145,10 @@ def estimate(
 ) -> Estimate:
     """Returns the mean of a contrast over the blocks that have all its arms, with an interval.
 
-    `values[arm][seed]` is the response; runs that failed are left out, or not finite. With c_i the
-    contrast of block i of n, the interval is mean(c) ± t · sd(c) / √n, with t the quantile of
-    Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test against 0. Arms
-    may spread differently: only the c_i must be alike.
-
-    Where all blocks agree there is no interval, and the p-value is the sign test's, 2^(1 - n), or 1
-    where the contrast is 0 throughout.
+    With c_i the contrast of block i of n, the interval is mean(c) ± t · sd(c) / √n, with t the
+    quantile of Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test
+    against 0. Arms may spread differently: only the c_i must be alike. Where all blocks agree there
+    is no interval, and the p-value is the sign test's, 2^(1 - n), or 1 for a contrast of 0.
 
     Source: Student 1908, The probable error of a mean.
     """
@@ -184,7 +171,6 @@ def estimate(
 
 
 def _per_block(contrast: Contrast, values: Mapping[str, Mapping[int, float]]) -> list[float]:
-    """Returns the contrast in each block that has a finite value of all its arms."""
     # An arm of weight 0 must not cost the blocks in which it has no run.
     weights = {arm: weight for arm, weight in contrast.weights.items() if weight}
     assert weights, contrast

@@ -31,12 +31,10 @@ KIND_NOTES: Mapping[Kind, str] = {
 
 
 def kind_words(kind: Kind, design: Design) -> str:
-    """Returns what the effects of a kind are called in a design."""
     return ADDED.get(design, KINDS[kind]) if kind == "added" else KINDS[kind]
 
 
 def arm_notes(result: AblationResult) -> tuple[str, ...]:
-    """Returns sentences on the arms' table: arms without figures first, then what figures mean."""
     return (
         *_missing(result),
         *_tuning(result),
@@ -46,7 +44,6 @@ def arm_notes(result: AblationResult) -> tuple[str, ...]:
 
 
 def effect_notes(result: AblationResult) -> tuple[str, ...]:
-    """Returns sentences on the effects' table: what interactions say first."""
     notes = [note for kind, note in KIND_NOTES.items() if result.effects_of(kind)]
     if result.design == "cumulative" and KIND_NOTES["added"] in notes:
         notes.insert(1, "The first step is the one alone.")
@@ -61,10 +58,7 @@ def effect_notes(result: AblationResult) -> tuple[str, ...]:
 
 
 def interaction_notes(effects: Sequence[EffectResult]) -> tuple[str, ...]:
-    """Returns which techniques help one another, overlap, or leave that undecided.
-
-    Decided is what has a p-value, corrected by Holm, below 0.05.
-    """
+    """Decided is what has a p-value, corrected by Holm, below 0.05."""
     groups: dict[str, list[str]] = {"They help one another": [], "They overlap": []}
     undecided = []
     for effect in effects:
@@ -82,7 +76,6 @@ def interaction_notes(effects: Sequence[EffectResult]) -> tuple[str, ...]:
 
 
 def factor_text(found: Estimate) -> str:
-    """Returns `1.87× (1.80–1.94)`, or without brackets where there is no interval."""
     ends = interval_text(found)
     return factor(found.value) + (f" ({ends})" if ends else "")
 

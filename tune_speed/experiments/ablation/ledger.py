@@ -1,10 +1,7 @@
 """What an ablation has run: one JSON line each, on disk before the next run begins.
 
-| event   | fields                     | written           |
-|---------|----------------------------|-------------------|
-| `begin` | all that fixes the arms    | once              |
-| `tuned` | arm, factor, seed, record  | when a run of the re-tuning ended  |
-| `ran`   | arm, block, record         | when a run of the comparison ended |
+Events: `begin` (all that fixes the arms), `tuned` (arm, factor, seed, record: a run of the
+re-tuning), and `ran` (arm, block, record: a run of the comparison).
 """
 
 from collections.abc import Mapping
@@ -41,23 +38,19 @@ class AblationLedger(SessionLog):
     what = "an ablation"
 
     def __init__(self, path: Path) -> None:
-        """See `SessionLog`."""
         self.tried: dict[Tried, TrialRecord] = {}
         self.runs: dict[Turn, TrialRecord] = {}
         super().__init__(path)
 
     def add_tried(self, tried: Tried, record: TrialRecord) -> None:
-        """Writes a run of the re-tuning. Raises: StorageError."""
         self.append("tuned", **tried._asdict(), record=record.model_dump(mode="json"))
         self.tried[tried] = record
 
     def add_run(self, turn: Turn, record: TrialRecord) -> None:
-        """Writes a run of the comparison. Raises: StorageError."""
         self.append("ran", **turn._asdict(), record=record.model_dump(mode="json"))
         self.runs[turn] = record
 
     def take(self, kind: str, event: dict[str, Any]) -> None:
-        """See `SessionLog`."""
         record = TrialRecord.model_validate(said := event.pop("record"))
         if kind == "tuned":
             self.tried[Tried(**event)] = record
@@ -70,8 +63,8 @@ class AblationLedger(SessionLog):
     def differences(self, header: Mapping[str, Any]) -> list[str]:
         """Returns how `header` differs from what was begun, a phrase each.
 
-        What an earlier version did not write down is not known to differ. Hashes decide on workload
-        and arms, and `fields`, which only say more, are what the message names.
+        What an earlier version did not write down is not known to differ. Hashes decide; the
+        message names `fields`.
         """
         begun = self.header or {}
         plain = [name for name in header if name in begun and name not in DETAILED]

@@ -1,20 +1,27 @@
-"""Plan of an ablation: each arm as a recipe of its own, validated before the first of them runs."""
+"""Plan of an ablation: each arm as a recipe of its own, checked before the first of them runs.
+
+Where a number is re-tuned for each arm, because a stale rate would be compared else, the factors
+to try follow from those that ran.
+"""
 
 import functools
 import json
+import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
+from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.experiments.rerun import load_rerun
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.settings import AblateConfig
-from tune_speed.training.recipe import not_applicable
+from tune_speed.training.recipe import Recipe, not_applicable
 
 Load = Callable[[Sequence[str]], RecipeFile]
 """Returns the base's file with further `path=value` overrides."""
@@ -33,9 +40,7 @@ class AblationPlan:
     arms: tuple[Arm, ...]
     """Combinations of their levels, the base first."""
     files: Mapping[str, RecipeFile]
-    """Each arm's recipe."""
     settings: Mapping[str, Mapping[str, Any]]
-    """What each arm sets, by path."""
     absent: tuple[Arm, ...]
     """Levels of the file's axes, alone, that have no effect here or cannot be run."""
     not_applicable: Mapping[str, str]
@@ -44,7 +49,7 @@ class AblationPlan:
 
 
 def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) -> AblationPlan:
-    """Returns the plan of a recipe file, or of a trial named by MLflow run id or STUDY/TRIAL.
+    """Takes a recipe file, or a trial named by MLflow run id or STUDY/TRIAL.
 
     Raises: ConfigError with every mistake, of the file and of arms.
     """
@@ -101,12 +106,10 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
 
 
 def overrides_of(settings: Iterable[tuple[str, Any]]) -> list[str]:
-    """Returns settings as `path=value`, in their order: a later one may replace an earlier one."""
     return [f"{path}={json.dumps(value)}" for path, value in settings]
 
 
 def _files(arms: Sequence[Arm], axes: Sequence[Axis], load: Load) -> dict[str, RecipeFile]:
-    """Returns each arm's recipe. Raises: ConfigError with what is wrong with any of them."""
     files: dict[str, RecipeFile] = {}
     problems: dict[Problem, None] = {}
     for arm in arms:
@@ -157,3 +160,90 @@ def _without(axes: Sequence[Axis], absent: Sequence[Arm]) -> Iterator[Axis]:
                 levels.append(level)
         if levels:
             yield Axis(axis.name, tuple(levels))
+
+
+# --- Re-tuning
+
+
+SHORT_NAMES = {"lr": "optimizer.lr"}
+# Factors that may be added where the best one lies at an end of those that were tried.
+MOST_BEYOND = 2
+
+
+def value_at(recipe: Recipe, path: str) -> float | int:
+    """Raises: ConfigError if no number is at the path, which may leave out names of components."""
+    node: Any = recipe
+    for name in path.removeprefix("recipe.").split("."):
+        # What a node lacks is a component's name, as in `optimizer.sgd.lr`: it is passed over.
+        node = getattr(node, name, node)
+    # To Python, a bool is an int too.
+    if isinstance(node, bool) or not isinstance(node, int | float):
+        raise ConfigError(
+            f"`retune` must name a number of every arm's recipe, but `{path}` is none in one of"
+            " them. Try `lr`."
+        )
+    return node
+
+
+class Order(NamedTuple):
+    """How runs of the re-tuning compare."""
+
+    by_time: bool = False
+    """Whether they end where the target holds, so that their metrics at the end are alike."""
+    sign: float = 1.0
+    """1 where more of the metric is better, -1 where less is."""
+
+
+ANY_ORDER = Order()
+
+
+def next_factor(
+    factors: Sequence[float], points: Sequence[TuningPoint], order: Order = ANY_ORDER
+) -> float | None:
+    """The step is that of the last two factors: where 3 is the best of 0.3, 1, 3 comes 9."""
+    tried = sorted({point.factor for point in points})
+    if len(tried) >= len(factors) + MOST_BEYOND:
+        return None
+    best = best_factor(points, order)
+    if best == tried[-1]:
+        return _rounded(tried[-1] * tried[-1] / tried[-2])
+    if best == tried[0]:
+        return _rounded(tried[0] * tried[0] / tried[1])
+    return None
+
+
+def best_factor(points: Sequence[TuningPoint], order: Order = ANY_ORDER) -> float:
+    """Returns the factor with the best mean metric; of several, the one nearest to 1.
+
+    A run that diverged or broke counts as the worst there is. With `by_time` the most hits come
+    first, then the least mean time to target.
+    """
+    assert points
+
+    def key(factor: float) -> tuple[float, ...]:
+        own = [point for point in points if point.factor == factor]
+        score = statistics.fmean(
+            -math.inf if point.metric is None else order.sign * point.metric for point in own
+        )
+        by_metric = (score, -abs(math.log(factor)))
+        if not order.by_time:
+            return by_metric
+        hits_s = [p.time_to_target_s for p in own if p.time_to_target_s is not None]
+        return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0, *by_metric
+
+    return max(sorted({point.factor for point in points}), key=key)
+
+
+def _rounded(factor: float) -> float:
+    # Six digits: 0.1 × 3 is 0.30000000000000004 in binary, and factors name runs of the ledger.
+    return float(f"{factor:.6g}")
+
+
+def tuned_settings(recipe: Recipe, name: str, factor: float) -> Mapping[str, float]:
+    """Nothing where the factor is 1; a count stays one: 32 times 0.3 is 10."""
+    path = SHORT_NAMES.get(name, name)
+    value = value_at(recipe, path)
+    if factor == 1:
+        return {}
+    tuned = value * factor
+    return {path: max(1, round(tuned)) if isinstance(value, int) else _rounded(tuned)}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.text import device_text, percent
+from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.footnotes import kind_words
 from tune_speed.experiments.ablation.result import GAINS, AblationResult, ArmResult, Response
@@ -24,7 +25,6 @@ LABEL_INCHES = 0.6
 """Ticks and label of a panel's axis."""
 TITLE_INCHES = 0.6
 NAME_WIDTH = 32
-"""Characters of a line of a row's name."""
 TITLE_WIDTH = 88
 # How far beyond the outermost values an interval is drawn, in their spread; then an arrow.
 WIDEST = 1.5
@@ -48,15 +48,14 @@ class Row(NamedTuple):
     name: str
     by_response: Mapping[Response, Estimate | None]
     absent: str
-    """Text in the place of a missing estimate."""
     colour: str
 
 
 def plot_ablation(result: AblationResult, path: Path) -> None:
     """Writes the arms against the base; below them the other effects where there are any.
 
-    Points are means over seeds, lines their intervals (an arrow where one extends beyond the
-    panel), hollow points have none. The format is that of the path's suffix.
+    Points are means over seeds, lines their intervals (an arrow: it extends beyond the panel),
+    hollow points have none.
 
     Raises: StorageError if the file cannot be written.
     """
@@ -64,12 +63,11 @@ def plot_ablation(result: AblationResult, path: Path) -> None:
 
 
 def ablation_figure(result: AblationResult) -> "Figure":
-    """Returns the figure of `plot_ablation`."""
     # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
     from matplotlib.figure import Figure
 
     groups = [
-        ("against the base", [_arm_row(arm) for arm in result.arms if not arm.is_base]),
+        ("against the base", [_arm_row(arm) for arm in result.arms if arm.name != BASE]),
         *_effect_groups(result),
     ]
     groups = [(words, rows) for words, rows in groups if rows]
@@ -106,7 +104,6 @@ def _arm_row(arm: ArmResult) -> Row:
 
 
 def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
-    """Returns the effects that are not against the base, by kind, each with what it is called."""
     colours: dict[Kind, str] = {"added": COLOURS[3], "main": COLOURS[2], "interaction": COLOURS[1]}
     return [
         (
@@ -168,7 +165,6 @@ def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, lab
 
 
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
-    """Returns the ends of the axis: all values, and intervals as far as values have room."""
     # Two seeds give intervals a hundred times as wide as the differences between the arms.
     is_speed = response == "speed"
     scaled = [_scaled(each, is_log=is_speed) for each in found]
@@ -183,7 +179,6 @@ def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float
 
 
 def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
-    """Returns value and ends as they are on the axis; an infinite end is what it is."""
     assert found.value is not None
     if found.low is None:
         value = math.log(found.value) if is_log else found.value
@@ -196,7 +191,6 @@ def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
 
 
 def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
-    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough not to overlap."""
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     panel.tick_params(axis="x", labelsize="small")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tune_speed.core.records import Record, Status, Timing
-from tune_speed.experiments.ablation.design import BASE, Design
+from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 
 Response = Literal["speed", "accuracy", "macro_f1"]
@@ -19,7 +19,6 @@ GAINS: Mapping[Response, str] = {
     "accuracy": "accuracy_gain",
     "macro_f1": "macro_f1_gain",
 }
-"""Fields of an arm that have its contrasts with the base."""
 
 
 class Figure(Record):
@@ -28,9 +27,7 @@ class Figure(Record):
     mean: float | None = None
     """None without a value."""
     low: float | None = None
-    """Lower end of the 95 % interval; None with fewer than two values."""
     high: float | None = None
-    """Upper end of it."""
     sd: float | None = None
     """Sample standard deviation; None with fewer than two values."""
     n: int = 0
@@ -45,35 +42,28 @@ class Median(Record):
     low: float | None = None
     """Lower end of its distribution-free interval; None likewise."""
     high: float | None = None
-    """Upper end of it; None likewise."""
     confidence: float = 0.0
     """What so few runs give: at least 0.95 from six on, 0 of a single one."""
     n: int = 0
-    """Runs."""
 
 
 class TuningPoint(Record):
     """One run with the learning rate times `factor`, from which the arm's rate was chosen."""
 
     factor: float
-    """What the recipe's rate was multiplied by."""
     metric: float | None
     """Target metric at the end; None if it was never evaluated."""
     status: Status
-    """How the run ended."""
     time_to_target_s: float | None = None
     """Training clock at which the target held [s]; None: it was missed."""
     seed: int = 0
-    """Seed of weights, batches and augmentation."""
 
 
 class ArmResult(Record):
     """What one arm's runs say, alone and against the base's runs with the same seeds."""
 
     name: str
-    """`base`, or the labels of its levels joined by ` + `."""
     settings: dict[str, Any]
-    """What the arm changes in the base: `{"precision": "bf16"}`."""
     not_applicable: str | None
     """Why it was not run here; None: it was, or is to be."""
     lr_factor: float | None
@@ -82,37 +72,26 @@ class ArmResult(Record):
     """Whether that is the smallest or largest factor tried, so that a better one may lie beyond;
     None: it was not re-tuned, or with one factor only."""
     tuning: tuple[TuningPoint, ...]
-    """The runs from which it was chosen."""
     n: int = 0
-    """Runs."""
     statuses: dict[Status, int] = Field(default_factory=dict)
-    """How they ended."""
     hits: int = 0
-    """Runs that met the target; all others are misses."""
     success_low: float | None = None
     """Lower end of the 95 % interval of the success rate (Wilson); None without a run."""
     success_high: float | None = None
-    """Upper end of it."""
     epoch_s: Figure = Figure()
-    """Training clock over passes done [s]."""
     images_per_s: Figure = Figure()
-    """Training samples per second of the training clock."""
     accuracy: Figure = Figure()
-    """Share of correct predictions at the end, in [0, 1]."""
     macro_f1: Figure = Figure()
-    """Mean over classes of the F1 score at the end, in [0, 1]."""
     fed_ratio: Figure = Figure()
     """Share of the training time in which the loop did not wait for its next batch."""
     peak_memory_gib: Median = Median()
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU) [GiB]."""
     time_to_target_s: Median = Median()
-    """Training clock at which the target held [s], misses as infinite."""
     expected_s: float | None = None
     """Expected time with restarts, all time spent / hits [s]; None: infinite, or n = 0."""
     expected_low_s: float | None = None
     """Lower end of its 95 % interval (fiducial) [s]; None likewise."""
     expected_high_s: float | None = None
-    """Upper end of it [s]; None likewise."""
     epochs_to_convergence: Median = Median()
     """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
     speed_up: Estimate | None = None
@@ -121,9 +100,7 @@ class ArmResult(Record):
     """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
     not turn fp32 into mixed precision, and without that other arm."""
     accuracy_gain: Estimate | None = None
-    """Accuracy less the base's; None likewise."""
     macro_f1_gain: Estimate | None = None
-    """Macro F1 less the base's; None likewise."""
     time_to_target_factor: float | None = None
     """Base's time to target / the arm's, above 1 where the arm is sooner: geometric mean where all
     met the target, ratio of expected times with restarts where some missed; 0 where only the arm
@@ -143,14 +120,8 @@ class ArmResult(Record):
     time_to_target_method: str = ""
     """How factor, interval and p-value were computed, in words; empty without them."""
     notes: tuple[str, ...] = ()
-    """What limits the trust in the runs' figures, in words."""
     stop_reasons: tuple[str, ...] = ()
     """Why runs ended that neither met the target nor went to their end."""
-
-    @property
-    def is_base(self) -> bool:
-        """Whether all others are compared with it."""
-        return self.name == BASE
 
     @property
     def success_rate(self) -> float | None:
@@ -162,14 +133,12 @@ class EffectResult(Record):
     """One contrast of arms on one response."""
 
     response: Response
-    """What it is about: `speed` (time per epoch), `accuracy` or `macro_f1`."""
     kind: Kind
     """`alone` and `together` against the base; `added`, what a level that is not run alone does on
     top of other levels: of all the others (`leave-one-out`), or of the step before
     (`cumulative`); `main`, the mean over all settings of the other
     axes; `interaction`, what all together give beyond what each gives alone."""
     name: str
-    """Levels that it is of."""
     estimate: Estimate
     """Of speed a factor, above 1 where it is faster (an interaction: above 1 where the levels help
     one another); else a difference."""
@@ -179,15 +148,12 @@ class AblationTask(Record):
     """What is planned."""
 
     study: str
-    """Study that holds the runs."""
     part: str
     """Part of a replication, such as `cifar10`; empty: there are no parts."""
     design: Design
-    """Which arms there are."""
     seeds: int
     """Blocks: runs of each arm, as planned."""
     retune: str | None
-    """What was re-tuned for each arm, such as `lr`; None: nothing."""
     workload_name: str
 
 
@@ -195,44 +161,29 @@ class AblationResult(AblationTask):
     """What all arms of an ablation found."""
 
     workload_hash: str = ""
-    """Hash over the workload and its data; empty without a run."""
     metric: str
-    """Target metric."""
     target: float
-    """Worst value of it that counts as reached."""
     target_mode: str = "max"
-    """Whether more of it is better, `max`, or less, `min`."""
     mode: str
-    """Crossing mode: `fixed_length` or `anytime`."""
     evaluated_on: str = ""
-    """Part of the data on which the target had to hold; empty without a run."""
     device: str = ""
-    """Device of the base's runs; empty without a run."""
     cpu_threads: int = 0
-    """Threads of one operation on the CPU; 0 without a run."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Versions of Python, torch, timm …, host, commit."""
     timing: dict[Timing, int]
-    """What the training clocks are made of: number of runs of each kind."""
     cotenants: tuple[str, ...]
-    """Other runs seen on the device: `study/trial`."""
     confidence: float
     """Of all intervals that do not say otherwise."""
     arms: tuple[ArmResult, ...]
-    """The base first, those that were not run here too."""
     effects: tuple[EffectResult, ...]
-    """All contrasts that the runs allow, of each response."""
     planned_runs: int
     """Runs, without those of the tuning and of arms that are not applicable here."""
     done_runs: int
     """As many of them as have ended, in whatever way."""
 
     def arm(self, name: str) -> ArmResult | None:
-        """Returns the arm of that name, or None."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
     def effects_of(self, kind: Kind) -> dict[str, dict[Response, Estimate]]:
-        """Returns the contrasts of a kind, by name and response."""
         found: dict[str, dict[Response, Estimate]] = {}
         for effect in self.effects:
             if effect.kind == kind:
@@ -240,6 +191,5 @@ class AblationResult(AblationTask):
         return found
 
     def effect(self, response: Response, kind: Kind, name: str) -> EffectResult | None:
-        """Returns that contrast, or None."""
         key = (response, kind, name)
         return next((e for e in self.effects if (e.response, e.kind, e.name) == key), None)

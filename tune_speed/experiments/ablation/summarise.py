@@ -12,16 +12,10 @@ from typing import Any
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.base import OF_RUN, epoch_s
+from tune_speed.core import stats
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm
-from tune_speed.core.stats import (
-    RunStatistics,
-    TimeInterval,
-    mean_interval,
-    median_interval_s,
-    median_time_s,
-)
 from tune_speed.experiments.ablation import result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (
@@ -56,10 +50,8 @@ def summarise_arms(
     """Returns the figures of each arm and the contrasts of all of them.
 
     `records` has the finished runs of each arm, one a record; arms may be missing. `axes` are what
-    the arms that can be run here are made of. `arms` are all of the design, the base first, and
-    those of `not_applicable`, which says why they are not run here. `settings` has what each arm
-    sets, by path, `tuning` its runs of the re-tuning, and `lr_factors` what that chose. `workload`
-    is the whole one, as YAML has it.
+    the arms that can be run here are made of; `arms` are all of the design, the base first, and
+    those of `not_applicable`.
     """
     target = target_of(workload)
     together = {
@@ -108,7 +100,6 @@ def summarise_arms(
 
 
 def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
-    """Returns where the runs ran; of the base's machine, as all arms share it."""
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
     names = ("workload_hash", "evaluated_on", "device", "cpu_threads", "environment")
@@ -125,10 +116,9 @@ def _is_at_edge(factor: float | None, points: Sequence[result.TuningPoint]) -> b
 
 
 def _figures(record: TrialRecord) -> dict[str, Any]:
-    """Returns the figures of one arm's own runs: each that did not meet the target is a miss."""
     whole = [run for run in record.runs if run.status not in BROKEN]
     memory = (run.peak_memory_gib for run in whole)
-    found = RunStatistics.of(record, confidence=CONFIDENCE)
+    found = stats.RunStatistics.of(record, confidence=CONFIDENCE)
     success, expected = found.success_rate, found.expected_interval
     return {
         "n": found.n,
@@ -168,27 +158,25 @@ def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
     values = [value for run in runs if (value := read(run)) is not None]
     if not values:
         return result.Figure()
-    found = mean_interval(values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share)
+    found = stats.mean_interval(
+        values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share
+    )
     return result.Figure(**found._asdict())
 
 
 def _median(values: Sequence[float | None]) -> result.Median:
-    """Returns the median of values of which None is infinite, and its distribution-free interval.
-
-    What holds for times that may be missed holds for any figure.
-    """
+    """Returns the median of values, None being infinite, and its distribution-free interval."""
     if not values:
         return result.Median()
-    ends = TimeInterval.of(*median_interval_s(values, confidence=CONFIDENCE))
+    ends = stats.TimeInterval.of(*stats.median_interval_s(values, confidence=CONFIDENCE))
     low, high, confidence = ends.low_s, ends.high_s, ends.confidence
-    median = median_time_s(values)
+    median = stats.median_time_s(values)
     return result.Median(median=median, low=low, high=high, confidence=confidence, n=len(values))
 
 
 def _effects(
     together: Mapping[str, TrialRecord], contrasts: Sequence[Contrast]
 ) -> tuple[result.EffectResult, ...]:
-    """Returns all contrasts with a block that has every arm, p-values corrected by response."""
     found: list[result.EffectResult] = []
     for response, read in READERS.items():
         values = _values(together, read)
@@ -219,7 +207,6 @@ def _values(together: Mapping[str, TrialRecord], read: Reader) -> dict[str, dict
 
 
 def _as_factor(found: Estimate) -> Estimate:
-    """Returns an estimate of log speed as a factor of speed; None where that is infinite."""
     logs = {name: getattr(found, name) for name in ("value", "low", "high")}
     factors = {
         name: None if log is None or log > LARGEST_LOG else math.exp(log)
@@ -231,10 +218,7 @@ def _as_factor(found: Estimate) -> Estimate:
 def _s_mixed(
     arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis], together: Mapping[str, TrialRecord]
 ) -> Estimate | None:
-    """Returns how much faster mixed precision makes the arm.
-
-    Source: S0, equation 1.
-    """
+    """Source: S0, equation 1."""
     twin = _fp32_twin(arm, arms, axes)
     base = together.get(BASE)
     if twin is None or base is None or base.recipe.get("precision", "fp32") != "fp32":
@@ -245,7 +229,6 @@ def _s_mixed(
 
 
 def _fp32_twin(arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis]) -> str | None:
-    """Returns the arm that is this one but for its level of mixed precision, or None."""
     pairs = zip(axes, arm.levels, strict=True)
     chosen = [axis.levels[level - 1].settings if level else () for axis, level in pairs]
     mixed = [
@@ -260,7 +243,6 @@ def _fp32_twin(arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis]) -> str | Non
 
 
 def _duel(arm: TrialRecord, base: TrialRecord) -> dict[str, Any]:
-    """Returns an arm's time to target against the base's, as factors: base's / the arm's."""
     pairs = common_seeds(arm, base)
     if not any(run.time_to_target_s is not None for pair in pairs for run in pair):
         return {}

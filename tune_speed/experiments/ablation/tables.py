@@ -23,51 +23,36 @@ from tune_speed.core.text import (
     significant,
 )
 from tune_speed.experiments.ablation import footnotes
+from tune_speed.experiments.ablation import result as results
 from tune_speed.experiments.ablation.effects import Estimate
-from tune_speed.experiments.ablation.result import (
-    MEANS,
-    AblationResult,
-    ArmResult,
-    Figure,
-    Median,
-    Response,
-)
 from tune_speed.reporting.table import Column, Section, Table, fitting
 
 JOINT = "; "
-"""Between sentences in one cell."""
 TASK = (
     *("study", "part", "design", "workload_name", "workload_hash", "metric", "target", "mode"),
     *("evaluated_on", "device", "cpu_threads", "timing", "confidence"),
 )
-"""Fields that all arms have in common."""
+PLAIN = ("not_applicable", "lr_factor", "is_lr_at_edge", "n")
 # Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
 EFFECT_WIDTH = 30
 SCORE_DIGITS = 4
 # Smaller ones are shown as `<0.001`.
 LEAST_P_VALUE = 0.001
-Cell = Callable[[ArmResult], str]
+Cell = Callable[[results.ArmResult], str]
 
 
-def csv_rows(result: AblationResult) -> list[dict[str, Any]]:
-    """Returns a row an arm, the base first."""
+def csv_rows(result: results.AblationResult) -> list[dict[str, Any]]:
     task = {name.removesuffix("_name"): getattr(result, name) for name in TASK}
     task["timing"] = ", ".join(sorted(result.timing))
     return [{**task, **_arm_row(arm)} for arm in result.arms]
 
 
-def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
-    """Returns a row for each contrast of each response.
-
-    `kind` is that of `effects`: `alone`, `together`, `added`, `main` or `interaction`. `value`,
-    `low` and `high` are factors where the response is `speed`, else differences.
-    """
+def effect_rows(result: results.AblationResult) -> list[dict[str, Any]]:
+    """`value`, `low` and `high` are factors where the response is `speed`, else differences."""
     return [
         {
-            "study": result.study,
-            "part": result.part,
-            "design": result.design,
+            **{name: getattr(result, name) for name in ("study", "part", "design")},
             "response": effect.response,
             "kind": effect.kind,
             "effect": effect.name,
@@ -78,22 +63,19 @@ def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
     ]
 
 
-def _arm_row(arm: ArmResult) -> dict[str, Any]:
+def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
     is_known = arm.time_to_target_pairs > 0
     high_is_known = arm.time_to_target_low is not None
     return {
         "arm": arm.name,
         "settings": json.dumps(arm.settings),
-        "not_applicable": arm.not_applicable,
-        "lr_factor": arm.lr_factor,
-        "is_lr_at_edge": arm.is_lr_at_edge,
-        "n": arm.n,
+        **{name: getattr(arm, name) for name in PLAIN},
         **{status.value: arm.statuses.get(status, 0) for status in Status},
         "hits": arm.hits,
         "success_rate": arm.success_rate,
         "success_rate_low": arm.success_low,
         "success_rate_high": arm.success_high,
-        **_columns(arm, *MEANS, "peak_memory_gib", "time_to_target_s"),
+        **_columns(arm, *results.MEANS, "peak_memory_gib", "time_to_target_s"),
         "expected_s": _or_inf(arm.expected_s, is_known=arm.n > 0),
         "expected_s_low": _or_inf(arm.expected_low_s, is_known=arm.n > 0),
         "expected_s_high": _or_inf(arm.expected_high_s, is_known=arm.n > 0),
@@ -111,15 +93,14 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
     }
 
 
-def _columns(arm: ArmResult, *names: str) -> dict[str, Any]:
-    """Returns the columns of figures of an arm, infinity where that is what None means."""
+def _columns(arm: results.ArmResult, *names: str) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in names:
-        found: Figure | Median | Estimate | None = getattr(arm, name)
+        found: results.Figure | results.Median | Estimate | None = getattr(arm, name)
         ends: dict[str, Any] = {} if found is None else found.model_dump()
-        if isinstance(found, Figure):
+        if isinstance(found, results.Figure):
             order = ["mean", "sd", "low", "high"]
-        elif isinstance(found, Median):
+        elif isinstance(found, results.Median):
             order = ["median", "low", "high", "confidence"]
             ends = {e: _or_inf(value, is_known=found.n > 0) for e, value in ends.items()}
             ends["confidence"] = found.confidence if found.n else None
@@ -135,11 +116,8 @@ def _or_inf(value: float | None, *, is_known: bool) -> float | None:
     return math.inf if value is None and is_known else value
 
 
-def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
-    """Returns the arms' tables, and that of the effects where there are any, with their notes.
-
-    Names are shown as they are: never as markup, nor do their control characters reach a terminal.
-    """
+def as_renderables(result: results.AblationResult) -> tuple[RenderableType, ...]:
+    """Names are shown as they are: never as markup, nor with their control characters."""
     heading = Text(printable(title(result)), style="italic")
     tables = (_Arms(result.arms, SPEED), _Arms(result.arms, QUALITY))
     effects = (
@@ -148,8 +126,7 @@ def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
     return (heading, *tables, _notes(footnotes.arm_notes(result)), *effects)
 
 
-def title(result: AblationResult) -> str:
-    """Returns what was ablated, how, and where."""
+def title(result: results.AblationResult) -> str:
     part = f", {result.part}" if result.part else ""
     where = f" on {device_text(result.device)}" if result.device else ""
     goal = f"{result.metric} {SIGNS[result.target_mode]} {result.target:g}"
@@ -164,10 +141,8 @@ def _notes(sentences: Sequence[str]) -> RenderableType:
 
 
 def _figure(name: str, digits: int | None = None) -> Cell:
-    """Returns a function that writes a mean, and its standard deviation below it."""
-
-    def cell(arm: ArmResult) -> str:
-        found: Figure = getattr(arm, name)
+    def cell(arm: results.ArmResult) -> str:
+        found: results.Figure = getattr(arm, name)
         if found.mean is None:
             return ABSENT
         places = _places(found.mean) if digits is None else digits
@@ -192,7 +167,7 @@ def _seconds(value: float | None) -> str:
     return INFINITE if value is None else f"{value:.{_places(value)}f}"
 
 
-def _expected(arm: ArmResult) -> str:
+def _expected(arm: results.ArmResult) -> str:
     if not arm.n:
         return ABSENT
     low, high = arm.expected_low_s, arm.expected_high_s
@@ -201,7 +176,7 @@ def _expected(arm: ArmResult) -> str:
     return f"{_seconds(arm.expected_s)}{ends}"
 
 
-def _sooner(arm: ArmResult) -> str:
+def _sooner(arm: results.ArmResult) -> str:
     if not arm.time_to_target_pairs:
         return ABSENT
     low, high = arm.time_to_target_low, arm.time_to_target_high
@@ -210,7 +185,7 @@ def _sooner(arm: ArmResult) -> str:
     return f"{factor(arm.time_to_target_factor, none=f'{INFINITE}×')}{ends}"
 
 
-def _gain(arm: ArmResult) -> str:
+def _gain(arm: results.ArmResult) -> str:
     value, ends, _ = _estimate_cells(arm.accuracy_gain, is_factor=False)
     return value if ends == ABSENT else f"{value}\n{ends}"
 
@@ -225,7 +200,6 @@ SPEED: Mapping[str, Cell] = {
     "to target\nexpected [s]": _expected,
     "sooner": _sooner,
 }
-"""Columns of the first table."""
 QUALITY: Mapping[str, Cell] = {
     "arm": lambda arm: arm.name,
     "met": lambda arm: (
@@ -237,7 +211,6 @@ QUALITY: Mapping[str, Cell] = {
     "fed": _figure("fed_ratio", 2),
     "GiB": lambda arm: fixed(arm.peak_memory_gib.median, 2),
 }
-"""Columns of the second."""
 # What goes first where the terminal is narrow; CSV and JSON have all.
 DROPPED = ("images/s", "fed", "gain", "to target\nmedian [s]", "S_mixed", "GiB", "macro F1")
 
@@ -246,7 +219,7 @@ DROPPED = ("images/s", "fed", "gain", "to target\nmedian [s]", "S_mixed", "GiB",
 class _Arms:
     """A row an arm, with as many of the columns as the terminal's width has room for."""
 
-    arms: Sequence[ArmResult]
+    arms: Sequence[results.ArmResult]
     columns: Mapping[str, Cell]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -272,13 +245,12 @@ class _Arms:
 
 
 def _column(heading: str, width: int | None = None) -> Column:
-    """Returns a column of names, folded at `width`, or of figures, never folded."""
     is_left = width is not None
     return Column(heading, is_left=is_left, max_width=width, no_wrap=not is_left)
 
 
-def _effects_table(result: AblationResult) -> Table:
-    score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
+def _effects_table(result: results.AblationResult) -> Table:
+    score: results.Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
     interval = percent(result.confidence)
     headings = ("speed", interval, "p", score.replace("_", " "), interval, "p", "n")
     rows: list[Section | Sequence[str]] = []
@@ -290,7 +262,7 @@ def _effects_table(result: AblationResult) -> Table:
     return Table([_column("effect", EFFECT_WIDTH), *map(_column, headings)], rows)
 
 
-def _effect_cells(found: Mapping[Response, Estimate], score: Response) -> list[str]:
+def _effect_cells(found: Mapping[results.Response, Estimate], score: results.Response) -> list[str]:
     counts = dict.fromkeys(str(found[key].n) for key in ("speed", score) if key in found)
     speed, gain = found.get("speed"), found.get(score)
     cells = (*_estimate_cells(speed, is_factor=True), *_estimate_cells(gain, is_factor=False))
@@ -298,7 +270,6 @@ def _effect_cells(found: Mapping[Response, Estimate], score: Response) -> list[s
 
 
 def _estimate_cells(found: Estimate | None, *, is_factor: bool) -> tuple[str, str, str]:
-    """Returns value, interval and p-value; a factor without a value is infinite."""
     if found is None or (found.value is None and not is_factor):
         return (ABSENT, ABSENT, ABSENT)
     value, ends = factor(found.value, none=INFINITE), footnotes.interval_text(found)

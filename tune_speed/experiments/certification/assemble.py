@@ -37,21 +37,17 @@ class Certification:
     """What ran, and the search that found the finalists."""
 
     finalists: Mapping[str, TrackedTrial]
-    """All contestants by name."""
     runs: Sequence[Ran]
-    """All runs, in order."""
     ranks: Sequence[FinalRank]
     surroundings: Mapping[str, tuple[Surroundings, Surroundings]]
     """By name, before the first run and after the last."""
     uri: str
     command: str
     estimates: tuple[TrialRecord, ...]
-    """All estimates of the study that may be compared with one another."""
     chosen_by: str
 
 
 def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
-    """Returns the certified record of a contestant, by its final rank."""
     own = of.finalists[placed.name].record
     parts = _Parts(placed, of)
     records, surroundings = parts.records, parts.surroundings
@@ -88,8 +84,6 @@ def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The sections of a contestant's certificate."""
-
     placed: FinalRank
     of: Certification
 
@@ -99,7 +93,6 @@ class _Parts:
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Records of the runs that count."""
         return [self.of.runs[order].record for order in self.placed.orders]
 
     @property
@@ -113,16 +106,16 @@ class _Parts:
         return all(run.status is Status.REACHED for run in runs)
 
     def rows(self) -> tuple[sections.CertifiedRun, ...]:
-        """Returns a row a run."""
-        task, rows = task_of(self.records[0]), []
-        each = zip(self.placed.runs, self.records, self.placed.orders, strict=True)
-        for run, record, order in each:
-            final = None if run.final is None else task.metric_of(run.final)
-            started_at = record.started_at
-            rows.append(
-                sections.certified_run(run, final_metric=final, order=order, started_at=started_at)
+        task = task_of(self.records[0])
+        return tuple(
+            sections.certified_run(
+                run,
+                final_metric=None if run.final is None else task.metric_of(run.final),
+                order=order,
+                started_at=self.of.runs[order].record.started_at,
             )
-        return tuple(rows)
+            for run, order in zip(self.placed.runs, self.placed.orders, strict=True)
+        )
 
     def task(self) -> sections.Task:
         record, facts = self.records[-1], self.surroundings[0]
@@ -180,15 +173,10 @@ class _Parts:
 
     def recipe(self) -> sections.CertifiedRecipe:
         record, facts = self.records[-1], self.surroundings[0]
-        fields: dict[str, Any]
         if record.is_own_loop:
-            fields = {
-                "effective_batch_size": None,
-                "model": str(record.workload["function"]),
-                "model_source": f"source {record.workload['function_hash']}",
-                "stem": None,
-                "optimizer": None,
-            }
+            fields: dict[str, Any] = dict.fromkeys(("effective_batch_size", "stem", "optimizer"))
+            fields["model"] = str(record.workload["function"])
+            fields["model_source"] = f"source {record.workload['function_hash']}"
         else:
             # In records a component is its name, or `{name: fields}`.
             trees = (record.recipe[part] for part in ("model", "optimizer"))
@@ -273,9 +261,6 @@ def _inverse(ratio: float | None) -> float | None:
 
 
 def _metric_gain(compared: Comparison | None) -> dict[str, float | None]:
-    """Returns the gain in the metric where samples were e^(−m), with its interval."""
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
-    gains = (-math.log(end) if end else None for end in ends)
-    names = ("metric_gain", "metric_gain_low", "metric_gain_high")
-    found = {n: None if g is None else finite_or_none(g) for n, g in zip(names, gains, strict=True)}
-    return found
+    gains = [finite_or_none(-math.log(end)) if end else None for end in ends]
+    return dict(zip(("metric_gain", "metric_gain_low", "metric_gain_high"), gains, strict=True))

@@ -346,18 +346,14 @@ class Certificate(records.Record):
 
 
 def was_throttled(before: int | None, after: int | None) -> bool | None:
-    """Returns whether the count of `hardware.throttle_count` rose; None if it is not known."""
+    """`before` and `after` are counts of `hardware.throttle_count`; None: not known."""
     return None if before is None or after is None else after > before
 
 
 def certified_run(
     run: records.RunResult, *, final_metric: float | None, order: int, started_at: str
 ) -> CertifiedRun:
-    """Returns the row of a run, with its place `order` among all runs of the certification.
-
-    `final_metric` is the target metric at its end, None if it was never evaluated; `started_at` is
-    in UTC, ISO 8601.
-    """
+    """`order` is its place among all runs of the certification; `started_at` is UTC, ISO 8601."""
     same = CertifiedRun.model_fields.keys() & records.RunResult.model_fields.keys()
     return CertifiedRun(
         **{name: getattr(run, name) for name in same},
@@ -371,7 +367,6 @@ def certified_run(
 
 
 def clock_sheet(runs: tuple[records.RunResult, ...]) -> ClockSheet:
-    """Returns the clocks of `runs` and their sums, under the present rules."""
     times = tuple(ClockTimes(**run.clocks.model_dump()) for run in runs)
     sums = {n: math.fsum(getattr(time, n) for time in times) for n in ClockTimes.model_fields}
     return ClockSheet(

@@ -22,13 +22,8 @@ from tune_speed.core.stats import RunStatistics
 from tune_speed.core.text import counted
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
+from tune_speed.experiments.certification import schedule as schedules
 from tune_speed.experiments.certification.assemble import Certification, certified_record
-from tune_speed.experiments.certification.schedule import (
-    CertificationSchedule,
-    CertifyLedger,
-    FinalRank,
-    Turn,
-)
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.process import busy_text, stop_signals
@@ -47,7 +42,6 @@ from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
 # A run that was not alone on the device is repeated, so often in all. If they were runs of
 # tune-speed, that is an error; strangers cannot be told to leave: the last counts, as disturbed.
 MAX_TURNS = 3
-CERTIFICATION = "certification"
 
 
 class CertifyResult(NamedTuple):
@@ -59,7 +53,7 @@ class CertifyResult(NamedTuple):
     """Recipes that were certified, the best estimate first."""
     estimates: tuple[TrialRecord, ...]
     """All trials of the study that may be compared with these."""
-    ranks: tuple[FinalRank, ...]
+    ranks: tuple[schedules.FinalRank, ...]
     folder: Path
     undelivered: tuple[Undelivered, ...]
     was_stopped: bool
@@ -77,13 +71,10 @@ def certify(
     anew_if_changed: bool = False,
     loop: Loop | None = None,
 ) -> CertifyResult:
-    """Runs the finalists of a study, or continues with them, and records their certified times.
+    """`folder` is that of the study's files, `device` part of the device's name.
 
-    `study` is as MLflow has it, `folder` that of its files, and `device` part of the device's name,
-    where it has estimates of several. `address` is a Ray cluster's; None: a local one. `again`
-    starts from scratch although a certification was begun before; `anew_if_changed` does so where
-    finalists, leader or numbers are not those that were begun, instead of raising an error.
-    `on_line` sees each run. `loop` is the study's training function; None: recipes were searched.
+    `anew_if_changed` starts from scratch where finalists, leader or numbers are not those that were
+    begun, instead of raising an error. `loop` is the study's training function; None: recipes.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
@@ -105,12 +96,12 @@ def certify(
     }
     path = latest_log(folder, "certify", again=again)
     if anew_if_changed:
-        with CertifyLedger(path) as ledger:
-            is_another = bool(ledger.differences(header))
-        path = latest_log(folder, "certify", again=again or is_another)
-    with CertifyLedger(path) as ledger:
+        with schedules.CertifyLedger(path) as ledger:
+            again = again or bool(ledger.differences(header))
+        path = latest_log(folder, "certify", again=again)
+    with schedules.CertifyLedger(path) as ledger:
         ledger.begin(header)
-        schedule = CertificationSchedule(
+        schedule = schedules.CertificationSchedule(
             [each.name for each in finalists],
             leader=leader.name if leader else None,
             plan=config,
@@ -119,7 +110,6 @@ def certify(
             target=target_of(first.workload),
         )
         session = _Session(ledger, schedule, [*finalists, *([leader] if leader else [])], on_line)
-        session.resume()
         on_line(_outlook(schedule, finalists))
         is_here = address is None and first.device_kind == "cpu" and not session.is_complete
         if busy := busy_text(first.cpu_threads) if is_here else "":
@@ -128,9 +118,6 @@ def certify(
         ranks = schedule.ranks()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
-        is_best = target_of(first.workload).seeks_best
-        which = ("of the least expected times with restarts", "fastest")
-        which = ("of the best expected ends", "best") if is_best else which
         done = Certification(
             finalists=session.everyone,
             runs=ledger.runs,
@@ -139,23 +126,27 @@ def certify(
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
-            chosen_by=f"one of the {config.top} {which[0]}, of {counted(len(estimates), 'trial')}"
-            if best
-            else f"one of the {config.top} {which[1]} of {len(estimates)} estimates of one seed"
-            " each",
+            chosen_by=_chosen_by(config.top, estimates, by_expected=bool(best)),
         )
         records = tuple(certified_record(placed, done) for placed in ranks)
         _save(folder / "certified", records, done)
     # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
-    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind=CERTIFICATION)
-    return CertifyResult(
-        records, tuple(finalists), done.estimates, ranks, folder, undelivered, False
-    )
+    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind="certification")
+    found = (records, tuple(finalists), done.estimates, ranks, folder)
+    return CertifyResult(*found, undelivered, False)
 
 
-def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> str:
-    """Returns the runs to come and their time, predicted by the finalists' runs in the search."""
+def _chosen_by(top: int, estimates: Sequence[TrackedTrial], *, by_expected: bool) -> str:
+    is_best = target_of(estimates[0].record.workload).seeks_best
+    if by_expected:
+        which = "best expected ends" if is_best else "least expected times with restarts"
+        return f"one of the {top} of the {which}, of {counted(len(estimates), 'trial')}"
+    which = "best" if is_best else "fastest"
+    return f"one of the {top} {which} of {len(estimates)} estimates of one seed each"
+
+
+def _outlook(schedule: schedules.CertificationSchedule, finalists: list[TrackedTrial]) -> str:
     runs = [each.record.runs[-1] for each in finalists]
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
     left = schedule.most_runs_left
@@ -166,40 +157,31 @@ def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> 
 
 
 class _Session:
-    """A certification under way: its ledger, its schedule and who takes part."""
-
     def __init__(
         self,
-        ledger: CertifyLedger,
-        schedule: CertificationSchedule,
+        ledger: schedules.CertifyLedger,
+        schedule: schedules.CertificationSchedule,
         everyone: list[TrackedTrial],
         on_line: Callable[[str], None],
     ) -> None:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
         self.everyone = {each.name: each for each in everyone}
-
-    def resume(self) -> None:
-        """Replays the runs of the ledger."""
-        for ran in self._ledger.runs:
-            self._schedule.add(ran.turn, ran.record.runs[0])
-        if self._ledger.runs:
-            path = self._ledger.path
-            self._on_line(f"going on after {counted(len(self._ledger.runs), 'run')} in {path}")
+        for ran in ledger.runs:
+            schedule.add(ran.turn, ran.record.runs[0])
+        if ledger.runs:
+            on_line(f"going on after {counted(len(ledger.runs), 'run')} in {ledger.path}")
 
     @property
     def is_complete(self) -> bool:
-        """Whether all runs are in the ledger, and the surroundings after them."""
         described = self._ledger.last_facts
         return self._schedule.next() is None and all(name in described for name in self.everyone)
 
     def surroundings(self, name: str) -> tuple[Surroundings, Surroundings]:
-        """Returns the surroundings of a contestant's runs, before the first and after the last."""
         facts = self._ledger.first_facts[name], self._ledger.last_facts[name]
         before, after = (Surroundings.model_validate(each) for each in facts)
         return before, after
 
     def run(self, address: str | None, loop: Loop | None) -> bool:
-        """Takes all turns that are left; returns whether Ctrl-C ended it."""
         from tune_speed.tuning.ray import cluster
 
         first = next(iter(self.everyone.values())).record
@@ -240,7 +222,7 @@ class _Session:
                 )
             self._ledger.described(name, facts.model_dump(mode="json"), is_last=is_last)
 
-    def _take_turn(self, turn: Turn, device: ExclusiveDevice) -> None:
+    def _take_turn(self, turn: schedules.Turn, device: ExclusiveDevice) -> None:
         for tries_left in reversed(range(MAX_TURNS)):
             record = device.run(_spec(self.everyone[turn.name].record, seed=turn.seed))
             run = record.runs[0]
@@ -270,7 +252,6 @@ class _Session:
 
 
 def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
-    """Returns the nodes of the cluster that have the device of these trials; empty for any."""
     if address is None:
         return ()
     from tune_speed.tuning.ray.nodes import Nodes
@@ -315,9 +296,7 @@ def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> 
 
 
 def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTrial]:
-    """Returns the study's estimates that may be compared, all of one device and protocol.
-
-    Of a study whose target was changed, those of the last one.
+    """Returns the study's estimates of one device, protocol and target, the last.
 
     Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
     """
@@ -349,10 +328,7 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTria
 def choose_finalists(
     estimates: Sequence[TrackedTrial], top: int, favourites: Sequence[str] = ()
 ) -> list[TrackedTrial]:
-    """Returns the `top` of a search's favourites, best first, then the fastest; each recipe once.
-
-    Favourites are trial ids in the order of their expected times to target.
-    """
+    """Takes favourites first, trial ids in the order of their expected times, then the fastest."""
     chosen: dict[str, TrackedTrial] = {}
     place = {trial_id: number for number, trial_id in enumerate(favourites)}
 
@@ -371,10 +347,7 @@ def choose_finalists(
 
 
 def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | None:
-    """Returns the best certified result of the same workload, device and protocol.
-
-    None if there is none, or it is one of the finalists.
-    """
+    """Returns the best certified result to compare with; None if there is only the finalists'."""
     first = finalists[0].record
     wanted = board_key(first)._replace(kind="certified")
     names = {each.name for each in finalists}
@@ -390,8 +363,7 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
 
     def order(each: TrackedTrial) -> float:
         is_best = target_of(each.record.workload).seeks_best
-        expected_s = RunStatistics.of(each.record).expected_s
-        return -final_goodness(each.record) if is_best else expected_s
+        return -final_goodness(each.record) if is_best else RunStatistics.of(each.record).expected_s
 
     return min(others, key=order, default=None)
 
@@ -399,11 +371,10 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
 def refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:
     """Raises: ConfigError unless `loop` is the training function of the study's trials."""
     if not record.is_own_loop:
-        if loop is None:
-            return
-        raise ConfigError(
-            f"study {study} is of recipes: certify it without --train, or train= in Python."
-        )
+        if loop is not None:
+            without = "certify it without --train, or train= in Python"
+            raise ConfigError(f"study {study} is of recipes: {without}.")
+        return
     name, theirs = record.workload["function"], record.workload["function_hash"]
     if loop is None:
         raise ConfigError(

@@ -19,17 +19,9 @@ Sources: Wasserman, Ramdas and Balakrishnan 2020, Universal inference, section 8
 (mixture in the numerator, supremum below); Student 1908 for the interval.
 """
 
-# With the default error rate of 5 %, and every run a hit:
-# - Few hits prove little: after 3 of 3 a success rate may be 0.4 or 0.99. A recipe 1.5 times as
-#   slow is still the true best if the leader's rate is below 2/3, and with that it has 4 of 4 in a
-#   fifth of races. So no rule can drop it within 5 rounds and be wrong in under 5 %; here it goes
-#   after 12 of 20 rounds between two finalists, after 16 among five.
-# - `least_success_rate` is the way out: below it a recipe is not worth certifying, so no leader's
-#   rate is taken to be lower, unless it shows fewer hits. With 0.5 and a spread (SD of log time) of
-#   1 %, what is 2.5 times as slow goes after 3 of 5 rounds; with 10 %, three times as slow mostly
-#   after 3 or 4. With 0.75, 1.5 times as slow goes after 3 or 4. Where a true rate is lower than
-#   this, the error rate does not hold.
-# - A finalist without a hit goes after 5 rounds next to a leader that always hits; among five, 6.
+# After 3 hits of 3 a success rate may be 0.4 or 0.99, so that no rule can drop what is 1.5 times as
+# slow within 5 rounds and be wrong in under 5 %. `least_success_rate` is the way out: no leader's
+# rate is taken to be lower, unless it shows fewer hits. Where it is, the error rate does not hold.
 
 import math
 import statistics
@@ -62,9 +54,7 @@ class Dropped(NamedTuple):
 
     name: str
     round: int
-    """Rounds run when it was dropped."""
     reason: str
-    """Why, in words with figures."""
 
 
 class Pair(NamedTuple):
@@ -94,13 +84,11 @@ class Elimination:
         miss_s: float | None = None,
         drops: bool = True,
     ) -> None:
-        """Starts a race of finalists, each given once.
+        """Starts a race; nobody is dropped after the last round, which would save nothing.
 
-        Nobody is dropped after the last of `num_rounds`, which would save nothing. The true best is
-        dropped with a chance of `error_rate` at most. No leader's success rate is taken to be lower
-        than `least_success_rate`. `miss_s` is the time limit [s] in the `anytime` mode, where a
-        miss takes that long; None if runs have a fixed length, met or missed. Without `drops` all
-        run to the end: where samples are no times.
+        No leader's success rate is taken to be lower than `least_success_rate`. `miss_s` is the
+        time limit [s] in the `anytime` mode, where a miss takes that long; None if runs have a
+        fixed length. Without `drops` all run to the end: where samples are no times.
         """
         assert len(set(names)) == len(names) > 0, names
         assert 0 < error_rate < 1 and 0 < least_success_rate <= 1
@@ -115,19 +103,16 @@ class Elimination:
 
     @property
     def alive(self) -> tuple[str, ...]:
-        """Those who still run, in the order given at the start."""
         out = {dropped.name for dropped in self.dropped}
         return tuple(name for name in self.names if name not in out)
 
     def add(self, name: str, sample: Sample) -> None:
-        """Takes a finalist's run of this round."""
         assert name in self.alive, (name, self.alive)
         assert len(self.samples[name]) == self.num_closed, (name, self.num_closed)
         assert 0 < sample.spent_s < math.inf, (name, sample)
         self.samples[name].append(sample)
 
     def close_round(self) -> tuple[Dropped, ...]:
-        """Ends a round in which every finalist still alive ran; returns who is out since."""
         alive = self.alive
         assert all(len(self.samples[name]) == self.num_closed + 1 for name in alive), alive
         self.num_closed += 1
@@ -140,7 +125,6 @@ class Elimination:
         return dropped
 
     def order(self) -> tuple[str, ...]:
-        """Returns all finalists, best first: the alive by expected time, then the last to drop."""
         out = [dropped.name for dropped in reversed(self.dropped)]
         return (*self._by_expected_time(self.alive), *out)
 
@@ -152,7 +136,6 @@ class Elimination:
         return sorted(names, key=key)
 
     def _judge(self, leader: str, rival: str) -> Dropped | None:
-        """Returns the rival as dropped, or None if it may still be the best."""
         num_rivals, num_looks = len(self.names) - 1, self.num_rounds - LEAST_PAIRS
         # Half of the error is that of times, half that of successes. Only the former is shared out
         # over looks: the e-process of the latter holds whenever it is looked at.
@@ -212,7 +195,6 @@ def look(
 
 
 def _times_s(samples: Sequence[Sample]) -> tuple[list[float], list[float]]:
-    """Returns the times of hits and of misses [s]."""
     hits, misses = ([s.spent_s for s in samples if s.is_hit == kind] for kind in (True, False))
     return hits, misses
 
@@ -243,7 +225,6 @@ def log_evidence(pair: Pair, *, least_success_rate: float = 0.5) -> float:
 
 
 def _log_chance(hits: int, n: int, rates: Array) -> Array:
-    """Returns ln of the chance of these hits, in their order, at each success rate."""
     from scipy.special import xlog1py, xlogy
 
     return np.asarray(xlogy(hits, rates) + xlog1py(n - hits, -rates))
@@ -264,7 +245,6 @@ def _log_mixture(pair: Pair) -> float:
 
 
 def _least_slowdown(pairs: Sequence[tuple[Sample, Sample]], tail: float) -> float:
-    """Returns the lower end of the second's time / the first's."""
     from scipy.special import stdtrit
 
     logs = np.log([theirs.spent_s / ours.spent_s for ours, theirs in pairs])

@@ -8,7 +8,7 @@ from tune_speed.core.comparability import final_goodness, final_metric, goodness
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.margin import estimate_slope, suggestion
+from tune_speed.experiments.run_summary import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.text import why_not_certified
 
@@ -18,13 +18,17 @@ NEAR = 0.05
 
 
 def certification_text(result: CertifyResult) -> str:
-    """Returns estimate and certified time of each finalist, who was dropped, and what to try."""
     trained_on = [each.record.workload.get("certify_on") for each in result.finalists]
     more = f", trained on {trained_on[0]}" if any(trained_on) else ""
     head = f"the winner's luck, estimate → certified (median of the hits{more}):"
     studies = {each.record.study for each in result.finalists}
     why_not = why_not_certified(each for each in result.records if each.study in studies)
-    lines = [*filter(None, [why_not]), head, *_luck_lines(result)]
+    lines = [*filter(None, [why_not]), head]
+    for row in luck(result):
+        estimate, ratio = f"{row['estimate_s']:.2f} s", row["ratio"]
+        time = f"{row['certified_s']:.2f} s ({ratio:.2f}×)" if ratio else "no time"
+        again = f"{row['hits']} of {row['n']} met the target again"
+        lines.append(f"  {row['name']}: {estimate} → {time}, {again}")
     lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
     lines += _suggestions(result)
     lines.append(f"certificates: {result.folder / 'certified'}; every run is in MLflow")
@@ -37,7 +41,6 @@ def certification_text(result: CertifyResult) -> str:
 
 
 def as_dict(result: CertifyResult) -> dict[str, Any]:
-    """Returns the certified leaderboard, the luck of each finalist and all certificates."""
     boards = make_boards(((None, record) for record in result.records), with_misses=True)
     return {
         "boards": [board.model_dump(mode="json") for board in boards],
@@ -50,11 +53,7 @@ def as_dict(result: CertifyResult) -> dict[str, Any]:
 
 
 def luck(result: CertifyResult) -> list[dict[str, Any]]:
-    """Returns estimate and certified time of each finalist, the best estimate first.
-
-    `ratio` is certified / estimate: above 1 the finalist was lucky in the search. Only hits are
-    compared here; what misses cost is in the expected time.
-    """
+    """`ratio` is certified / estimate, of hits: above 1 the finalist was lucky in the search."""
     runs = {placed.name: placed.runs for placed in result.ranks}
     holds = {f"{each.study}/{each.trial_id}" for each in result.records if each.is_certified}
     rows = []
@@ -75,17 +74,7 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
     return rows
 
 
-def _luck_lines(result: CertifyResult) -> list[str]:
-    return [
-        f"  {row['name']}: {row['estimate_s']:.2f} s → "
-        + (f"{row['certified_s']:.2f} s ({row['ratio']:.2f}×)" if row["ratio"] else "no time")
-        + f", {row['hits']} of {row['n']} met the target again"
-        for row in luck(result)
-    ]
-
-
 def _suggestions(result: CertifyResult) -> list[str]:
-    """Returns a line for each finalist that a somewhat longer run would serve better."""
     lines = []
     for record in result.records:
         target = target_of(record.workload)
@@ -106,7 +95,6 @@ def _suggestions(result: CertifyResult) -> list[str]:
 
 
 def _lengths(records: Iterable[TrialRecord]) -> Iterator[tuple[float, float]]:
-    """Yields length [epochs] and goodness of the estimates that went to their end."""
     for record in records:
         final, is_whole = record.runs[-1].final, record.status in (Status.REACHED, Status.MISSED)
         # A training function need not report epochs.

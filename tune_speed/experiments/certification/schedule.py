@@ -4,14 +4,9 @@ First all finalists run one seed a round, with the present leader (A B C A B C �
 are dropped (see `elimination`). Then the best of them, again with the leader, run more rounds with
 other seeds. All runs of a round share one seed, and no seed was used in the search.
 
-The ledger has what ran, one JSON line each, on disk before the next run begins:
-
-| event       | fields                     | written                                     |
-|-------------|----------------------------|---------------------------------------------|
-| `begin`     | plan, finalists, leader    | once                                        |
-| `described` | name, facts, is_last       | machine and code, before the first run of a |
-|             |                            | session and after the last run of all       |
-| `run`       | stage, round, name, record | when a run ended                            |
+Events of the ledger: `begin` (plan, finalists, leader), `described` (name, facts, is_last: machine
+and code, before the first run of a session and after the last of all), and `run` (stage, round,
+name, record), each on disk before the next run begins.
 """
 
 # Certified figures come from the second stage alone: the first stage chose its finalists, and a
@@ -52,10 +47,8 @@ class FinalRank(NamedTuple):
 
     name: str
     stage: Stage
-    """The last stage it ran in, of which the runs are."""
     runs: tuple[RunResult, ...]
     orders: tuple[int, ...]
-    """Place of each run among all runs of the contest."""
     rival: str | None
     """The one it is compared with: the leader, or for the leader the best of the others."""
     comparison: Comparison | None
@@ -77,12 +70,10 @@ class CertificationSchedule:
         miss_s: float | None,
         target: Target | None = None,
     ) -> None:
-        """Begins before the first run, with names: the best estimate's first.
+        """Takes names, the best estimate's first; `leader` only if it is none of them.
 
         With a target of the best metric within a time, runs are judged by their ends (see
-        `_sample`), and nobody is dropped. `leader` is the present leader if it is none of them,
-        `seed_base` a text from which fresh seeds are hashed, and `miss_s` what a miss costs in the
-        `anytime` mode, see `Elimination`.
+        `_sample`), and nobody is dropped. `miss_s` is what a miss costs in the `anytime` mode.
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s
@@ -95,7 +86,6 @@ class CertificationSchedule:
         self._runs: dict[tuple[Stage, str], list[tuple[int, RunResult]]] = {}
 
     def next(self) -> Turn | None:
-        """Returns who runs next, or None at the end."""
         stage, race = self._race
         if race.num_closed >= race.num_rounds or not race.alive:
             return None
@@ -107,7 +97,6 @@ class CertificationSchedule:
         return Turn(stage, race.num_closed, next(waiting), seed)
 
     def add(self, turn: Turn, run: RunResult) -> tuple[Dropped, ...]:
-        """Takes the run of the turn that was next; returns who is dropped after it."""
         assert turn == self.next(), (turn, self.next())
         stage, race = self._race
         self._runs.setdefault((stage, turn.name), []).append((len(self.turns), run))
@@ -117,12 +106,14 @@ class CertificationSchedule:
             return ()
         dropped = race.close_round()
         if race is self.first and race.num_closed == race.num_rounds:
-            self.final = self._make_final()
+            best = [n for n in self.first.order() if n != self.leader and n in self.first.alive]
+            names = (*([self.leader] if self.leader else ()), *best[: self.plan.final])
+            final_seeds = self.plan.final_seeds
+            self.final = self._elimination(names, final_seeds) if self.plan.final else None
         return dropped
 
     @property
     def most_runs_left(self) -> int:
-        """Runs to come, if nobody else is dropped."""
         _, race = self._race
         left = sum(race.num_rounds - len(race.samples[name]) for name in race.alive)
         if self.final is None:
@@ -131,7 +122,6 @@ class CertificationSchedule:
         return left
 
     def ranks(self) -> tuple[FinalRank, ...]:
-        """Returns all contestants with a run, best first, each compared with its rival."""
         order = [*(self.final.order() if self.final else ()), *self.first.order()]
         names = [name for name in dict.fromkeys(order) if self._counting(name)[1]]
         leader = self.leader if self.leader in names else next(iter(names), None)
@@ -161,23 +151,14 @@ class CertificationSchedule:
     def _race(self) -> tuple[Stage, Elimination]:
         return ("first", self.first) if self.final is None else ("final", self.final)
 
-    def _make_final(self) -> Elimination | None:
-        if not self.plan.final:
-            return None
-        finalists = [name for name in self.first.order() if name != self.leader]
-        best = [name for name in finalists if name in self.first.alive][: self.plan.final]
-        names = (*([self.leader] if self.leader else ()), *best)
-        return self._elimination(names, self.plan.final_seeds)
-
     def _elimination(self, names: Sequence[str], num_rounds: int) -> Elimination:
         drops = self._best is None
         return Elimination(names, num_rounds=num_rounds, miss_s=self._miss_s, drops=drops)
 
     def _sample(self, run: RunResult) -> Sample:
-        """Returns a run as statistics take it.
+        """For the best metric m within a time, e^(−m) takes the place of the time.
 
-        For the best metric m within a time, e^(−m) takes the place of the time (e^m where less is
-        better): the log of it is what the paired t-test of `compare` sees.
+        It is e^m where less is better; the paired t-test of `compare` sees the log of it.
         """
         sample = sample_of(run)
         if self._best is None:
@@ -188,7 +169,6 @@ class CertificationSchedule:
         return Sample(math.exp(-goodness), is_hit)
 
     def _counting(self, name: str) -> tuple[Stage, list[tuple[int, RunResult]]]:
-        """Returns the runs that count: those of the last stage that it ran in."""
         final = self._runs.get(("final", name))
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
@@ -218,7 +198,6 @@ class CertifyLedger(SessionLog):
     what = "a certification"
 
     def __init__(self, path: Path) -> None:
-        """See `SessionLog`."""
         self.runs: list[Ran] = []
         self.first_facts: dict[str, dict[str, Any]] = {}
         """Surroundings before the first run, by contestant."""
@@ -227,18 +206,15 @@ class CertifyLedger(SessionLog):
         super().__init__(path)
 
     def described(self, name: str, facts: dict[str, Any], *, is_last: bool = False) -> None:
-        """Writes what surrounds the runs of a contestant."""
         event = {"name": name, "facts": facts, "is_last": is_last}
         self.append("described", **event)
         self.take("described", event)
 
     def ran(self, turn: Turn, record: TrialRecord) -> None:
-        """Writes a run."""
         self.append("run", **turn._asdict(), record=record.model_dump(mode="json"))
         self.runs.append(Ran(turn, record))
 
     def take(self, kind: str, event: dict[str, Any]) -> None:
-        """See `SessionLog`."""
         if kind == "run":
             record = TrialRecord.model_validate(said := event.pop("record"))
             if self._log.is_new(f"the run {event}", said):

@@ -7,16 +7,36 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.study.file import RecipeFile
+
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "recipe.optimizer": ("sgd", "adam", "adamw"),
+    "recipe.optimizer.*.lr_scales": ([],),
+    "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
+    "recipe.devices": (1,),
+    "recipe.precision": ("fp32", "bf16", "fp16"),
+    "recipe.order": ("shuffle",),
+    **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
+    "workload.split.long_tail": (None,),
+}
+"""What every form asks of fields: values, or entries of a component."""
+CARRIED = (
+    *("recipe.model.*", "recipe.optimizer.*", "recipe.lr_schedule.*", "recipe.epochs"),
+    *("recipe.*batch_size", "recipe.accumulation_steps", "recipe.matmul_precision"),
+    *("recipe.drop_last", "recipe.label_smoothing", "recipe.clip_*", "recipe.channels_last"),
+    *("recipe.compile*", "workload.target.*", "workload.max_train_s", "workload.dataset.*"),
+    *("workload.split.*", "workload.certify_on", "workload.name"),
+)
+"""Fields that every form carries, with any value."""
 
 
 class Setting(NamedTuple):
     """A field with its value, or a component with its entry's name."""
 
     path: str
-    """Such as `recipe.optimizer.sgd.lr`."""
     value: Any
     is_default: bool
     is_entry: bool = False
@@ -32,12 +52,10 @@ class Form:
     only: Mapping[str, tuple[Any, ...]]
     """Values that a field may have, or entries of a component."""
     carried: tuple[str, ...]
-    """Fields that may have any value."""
     other_speed: tuple[str, ...] = ()
     """Fields that change how fast a run is, and nothing that it learns: they are left out."""
 
     def problem(self, setting: Setting) -> Problem | None:
-        """Returns why a setting cannot be carried, or None if it can."""
         path, value, is_default, _ = setting
         may_be = next((v for pattern, v in self.only.items() if fnmatchcase(path, pattern)), None)
         if may_be is None:
@@ -50,7 +68,6 @@ class Form:
         return Problem(path=path, must=f"must be {among} in {self.name}", given=_written(value))
 
     def left_out(self, file: RecipeFile) -> list[str]:
-        """Returns the fields without a part in the form that are not as by default, with values."""
         return [
             f"{path}={_written(value)}"
             for path, value, is_default, _ in settings_of(file)
@@ -81,7 +98,6 @@ def refuse_what_is_lost(form: Form, file: RecipeFile, *, more: Iterable[Problem]
 
 
 def settings_of(file: RecipeFile) -> Iterator[Setting]:
-    """Yields every field of recipe and workload."""
     yield from _walk("recipe", file.recipe, file.recipe.model_dump(mode="json"))
     yield from _walk("workload", file.workload, file.workload.model_dump(mode="json"))
 

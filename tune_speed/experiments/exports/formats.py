@@ -1,6 +1,5 @@
 """A trial's recipe as a file for others' tools."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,15 +8,12 @@ from tune_speed.core.comparability import Totals
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
-from tune_speed.experiments.exports.lightning import lightning_script
-from tune_speed.experiments.exports.script import script
+from tune_speed.experiments.exports.script import LIGHTNING, SCRIPT, script
 from tune_speed.experiments.exports.timm_arguments import timm_arguments
 from tune_speed.reporting.trials.recipe_export import origin_comment, recipe_that_ran
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.settings import RunConfig
 from tune_speed.training.workload import Workload
-
-SCRIPTS: Mapping[str, Callable[..., str]] = {"script": script, "lightning": lightning_script}
 
 
 def exported(
@@ -30,9 +26,6 @@ def exported(
     rerun: str,
 ) -> str:
     """Returns the text of a file that repeats the record's last run, to be written to `path`.
-
-    `form` is `script`, `lightning` or `timm`; `run_id`, `search` and `rerun` are for the comment at
-    its head, as of `recipe_yaml`.
 
     Raises: ConfigError that names every field that the form cannot carry, or if the record has no
         recipe of this version; DataError if the form needs data that are missing.
@@ -47,11 +40,11 @@ def exported(
     origin = origin_comment(record, run_id=run_id, search=search, rerun=rerun)
     if form == "timm":
         return timm_arguments(file, origin=origin)
-    return SCRIPTS[form](file, origin=origin, path=str(path))
+    layout = LIGHTNING if form == "lightning" else SCRIPT
+    return script(file, form=layout, origin=origin, path=str(path))
 
 
 def _file_of(record: TrialRecord, name: str) -> RecipeFile:
-    """Returns what a file for `train` would hold; this machine need not be able to run it."""
     recipe = recipe_that_ran(record)
     try:
         workload = Workload.model_validate(record.workload)

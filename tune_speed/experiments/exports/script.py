@@ -1,25 +1,43 @@
-"""A recipe as one Python file that needs torch, and neither Ray nor this package."""
+"""A recipe as one Python file that needs torch, and neither Ray nor this package.
+
+The file is plain, or around Lightning's `Trainer`.
+"""
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import torch
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from torch import nn
+
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.cifar import ResNet, ResNet20
+from tune_speed.components.models.libraries import Timm, TorchVision
+from tune_speed.components.models.networks.libraries import STEMS, first_conv
+from tune_speed.components.models.published import Published
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.optim.base import given_momenta
 from tune_speed.components.schedules import SCHEDULES
-from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.components.speedups.evaluation import Ema, Tta
 from tune_speed.core.config import Config, Table
 from tune_speed.core.errors import Problem
 from tune_speed.core.text import printable
 from tune_speed.data.datasets import image_folder
 from tune_speed.data.datasets.decoding import FORMATS
-from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
-from tune_speed.experiments.exports.filling import literal, rendered
-from tune_speed.experiments.exports.networks import NETWORKS, network_facts
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
 from tune_speed.study.file import RecipeFile
 
+NETWORKS = tuple(
+    name for name, kind in MODELS.items()
+    if kind in (ResNet, ResNet20, Timm, TorchVision) or issubclass(kind, Published)
+)  # fmt: skip
 DATASETS = {
     "digits": ("digits", "scikit-learn"),
     "cifar10": ("cifar", "torchvision"),
@@ -30,78 +48,67 @@ DATASETS = {
 """Data sets by name: how they are read, and which packages that needs."""
 PRECISIONS = {"fp32": "", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 SHOWN = {"macro_f1": "macro F1", "top5_accuracy": "top-5 accuracy"}
-"""Metrics that are shown beside accuracy and loss."""
 SCRIPT = Form(
     name="a plain script",
     only={
+        **ONLY,
         "recipe.model": NETWORKS,
-        "recipe.optimizer": ("sgd", "adam", "adamw"),
-        "recipe.optimizer.*.lr_scales": ([],),
-        "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
         "recipe.lr_schedule": tuple(name for name in SCHEDULES if name != "reduce_on_plateau"),
-        "recipe.devices": (1,),
-        "recipe.precision": ("fp32", "bf16", "fp16"),
-        "recipe.order": ("shuffle",),
-        **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
         "recipe.speedups.averaging": ("off", "ema"),
         "recipe.speedups.views": ("off", "tta"),
         "workload.dataset": tuple(DATASETS),
         "workload.target.metric": ("accuracy", "micro_f1", "macro_f1", "top5_accuracy", "loss"),
-        "workload.split.long_tail": (None,),
     },
     carried=(
-        "recipe.model.*",
-        "recipe.optimizer.*",
-        "recipe.lr_schedule.*",
-        "recipe.epochs",
-        "recipe.*batch_size",
-        "recipe.accumulation_steps",
-        "recipe.matmul_precision",
+        *CARRIED,
         "recipe.*loss_scale*",
-        "recipe.drop_last",
         "recipe.augmentation.*",
-        "recipe.label_smoothing",
-        "recipe.clip_*",
         "recipe.speedups.averaging.ema.*",
         "recipe.speedups.views.tta.*",
-        "recipe.channels_last",
-        "recipe.compile*",
         "recipe.optimizer_kernels",
         "recipe.deterministic",
-        "workload.target.*",
         "workload.mode",
-        "workload.max_train_s",
-        "workload.dataset.*",
-        "workload.split.*",
         "workload.eval_*",
-        "workload.certify_on",
-        "workload.name",
     ),
     other_speed=("recipe.loader*", "recipe.cuda_graph"),
 )
+LIGHTNING = replace(
+    SCRIPT,
+    name="a Lightning script",
+    only={
+        **SCRIPT.only,
+        "recipe.speedups.averaging": ("off",),
+        "recipe.init_loss_scale": (None, 65536.0),
+        "recipe.loss_scale_growth_steps": (2000,),
+        "workload.mode": ("fixed_length",),
+        "workload.target.metric": ("accuracy", "micro_f1", "loss"),
+        "workload.eval_every_samples": (None,),
+    },
+)
 
 
-def script(file: RecipeFile, *, origin: str, path: str) -> str:
-    """Returns a script that trains as `tune-speed train` does: same parts, weights and batches.
+def script(file: RecipeFile, *, form: Form = SCRIPT, origin: str, path: str) -> str:
+    """Raises: ConfigError that names every field that a script of this form cannot carry."""
+    refuse_what_is_lost(form, file, more=_lost(file, form))
+    is_lightning = form is LIGHTNING
+    facts = context(file, form, origin=origin, path=path)
+    if is_lightning:
+        facts["needs"].append("lightning")
+    template = "lightning.py.j2" if is_lightning else "script.py.j2"
+    return rendered(template, {**facts, "is_lightning": is_lightning})
 
-    `origin` are lines of comment; the script lies at `path`.
 
-    Raises: ConfigError that names every field that it cannot carry.
-    """
-    refuse_what_is_lost(SCRIPT, file, more=unsettled(file, SCRIPT))
-    facts = context(file, SCRIPT, origin=origin, path=path)
-    return rendered("script.py.j2", {**facts, "is_lightning": False})
-
-
-def unsettled(file: RecipeFile, form: Form) -> Iterator[Problem]:
-    """Yields that the micro-batch has to be a number."""
-    if not isinstance(file.recipe.batch_size, int):
-        must, given = f"must be a number in {form.name}", str(file.recipe.batch_size)
+def _lost(file: RecipeFile, form: Form) -> Iterator[Problem]:
+    recipe = file.recipe
+    if not isinstance(recipe.batch_size, int):
+        must, given = f"must be a number in {form.name}", str(recipe.batch_size)
         yield Problem(path="recipe.batch_size", must=must, given=given)
+    if form is LIGHTNING and recipe.clip_norm is not None and recipe.clip_value is not None:
+        must = f"must be null with clip_norm in {form.name}, whose Trainer clips in one way"
+        yield Problem(path="recipe.clip_value", must=must, given=f"{recipe.clip_value:g}")
 
 
 def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str, Any]:
-    """Returns what templates of scripts are filled with."""
     model = network_facts(file.recipe.model)
     needs = ["torch", *model.get("needs", ()), *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
@@ -198,5 +205,109 @@ def _optimizer_call(file: RecipeFile) -> str:
 
 
 def name_in(table: Table, config: Config) -> str:
-    """Returns the name of a configuration's kind in a table."""
     return next(name for name, kind in table.items() if type(config) is kind)
+
+
+# --- Networks
+
+
+class _Variable:
+    """Stands for a variable of the script in a call that is written out."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+SIZES = {name: _Variable(name) for name in ("in_channels", "num_classes", "image_size")}
+
+
+def network_facts(config: ModelConfig) -> dict[str, Any]:
+    if isinstance(config, ResNet | ResNet20):
+        blocks = (config.depth - 2) // 6 if isinstance(config, ResNet) else 3
+        own = {
+            "blocks": blocks,
+            "dropout": config.dropout,
+            "library": "",
+            "takes": "channels, num_classes",
+        }
+        return {"kind": "resnet", **own, "weights_file": config.weights_file}
+    model = config.published() if isinstance(config, Published) else config
+    assert isinstance(model, Timm | TorchVision)
+    library = "timm" if isinstance(model, Timm) else "torchvision"
+    return {
+        "kind": "library",
+        "library": library,
+        "needs": [library],
+        "takes": "channels, num_classes, max(height, width)",
+        "name": model.name,
+        "pretrained": model.pretrained,
+        "weights_file": model.weights_file,
+        "resize_to": model.resize_to,
+        "call": _call(model),
+        "stem": _stem(model) if model.stem == "cifar" else None,
+    }
+
+
+def _call(model: Timm | TorchVision) -> str:
+    if isinstance(model, Timm):
+        create, given = "timm.create_model", model.arguments(**SIZES, pretrained=model.pretrained)
+    else:
+        sizes = {name: SIZES[name] for name in ("num_classes", "image_size")}
+        create, given = "torchvision.models.get_model", model.arguments(**sizes)
+    arguments = "".join(f"\n        {name}={literal(value)}," for name, value in given.items())
+    return f"{create}(\n        {literal(model.name)},{arguments}\n    )"
+
+
+def _stem(model: Timm | TorchVision) -> dict[str, Any]:
+    network = without_weights(model)
+    stem = STEMS[f"{type(network).__module__}.{type(network).__qualname__}"]
+    conv, _ = first_conv(network, within=stem.conv)
+    return {
+        "conv": conv,
+        "dropped": [n for n in stem.dropped if n in dict(network.named_modules())],
+    }
+
+
+def without_weights(model: Timm | TorchVision) -> nn.Module:
+    """Returns the network on torch's meta device, which holds shapes and no weights."""
+    with torch.device("meta"):
+        return model.network(in_channels=3, num_classes=10, image_size=224)
+
+
+# --- Templates
+
+OPTIONAL = {"import math\n": "math", "from torch import nn\n": "nn"}
+
+
+def rendered(template: str, facts: Mapping[str, Any]) -> str:
+    """Returns the text of a template, filled: what is in it, as a formatter leaves it."""
+    text = _environment().get_template(template).render(facts)
+    for line, name in OPTIONAL.items():
+        is_used = re.search(rf"(?<![\w.]){name}\.", text)
+        text = text if is_used else text.replace(line, "", 1)
+    # Two blank lines before what is at the top, whatever was left out before it.
+    tops = r"\n{2,}(?=(?:@|def |class |if __name__|conv3x3 =))"
+    return re.sub(tops, "\n\n\n", text).rstrip() + "\n"
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    text = repr(value)
+    return f'"{text[1:-1]}"' if text[0] == "'" and not {'"', "\\"} & set(text) else text
+
+
+@cache
+def _environment() -> Environment:
+    folder = files(__package__) / "templates"
+    environment = Environment(
+        loader=FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["repr"] = literal
+    return environment

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.libraries import Timm
 from tune_speed.components.models.published import Published
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules.decays import Cosine
-from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import Problem
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.image_folder import parts_in
 from tune_speed.data.split import Splits, make_splits
-from tune_speed.experiments.exports.carried import Form, refuse_what_is_lost
-from tune_speed.experiments.exports.networks import without_weights
-from tune_speed.experiments.exports.script import name_in
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
+from tune_speed.experiments.exports.script import name_in, without_weights
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
 
@@ -25,6 +24,7 @@ METRICS = {"accuracy": "top1", "micro_f1": "top1", "top5_accuracy": "top5", "los
 TIMM = Form(
     name="arguments of timm's train.py",
     only={
+        **ONLY,
         "recipe.model": tuple(
             name for name, kind in MODELS.items()
             if kind is Timm or (issubclass(kind, Published) and kind.library is Timm)
@@ -32,59 +32,34 @@ TIMM = Form(
         "recipe.model.*.stem": ("native",),
         "recipe.model.*.resize_to": (None,),
         "recipe.model.*.weights_file": (None,),
-        "recipe.optimizer": ("sgd", "adam", "adamw"),
-        "recipe.optimizer.*.lr_scales": ([],),
         "recipe.optimizer.*.bias_lr": (None,),
         "recipe.optimizer.*.decay_norms_and_biases": (False,),
-        "recipe.optimizer.sgd.decoupled_weight_decay": (False,),
         "recipe.lr_schedule": ("constant", "cosine"),
-        "recipe.devices": (1,),
-        "recipe.precision": ("fp32", "bf16", "fp16"),
         "recipe.init_loss_scale": (None, 65536.0),
         "recipe.loss_scale_growth_steps": (2000,),
-        "recipe.order": ("shuffle",),
         "recipe.augmentation.flip": ("none", "random"),
         "recipe.augmentation.pad": (0,),
         "recipe.augmentation.affine": (0.0,),
         "recipe.augmentation.cutout": (0,),
-        **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
         "recipe.deterministic": (False,),
         "workload.target.metric": tuple(METRICS),
         "workload.mode": ("fixed_length",),
         "workload.dataset": ("cifar10", "cifar100", "image_folder"),
         "workload.split.*_samples": (None,),
-        "workload.split.long_tail": (None,),
         "workload.eval_every_samples": (None,),
     },
     carried=(
-        "recipe.model.*",
-        "recipe.optimizer.*",
-        "recipe.lr_schedule.*",
-        "recipe.epochs",
-        "recipe.*batch_size",
-        "recipe.accumulation_steps",
-        "recipe.matmul_precision",
-        "recipe.drop_last",
-        "recipe.label_smoothing",
-        "recipe.clip_*",
-        "recipe.channels_last",
-        "recipe.compile*",
-        "workload.target.*",
-        "workload.max_train_s",
-        "workload.dataset.*",
-        "workload.split.*",
+        *CARRIED,
         "workload.eval_batch_size",
-        "workload.certify_on",
-        "workload.name",
     ),
     other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.optimizer_kernels"),
 )  # fmt: skip
 
+FLIPS_ALONE = {"scale": [1.0, 1.0], "ratio": [1.0, 1.0], "hflip": 0.5, "color_jitter": None}
+
 
 def timm_arguments(file: RecipeFile, *, origin: str) -> str:
-    """Returns a YAML file for `train.py --config`; `origin` are lines of comment at its head.
-
-    The data are read for their channels, classes and statistics.
+    """Returns a YAML file for `train.py --config`; channels, classes and statistics need the data.
 
     Raises: ConfigError that names every field that timm's script cannot carry; DataError if the
         data are missing.
@@ -108,8 +83,8 @@ def timm_arguments(file: RecipeFile, *, origin: str) -> str:
 
 
 def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
-    """Returns the arguments by name, for data with these parts."""
     recipe, model = file.recipe, _timm(file)
+    assert isinstance(model, Timm)
     _, height, width, channels = splits.train.pixels.shape
     size = max(height, width)
     network = model.arguments(
@@ -132,7 +107,7 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
         "crop_pct": 1.0,
         "interpolation": "bilinear",
         "train_interpolation": "bilinear",
-        **_augmentation(file),
+        **({"no_aug": True} if recipe.augmentation.flip == "none" else FLIPS_ALONE),
         "batch_size": recipe.batch_size,
         "validation_batch_size": file.workload.eval_batch_size,
         "grad_accum_steps": recipe.samples_per_step // int(recipe.batch_size or 1),
@@ -152,11 +127,9 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
     }
 
 
-def _timm(file: RecipeFile) -> Timm:
-    model: Any = file.recipe.model
-    found = model.published() if isinstance(model, Published) else model
-    assert isinstance(found, Timm)
-    return found
+def _timm(file: RecipeFile) -> ModelConfig:
+    model = file.recipe.model
+    return model.published() if isinstance(model, Published) else model
 
 
 def _data(file: RecipeFile) -> dict[str, Any]:
@@ -168,13 +141,6 @@ def _data(file: RecipeFile) -> dict[str, Any]:
     names = {part: folder.name for part, folder in parts.items()}
     own = {"train_split": names["train"]} if names.get("train", "train") != "train" else {}
     return {"dataset": "", "data_dir": str(place), **own, "val_split": names.get("test", "")}
-
-
-def _augmentation(file: RecipeFile) -> dict[str, Any]:
-    if file.recipe.augmentation.flip == "none":
-        return {"no_aug": True}
-    whole = {"scale": [1.0, 1.0], "ratio": [1.0, 1.0]}
-    return {**whole, "hflip": 0.5, "color_jitter": None}
 
 
 def _optimizer(file: RecipeFile) -> dict[str, Any]:
@@ -212,7 +178,6 @@ def _schedule(file: RecipeFile) -> dict[str, Any]:
 
 
 def _lost(file: RecipeFile) -> Iterator[Problem]:
-    """Yields what values of several fields together make impossible."""
     recipe, schedule = file.recipe, file.recipe.lr_schedule
     if not isinstance(recipe.batch_size, int):
         yield _problem("recipe.batch_size", "must be a number", recipe.batch_size)
@@ -224,28 +189,18 @@ def _lost(file: RecipeFile) -> Iterator[Problem]:
         yield _problem(path, "must come to whole epochs", f"{warm:g} epochs")
     if recipe.clip_norm is not None and recipe.clip_value is not None:
         yield _problem("recipe.clip_value", "must be null with clip_norm", recipe.clip_value)
-    if recipe.optimizer.weight_decay and isinstance(recipe.model, Timm | Published):
-        yield from _undecayed(file)
-
-
-def _undecayed(file: RecipeFile) -> Iterator[Problem]:
-    """Yields that timm never decays some weights, such as position embeddings, which we do."""
-    model: Any = file.recipe.model
-    found = model.published() if isinstance(model, Published) else model
-    if not isinstance(found, Timm):
-        return
-    network = without_weights(found)
-    never: Callable[[], set[str]] = getattr(network, "no_weight_decay", set)
-    names = never() & {name for name, _ in network.named_parameters()}
-    if names:
-        listed = ", ".join(sorted(names))
-        must = f"must be 0 with {found.name}, as timm never decays its {listed}"
-        given = file.recipe.optimizer.weight_decay
-        yield _problem("recipe.optimizer.weight_decay", must, given)
+    model = _timm(file)
+    if recipe.optimizer.weight_decay and isinstance(model, Timm):
+        network = without_weights(model)
+        never: Callable[[], set[str]] = getattr(network, "no_weight_decay", set)
+        # Such as position embeddings, which we do decay.
+        if names := never() & {name for name, _ in network.named_parameters()}:
+            listed = ", ".join(sorted(names))
+            must = f"must be 0 with {model.name}, as timm never decays its {listed}"
+            yield _problem("recipe.optimizer.weight_decay", must, recipe.optimizer.weight_decay)
 
 
 def _lost_with(file: RecipeFile, num_train: int, has_test: bool) -> Iterator[Problem]:
-    """Yields what the size of the data makes impossible."""
     recipe = file.recipe
     if not has_test:
         must = "must have a test part, on which timm evaluates"

@@ -1,11 +1,11 @@
-"""What to change about a recipe, read from where its time goes: one function a rule, in order.
+"""What to change about a recipe, read from where its time goes: rules in order, by phase.
 
 Shares are those of the sum of the phases. Nothing is advised that `Recipe` refuses, or that has no
 effect on this device. Advice is a guess from one measurement: the changed recipe is to be profiled,
 and where it learns differently (another batch size) to be trained again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,24 +20,11 @@ from tune_speed.training.recipe import Recipe, not_applicable
 # A phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick: a
 # threshold is where its change begins to be worth a try.
 DATA_SHARE = 0.10
-COPY_SHARE = 0.05
 COMPUTE_SHARE = 0.40
 """Of forward and backward together."""
 OPTIMIZER_SHARE = 0.20
-SYNC_SHARE = 0.15
-LOOP_SHARE = 0.10
-GPU_IDLE_FRAC = 0.30
-CORE_WAIT_FRAC = 0.10
-"""Of a step as it runs."""
-# Of forward, backward and optimizer: beyond it the device waits for its host.
-LAUNCH_FRAC = 0.80
+# How many times as quick a matrix product in another precision must be.
 FASTER_ARITHMETIC = 1.3
-"""How many times as quick a matrix product in another precision must be."""
-FAR_FROM_PEAK, NEAR_PEAK = 0.30, 0.60
-"""Shares of the measured matrix rate."""
-# About 2 is what its operations make.
-SLOW_BACKWARD = 2.6
-"""Backward over forward."""
 # Share of the memory limit in use up to which a batch twice as large is expected to fit.
 ROOM = 0.45
 # Share of the memory limit that the whole set may take up on the device.
@@ -66,28 +53,18 @@ class Situation(NamedTuple):
         return sum(getattr(times, f"{phase}_ms") or 0.0 for phase in phases) / whole_ms
 
     @property
-    def compute_share(self) -> float:
-        """The share of forward and backward."""
-        return self.share("forward", "backward", "forward_backward")
-
-    @property
-    def idle_frac(self) -> float:
-        """The share of a step as it runs in which the device does nothing."""
-        return (self.found.times.idle_ms or 0.0) / self.found.times.step_ms
+    def is_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
     @property
     def has_room(self) -> bool:
-        """Whether a micro-batch twice as large is expected to fit."""
         return self.found.peak_memory_gib < ROOM * self.found.memory_limit_gib
-
-    def rate(self, precision: str) -> float:
-        """Returns the matrix rate of a precision; 0 where it was not measured."""
-        return self.found.rates.matrix_tflop_per_s.get(precision, 0.0)
 
 
 class Suggestion(NamedTuple):
     """What a rule suggests, before it is checked."""
 
+    rule: str
     phase: str
     because: str
     changes: Mapping[str, Any] = {}
@@ -95,233 +72,134 @@ class Suggestion(NamedTuple):
     hint: str = ""
 
 
-Rule = Callable[[Situation], Suggestion | None]
+Suggestions = Iterator[Suggestion]
 
 
-def more_workers(at: Situation) -> Suggestion | None:
-    """Waiting for data ≥ 10 %, a streaming loader: twice the workers, where cores are spare."""
-    loader, share = at.recipe.loader, at.share("data_wait")
-    if share < DATA_SHARE or not isinstance(loader, Streaming):
-        return None
-    workers = loader.workers
-    assert workers != "auto", "auto is resolved before profiling"
-    wanted = max(1, 2 * workers)
-    if wanted > workers + at.spare_cores:
-        return None
-    return Suggestion("data_wait", f"waiting for data {share:.0%}", {"loader.workers": wanted})
-
-
-def whole_set_on_device(at: Situation) -> Suggestion | None:
-    """Waiting for data and copies ≥ 10 %, a streaming loader, a set that fits: `resident`."""
-    share = at.share("data_wait", "host_to_device")
+def _for_data(at: Situation) -> Suggestions:
+    loader, wait, copy = at.recipe.loader, at.share("data_wait"), at.share("host_to_device")
+    if not isinstance(loader, Streaming):
+        if wait >= DATA_SHARE and at.is_gpu and isinstance(loader, Resident) and at.has_room:
+            yield _larger_batches(
+                at, "larger_batch_for_data", "data_wait", f"making batches {wait:.0%}"
+            )
+        return
+    assert loader.workers != "auto", "auto is resolved before profiling"
+    more = max(1, 2 * loader.workers)
+    if wait >= DATA_SHARE and more <= loader.workers + at.spare_cores:
+        because = f"waiting for data {wait:.0%}"
+        yield Suggestion("more_workers", "data_wait", because, {"loader.workers": more})
     limit_bytes = at.found.memory_limit_gib * 1024**3
-    fits = at.set_bytes < RESIDENT_ROOM * limit_bytes
-    if share < DATA_SHARE or not isinstance(at.recipe.loader, Streaming) or not fits:
-        return None
-    size = f"{at.set_bytes / 1024**2:,.0f} MiB"
-    return Suggestion(
-        "data_wait",
-        f"waiting for data and its copies {share:.0%}",
-        {"loader": Resident()},
-        f"the whole set, {size}, is then on the device",
-    )
+    if wait + copy >= DATA_SHARE and at.set_bytes < RESIDENT_ROOM * limit_bytes:
+        because = f"waiting for data and its copies {wait + copy:.0%}"
+        hint = f"the whole set, {at.set_bytes / 1024**2:,.0f} MiB, is then on the device"
+        whole = {"loader": Resident()}
+        yield Suggestion("whole_set_on_device", "data_wait", because, whole, hint)
+    if copy >= 0.05 and not loader.pin_memory:
+        because = f"copying from the host {copy:.0%}"
+        pinned = {"loader.pin_memory": True}
+        yield Suggestion("page_locked_copies", "host_to_device", because, pinned)
 
 
-def larger_batch_for_data(at: Situation) -> Suggestion | None:
-    """Waiting for data ≥ 10 % on a GPU that has the whole set: fewer, larger batches."""
-    share = at.share("data_wait")
-    is_resident = isinstance(at.recipe.loader, Resident) and at.device.type == "cuda"
-    if share < DATA_SHARE or not is_resident or not at.has_room:
-        return None
-    return _larger_batches(at, "data_wait", f"making batches {share:.0%}")
+def _for_arithmetic(at: Situation) -> Suggestions:
+    recipe, times = at.recipe, at.found.times
+    if at.is_gpu and (times.launch_frac or 0.0) >= 0.80 and not recipe.cuda_graph:
+        launching = f"busy launching {times.launch_frac:.0%} of the step"
+        because = f"the GPU waits for its host, which is {launching}"
+        yield Suggestion("recorded_steps", "forward", because, {"cuda_graph": True})
+    share = at.share("forward", "backward", "forward_backward")
+    if share >= COMPUTE_SHARE:
+        yield from _for_forward(at, f"forward and backward {share:.0%}")
+    ratio = times.backward_ms / times.forward_ms if times.forward_ms else 0.0
+    # About 2 is what its operations make.
+    if at.is_gpu and recipe.deterministic and ratio >= 2.6:
+        because = f"backward takes {ratio:.1f} times as long as forward"
+        hint = "a seed then no longer gives the same run twice"
+        changes = {"deterministic": False}
+        yield Suggestion("free_choice_of_kernels", "backward", because, changes, hint)
 
 
-def page_locked_copies(at: Situation) -> Suggestion | None:
-    """Copies from the host ≥ 5 %, not page-locked: `pin_memory`."""
-    loader, share = at.recipe.loader, at.share("host_to_device")
-    if share < COPY_SHARE or not isinstance(loader, Streaming) or loader.pin_memory:
-        return None
-    because = f"copying from the host {share:.0%}"
-    return Suggestion("host_to_device", because, {"loader.pin_memory": True})
-
-
-def faster_arithmetic(at: Situation) -> Suggestion | None:
-    """Forward and backward ≥ 40 %: the precision whose matrix products measured 1.3 × as quick."""
-    share = at.compute_share
-    other = {"fp32": "bf16", "bf16": "fp32"}.get(at.recipe.precision)
-    if share < COMPUTE_SHARE or other is None:
-        return None
-    own_rate, other_rate = at.rate(at.recipe.precision), at.rate(other)
-    if not own_rate or other_rate < FASTER_ARITHMETIC * own_rate:
-        return None
-    because = (
-        f"forward and backward {share:.0%}, and matrix products in {other} are"
-        f" {other_rate / own_rate:.1f} times as quick"
-    )
-    hint = "the accuracy may change" if other == "bf16" else ""
-    return Suggestion("forward", because, {"precision": other}, hint)
-
-
-def recorded_steps(at: Situation) -> Suggestion | None:
-    """A GPU that waits for its host's launches ≥ 80 % of computing: `cuda_graph`."""
-    frac = at.found.times.launch_frac
-    if at.device.type != "cuda" or frac is None or frac < LAUNCH_FRAC or at.recipe.cuda_graph:
-        return None
-    because = f"the GPU waits for its host, which is busy launching {frac:.0%} of the step"
-    return Suggestion("forward", because, {"cuda_graph": True})
-
-
-def convolutions_in_channels_last(at: Situation) -> Suggestion | None:
-    """Forward and backward ≥ 40 %, convolutions in NCHW: `channels_last`."""
-    share = at.compute_share
-    if share < COMPUTE_SHARE or at.recipe.channels_last or not at.has_convolutions:
-        return None
-    because = f"forward and backward {share:.0%}, with convolutions in NCHW"
-    return Suggestion("forward", because, {"channels_last": True})
-
-
-def compiled_network(at: Situation) -> Suggestion | None:
-    """Forward and backward ≥ 40 % at < 30 % of the matrix rate on a GPU: `compile`."""
+def _for_forward(at: Situation, because: str) -> Suggestions:
+    recipe, bounds, rates = at.recipe, at.found.bounds, at.found.rates.matrix_tflop_per_s
+    other = {"fp32": "bf16", "bf16": "fp32"}.get(recipe.precision, "")
+    own_rate, other_rate = rates.get(recipe.precision, 0.0), rates.get(other, 0.0)
+    if own_rate and other_rate >= FASTER_ARITHMETIC * own_rate:
+        quicker = f"matrix products in {other} are {other_rate / own_rate:.1f} times as quick"
+        hint = "the accuracy may change" if other == "bf16" else ""
+        changes = {"precision": other}
+        yield Suggestion("faster_arithmetic", "forward", f"{because}, and {quicker}", changes, hint)
+    if not recipe.channels_last and at.has_convolutions:
+        nchw = f"{because}, with convolutions in NCHW"
+        yield Suggestion("convolutions_in_channels_last", "forward", nchw, {"channels_last": True})
     # On a CPU it needs a C++ compiler, which is not looked for.
-    share, bounds = at.compute_share, at.found.bounds
-    if bounds is None or at.device.type != "cuda" or at.recipe.compile:
-        return None
-    if share < COMPUTE_SHARE or bounds.peak_frac >= FAR_FROM_PEAK:
-        return None
-    because = f"forward and backward {share:.0%} at {bounds.peak_frac:.0%} of the matrix rate"
-    hint = "pays where a run is longer than compiling"
-    return Suggestion("forward", because, {"compile": True}, hint)
+    if at.is_gpu and bounds is not None and bounds.peak_frac < 0.30 and not recipe.compile:
+        slow = f"{because} at {bounds.peak_frac:.0%} of the matrix rate"
+        hint = "pays where a run is longer than compiling"
+        yield Suggestion("compiled_network", "forward", slow, {"compile": True}, hint)
 
 
-def free_choice_of_kernels(at: Situation) -> Suggestion | None:
-    """Backward ≥ 2.6 times forward, on a GPU that is held to one algorithm: `deterministic`."""
-    times = at.found.times
-    if at.device.type != "cuda" or not at.recipe.deterministic or not times.forward_ms:
-        return None
-    ratio = times.backward_ms / times.forward_ms
-    if ratio < SLOW_BACKWARD:
-        return None
-    hint = "a seed then no longer gives the same run twice"
-    because = f"backward takes {ratio:.1f} times as long as forward"
-    return Suggestion("backward", because, {"deterministic": False}, hint)
+def _for_updates(at: Situation) -> Suggestions:
+    share, sync = at.share("optimizer"), at.share("sync")
+    if share >= OPTIMIZER_SHARE:
+        because = f"optimizer {share:.0%}"
+        if at.recipe.optimizer_kernels != "fused":
+            changes = {"optimizer_kernels": "fused"}
+            yield Suggestion("fused_update", "optimizer", because, changes)
+        field = "batch_size" if at.has_room else "accumulation_steps"
+        yield _doubled(at, "fewer_updates", field, "optimizer", because)
+    if at.recipe.devices > 1 and sync >= 0.15:
+        because = f"averaging gradients {sync:.0%}"
+        yield _doubled(at, "fewer_averagings", "accumulation_steps", "sync", because)
 
 
-def fused_update(at: Situation) -> Suggestion | None:
-    """Optimizer ≥ 20 %, one operation after the other: `optimizer_kernels: fused`."""
-    share = at.share("optimizer")
-    if share < OPTIMIZER_SHARE or at.recipe.optimizer_kernels == "fused":
-        return None
-    return Suggestion("optimizer", f"optimizer {share:.0%}", {"optimizer_kernels": "fused"})
-
-
-def fewer_updates(at: Situation) -> Suggestion | None:
-    """Optimizer ≥ 20 %: fewer updates, by twice the batch, or by accumulation without room."""
-    share = at.share("optimizer")
-    if share < OPTIMIZER_SHARE:
-        return None
-    field = "batch_size" if at.has_room else "accumulation_steps"
-    return _doubled(at, field, "optimizer", f"optimizer {share:.0%}")
-
-
-def fewer_averagings(at: Situation) -> Suggestion | None:
-    """Averaging gradients over devices ≥ 15 %: twice the accumulation."""
-    share = at.share("sync")
-    if at.recipe.devices == 1 or share < SYNC_SHARE:
-        return None
-    return _doubled(at, "accumulation_steps", "sync", f"averaging gradients {share:.0%}")
-
-
-def larger_batch_for_loop(at: Situation) -> Suggestion | None:
-    """The loop's own bookkeeping ≥ 10 %: fewer, larger batches."""
-    share = at.share("loop")
-    if share < LOOP_SHARE or not at.has_room:
-        return None
-    return _larger_batches(at, "loop", f"the loop's own bookkeeping {share:.0%}")
-
-
-def larger_batch_for_idle_gpu(at: Situation) -> Suggestion | None:
-    """A GPU that does nothing for ≥ 30 % of a step: fewer, larger batches."""
-    frac = at.idle_frac
-    if at.device.type != "cuda" or frac < GPU_IDLE_FRAC or not at.has_room:
-        return None
-    return _larger_batches(at, "idle", f"the GPU does nothing for {frac:.0%} of a step")
-
-
-def cores_that_others_have(at: Situation) -> Suggestion | None:
-    """Threads that wait for a core for ≥ 10 % of a step: the machine is not this run's alone."""
-    frac = at.idle_frac
-    if at.device.type != "cpu" or frac < CORE_WAIT_FRAC:
-        return None
-    hint = "others compute on this machine, or `run.cpu_threads` is more than its cores"
-    return Suggestion("idle", f"threads wait for a core {frac:.0%} of a step", hint=hint)
-
-
-def less_arithmetic(at: Situation) -> Suggestion | None:
-    """At ≥ 60 % of the matrix rate: only less arithmetic is quicker."""
-    bounds = at.found.bounds
-    if bounds is None or bounds.peak_frac < NEAR_PEAK:
-        return None
-    return Suggestion(
-        "forward",
-        f"computing at {bounds.peak_frac:.0%} of what matrix products reach here",
-        hint="only less arithmetic helps: a smaller network, smaller images"
-        " (`speedups.resolution`), fewer steps",
-    )
-
-
-RULES: dict[str, Rule] = {
-    rule.__name__: rule
-    for rule in (
-        more_workers,
-        whole_set_on_device,
-        larger_batch_for_data,
-        page_locked_copies,
-        recorded_steps,
-        faster_arithmetic,
-        convolutions_in_channels_last,
-        compiled_network,
-        free_choice_of_kernels,
-        fused_update,
-        fewer_updates,
-        fewer_averagings,
-        larger_batch_for_idle_gpu,
-        larger_batch_for_loop,
-        less_arithmetic,
-        cores_that_others_have,
-    )
-}
-"""In the order in which they are tried and shown. Each change is advised once."""
+def _for_the_rest(at: Situation) -> Suggestions:
+    loop, bounds = at.share("loop"), at.found.bounds
+    # Of a step as it runs.
+    idle = (at.found.times.idle_ms or 0.0) / at.found.times.step_ms
+    if at.is_gpu and idle >= 0.30 and at.has_room:
+        because = f"the GPU does nothing for {idle:.0%} of a step"
+        yield _larger_batches(at, "larger_batch_for_idle_gpu", "idle", because)
+    if loop >= 0.10 and at.has_room:
+        because = f"the loop's own bookkeeping {loop:.0%}"
+        yield _larger_batches(at, "larger_batch_for_loop", "loop", because)
+    if bounds is not None and bounds.peak_frac >= 0.60:
+        because = f"computing at {bounds.peak_frac:.0%} of what matrix products reach here"
+        hint = (
+            "only less arithmetic helps: a smaller network, smaller images"
+            " (`speedups.resolution`), fewer steps"
+        )
+        yield Suggestion("less_arithmetic", "forward", because, hint=hint)
+    if at.device.type == "cpu" and idle >= 0.10:
+        because = f"threads wait for a core {idle:.0%} of a step"
+        hint = "others compute on this machine, or `run.cpu_threads` is more than its cores"
+        yield Suggestion("cores_that_others_have", "idle", because, hint=hint)
 
 
 def advise(at: Situation) -> tuple[Advice, ...]:
-    """Returns what to try; empty where nothing stands out."""
-    suggested = ((name, rule(at)) for name, rule in RULES.items())
-    found: list[Advice] = []
-    seen: list[Mapping[str, Any]] = []
-    for name, suggestion in suggested:
-        if suggestion is None or not _is_possible(suggestion, at):
-            continue
-        phase, because, changes, hint = suggestion
-        if changes and changes in seen:
-            continue
-        seen.append(changes)
-        shown = tuple(
-            Change(field=field, before=_shown(attrgetter(field)(at.recipe)), after=_shown(value))
-            for field, value in changes.items()
-        )
-        found.append(Advice(rule=name, phase=phase, because=because, changes=shown, hint=hint))
-    return tuple(found)
+    found: dict[str, Advice] = {}
+    for rules in (_for_data, _for_arithmetic, _for_updates, _for_the_rest):
+        for rule, phase, because, changes, hint in rules(at):
+            shown = tuple(
+                Change(field=field, before=_shown(attrgetter(field)(at.recipe)), after=_shown(to))
+                for field, to in changes.items()
+            )
+            # Each change is advised once.
+            key = str(shown) if shown else rule
+            if key not in found and _is_possible(at, changes):
+                found[key] = Advice(
+                    rule=rule, phase=phase, because=because, changes=shown, hint=hint
+                )
+    return tuple(found.values())
 
 
-def _is_possible(suggested: Suggestion, at: Situation) -> bool:
-    if not suggested.changes:
-        return True
+def _is_possible(at: Situation, changes: Mapping[str, Any]) -> bool:
     try:
-        recipe = changed(at.recipe, suggested.changes)
+        recipe = changed(at.recipe, changes) if changes else at.recipe
     except ConfigError:
         return False
     device, count = at.device, at.num_devices
-    return not_applicable(recipe, at.recipe, device=device, num_devices=count) is None
+    return not changes or (
+        not_applicable(recipe, at.recipe, device=device, num_devices=count) is None
+    )
 
 
 def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -341,22 +219,21 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as a file has it; of a loader, its name."""
     for name, kind in LOADERS.items():
         if type(value) is kind:
             return name
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _larger_batches(at: Situation, phase: str, because: str) -> Suggestion:
+def _larger_batches(at: Situation, rule: str, phase: str, because: str) -> Suggestion:
     """Returns twice the micro-batch, at the same effective batch size where that is possible."""
     if at.found.accumulation_steps % 2:
-        return _doubled(at, "batch_size", phase, because)
+        return _doubled(at, rule, "batch_size", phase, because)
     halved = at.found.accumulation_steps // 2
     changes = {"batch_size": 2 * at.found.batch_size, "accumulation_steps": halved}
-    return Suggestion(phase, because, changes)
+    return Suggestion(rule, phase, because, changes)
 
 
-def _doubled(at: Situation, field: str, phase: str, because: str) -> Suggestion:
+def _doubled(at: Situation, rule: str, field: str, phase: str, because: str) -> Suggestion:
     hint = "the effective batch doubles: tune the learning rate again"
-    return Suggestion(phase, because, {field: 2 * getattr(at.found, field)}, hint)
+    return Suggestion(rule, phase, because, {field: 2 * getattr(at.found, field)}, hint)

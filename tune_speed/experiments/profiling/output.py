@@ -30,9 +30,7 @@ WORDS: dict[str, str] = {
     "sync": "averaging gradients",
     "loop": "the loop itself",
 }
-"""What each phase is called, in a step's order."""
 RARE = ("forward_backward", "sync")
-"""Left out where they are zero."""
 NOTHING = "nothing stands out: no phase takes a share of which a change of the recipe is known"
 
 
@@ -42,13 +40,11 @@ class PhaseRow(NamedTuple):
     phase: str
     words: str
     ms: float | None
-    """None: could not be measured."""
     share: float | None
     """Of the sum of all, averaging included."""
 
 
 def phase_rows(found: ProfileResult) -> list[PhaseRow]:
-    """Returns the phases of a step, but for rare ones that it does not have."""
     ms_of = {phase: getattr(found.times, f"{phase}_ms") for phase in WORDS}
     whole_ms = sum(ms or 0.0 for ms in ms_of.values())
     return [
@@ -59,12 +55,10 @@ def phase_rows(found: ProfileResult) -> list[PhaseRow]:
 
 
 def ms_text(ms: float) -> str:
-    """Returns milliseconds with three digits, or as whole ones: `0.512 ms`, `1979 ms`."""
     return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def csv_rows(found: ProfileResult) -> list[dict[str, Any]]:
-    """Returns a row a phase."""
     step_ms = round(found.times.step_ms, 3)
     return [
         {
@@ -78,7 +72,6 @@ def csv_rows(found: ProfileResult) -> list[dict[str, Any]]:
 
 
 def rate_rows(found: ProfileResult) -> list[dict[str, Any]]:
-    """Returns a row a measured rate, with what a step needs of it."""
     rates, work, bounds = found.rates, found.work, found.bounds
 
     def row(name: str, rate: str, needs: str, bound: str) -> dict[str, Any]:
@@ -101,7 +94,6 @@ def rate_rows(found: ProfileResult) -> list[dict[str, Any]]:
 
 
 def sentences(found: ProfileResult) -> list[str]:
-    """Returns what the figures mean."""
     times, bounds = found.times, found.bounds
     spread = f"{ms_text(times.step_low_ms)} to {ms_text(times.step_high_ms)}"
     lines = [
@@ -142,7 +134,6 @@ def sentences(found: ProfileResult) -> list[str]:
 
 
 def _difference(found: ProfileResult) -> str:
-    """Returns what lies between the sum of the phases and a step as it runs, in words."""
     times = found.times
     frac = times.overlap_ms / times.step_ms
     if frac < 0:
@@ -156,14 +147,12 @@ def _difference(found: ProfileResult) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Returns one piece of advice: ``waiting for data 31%: `loader.workers` 2 → 4``."""
     changes = ", ".join(f"`{c.field}` {c.before} → {c.after}" for c in advice.changes)
     said = ": ".join(filter(None, [advice.because, changes]))
     return "; ".join(filter(None, [said, advice.hint]))
 
 
 def advice_texts(found: ProfileResult) -> list[str]:
-    """Returns each piece of advice, or that nothing stands out."""
     return [advice_text(advice) for advice in found.advice] or [NOTHING]
 
 
@@ -171,7 +160,6 @@ BAR_CHARACTERS = 30
 
 
 def as_renderables(found: ProfileResult) -> tuple[RenderableType, ...]:
-    """Returns heading, phases, rates, what they mean, and advice."""
     return (
         Text(printable(title(found)), style="italic"),
         _phases(found),
@@ -182,7 +170,6 @@ def as_renderables(found: ProfileResult) -> tuple[RenderableType, ...]:
 
 
 def title(found: ProfileResult) -> str:
-    """Returns what was profiled, how, and where."""
     batch = f"{found.batch_size} × {found.accumulation_steps}"
     size = f"{found.image_height_pixels}x{found.image_width_pixels} pixels"
     return (
@@ -214,7 +201,6 @@ MOST_ADVICE = 3
 PHASE_COLOURS = dict(zip(WORDS, [COLOURS[i] for i in (1, 4, 5, 0, 0, 2, 3, 6)], strict=True))
 PLAIN_COLOUR = "#909090"
 DARK = {COLOURS[0], COLOURS[1], COLOURS[2]}
-"""Colours on which texts are white."""
 # How far the roof is drawn beyond its ridge and the recipe, as a factor.
 BEYOND = 8.0
 LEAST_LABEL = 0.1
@@ -223,21 +209,16 @@ POINTS = 200
 
 
 def check_format(path: Path) -> None:
-    """Raises a ConfigError if no picture can be written in the format that `path` names."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"--out must be a file that ends in {', '.join(FORMATS)}, got {path}.")
 
 
 def plot_profile(found: ProfileResult, path: Path) -> None:
-    """Writes the picture, in the format of the path's suffix.
-
-    Raises: StorageError if the file cannot be written.
-    """
+    """Raises: StorageError if the file cannot be written."""
     write_figure(profile_figure(found), path)
 
 
 def profile_figure(found: ProfileResult) -> "Figure":
-    """Returns the figure of `plot_profile`; without counted operations there is no roofline."""
     # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
     from matplotlib.figure import Figure
 
@@ -297,7 +278,6 @@ def _small_texts(panel: "Axes", *, legend_columns: int) -> None:
 
 
 def _draw_roofline(panel: "Axes", found: ProfileResult, bounds: Bounds) -> None:
-    """Draws min(R, I · W) over the intensity I, and the recipe below it."""
     own = found.rates.matrix_tflop_per_s[found.precision]
     # 10¹² byte/s, so that I · W is in TFLOP/s.
     memory = found.rates.memory_gb_per_s / 1e3

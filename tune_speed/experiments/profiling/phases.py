@@ -1,25 +1,16 @@
 """The phases of an optimizer step, separated by borders at which the device is waited for.
 
-```
-        next()                  gradient.add()                  rest of the step
-├── data_wait ──┬── forward ──┬── backward ──┤ …      ├── optimizer ──┤
-│  host_to_device│            scaler.scale()  a next micro-batch
-```
-
 `take_blocks` has steps as they run and steps with borders take turns. The step itself is
 `Stepper.learn`, as in training: what is measured are the calls that it makes.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|
 | `data_wait`        | a batch is asked for       | it is there, ready to be computed with        |
-| `host_to_device`   | within that: a tensor      | it is on the device                           |
-|                    | leaves the host            |                                               |
-| `forward`          | the batch is there         | its loss is: change of the batch, choice of   |
-|                    |                            | samples, network, loss                        |
+| `host_to_device`   | a tensor leaves the host   | it is on the device                           |
+| `forward`          | the batch is there         | its loss is                                   |
 | `backward`         | the loss is there          | its gradient is added                         |
 | `forward_backward` | both, and mostly images and update too, in a recorded CUDA graph           |
-| `optimizer`        | the last gradient is there | the weights are new: clipping, update,        |
-|                    |                            | clearing, averaging of weights                |
+| `optimizer`        | the last gradient is there | the weights are new                           |
 | `loop`             | all else                   |                                               |
 """
 
@@ -55,7 +46,6 @@ BLOCK_S = 0.01
 LEAST_BLOCKS = 4
 """Of each kind, where there are so many steps."""
 RECORDED_STEPS = 5
-"""Steps whose kernels are recorded."""
 TakeStep = Callable[[], int]
 """Does one optimizer step and returns its number of samples."""
 
@@ -66,9 +56,9 @@ class PhaseTimer:
     def __init__(
         self, *, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Takes what waits for the device, and a monotonic clock [s]."""
         self._synchronize, self._now = synchronize, now
-        self._phase: Phase | None = None
+        self.phase: Phase | None = None
+        """What is under way; None while the timer is off."""
         self._began_s = 0.0
         self.total_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         """Seconds from border to border, by phase."""
@@ -78,25 +68,19 @@ class PhaseTimer:
         self.copied_bytes = 0
         """Bytes that left the host for the device."""
 
-    @property
-    def phase(self) -> Phase | None:
-        """What is under way; None while the timer is off."""
-        return self._phase
-
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Times what happens in the block."""
         self._synchronize()
-        self._phase, self._began_s = "loop", self._now()
+        self.phase, self._began_s = "loop", self._now()
         try:
             yield
             self.enter("loop")
         finally:
-            self._phase = None
+            self.phase = None
 
     def enter(self, phase: Phase) -> Phase | None:
         """Ends the phase under way, begins another one, and returns the one that ended."""
-        before = self._phase
+        before = self.phase
         # With the timer off, a border costs next to nothing: the same calls run in both kinds.
         if before is None:
             return None
@@ -106,7 +90,7 @@ class PhaseTimer:
         self.total_s[before] += ended_s - self._began_s
         self.launched_s[before] += launched_s - self._began_s
         # Reading the clock is no part of what begins.
-        self._phase, self._began_s = phase, ended_s
+        self.phase, self._began_s = phase, ended_s
         return before
 
     def over(self, batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
@@ -131,14 +115,12 @@ class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # waited for.
 
     def __init__(self, timer: PhaseTimer, device: torch.device) -> None:
-        """Takes who counts, and the device that is copied to."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._timer, self._device = timer, device
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Does one operation of torch."""
         named = kwargs or {}
         source: Any = None
         to: Any = None
@@ -160,7 +142,6 @@ class TimedGradient:
     """A gradient whose forward and backward are timed apart."""
 
     def __init__(self, inner: Gradient, timer: PhaseTimer, scaler: torch.amp.GradScaler) -> None:
-        """Takes what computes the gradient, and the scaler of its loss."""
         self._inner, self._timer = inner, timer
         # The loss is scaled right before its backward, so that call is the border.
         scale = scaler.scale
@@ -174,7 +155,6 @@ class TimedGradient:
     def add(
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
-        """Adds the gradient; see `gradient.Gradient`."""
         self._timer.enter("forward")
         loss = self._inner.add(images, labels, divisor=divisor, shape=shape, frac=frac)
         self._timer.enter("loop")
@@ -182,7 +162,6 @@ class TimedGradient:
 
 
 def time_replays(recorder: RecordedStep, timer: PhaseTimer) -> None:
-    """Counts what was recorded as one phase: there is no border inside a graph."""
     replay = recorder.replay
 
     def timed(recording: Recording) -> None:
@@ -197,7 +176,6 @@ class StepsTaken(NamedTuple):
     """What blocks of both kinds took; seconds of a full step."""
 
     num_steps: int
-    """Of each kind."""
     step_s: float
     """A step as it runs: all seconds over all samples [s]."""
     low_s: float
@@ -208,11 +186,9 @@ class StepsTaken(NamedTuple):
     core_wait_s: float
     """Seconds that threads waited for a core during it, in all [s]."""
     total_s: dict[Phase, float]
-    """Phases of a step with borders [s]."""
     launched_s: dict[Phase, float]
     """Of these, until the host had queued the work [s]."""
     copied_bytes: float
-    """Bytes that left the host for the device in a step."""
 
 
 def take_blocks(
@@ -230,11 +206,9 @@ def take_blocks(
 ) -> StepsTaken:
     """Takes `num_steps` steps of either kind, or somewhat more to fill the last block.
 
-    `take_step` does the next step of the pipeline, and may leave it queued on the device;
-    `synchronize` waits for the device. `timer` is on during half of the blocks. A step takes
-    `step_s` seconds, roughly, and `samples_per_step` samples. `waited` returns the seconds in
-    `next()` so far, and `core_waited` those that threads have waited for a core; `now` is a
-    monotonic clock [s]. `on_block` gets the number of steps done and their number in all.
+    `take_step` may leave its step queued on the device; `timer` is on during half of the blocks. A
+    step takes `step_s` seconds, roughly. `waited` returns the seconds in `next()` so far, and
+    `core_waited` those that threads have waited for a core.
     """
     few = min(BLOCK_STEPS, -(-num_steps // LEAST_BLOCKS))
     steps = min(num_steps, max(few, round(BLOCK_S / max(step_s, 1e-9))))
@@ -276,10 +250,7 @@ def take_blocks(
 
 
 def busy_s_per_sample(take_step: TakeStep, *, device: torch.device) -> float | None:
-    """Returns the seconds of all kernels and copies of a few steps, per sample.
-
-    Those that run at the same time count each. None on a CPU, and where nothing was recorded.
-    """
+    """Kernels that run at the same time count each; None on a CPU, and without a recorded one."""
     if device.type != "cuda":
         return None
     activities = [torch.profiler.ProfilerActivity.CUDA]

@@ -26,10 +26,9 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.configs import Streaming
 from tune_speed.experiments.profiling import phases, result
+from tune_speed.experiments.profiling import pipeline as pipelines
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
 from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
-from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime import device as devices
 from tune_speed.runtime.process import cpu_wait_s, stop_signals
@@ -61,10 +60,8 @@ def profile_recipe(
 ) -> result.ProfileResult | None:
     """Returns where the time of the recipe's steps goes, and what to try; None after Ctrl-C.
 
-    Steps have the shape that the run begins with. Of several devices one is profiled, with its
-    share of the samples; averaging their gradients is measured apart. `steps` are taken of each
-    kind, with borders and without; None: as many as fit into four seconds. `download` fetches the
-    data set if it is missing; `on_progress` gets images decoded, and their number.
+    Of several devices one is profiled, with its share of the samples. `steps` are taken of each
+    kind, with borders and without; None: as many as fit into four seconds.
 
     Raises: ConfigError, also where a step does not fit into memory; DataError.
     """
@@ -76,9 +73,13 @@ def profile_recipe(
     except (KeyboardInterrupt, Interrupted):
         return None
     except Exception as error:
-        if not (devices.is_out_of_memory(error) or is_lone_image(error)):
+        must, hint = "must fit in memory", "Try a smaller one, with accumulation_steps."
+        if is_lone_image(error):
+            must, hint = "must leave no micro-batch with a single image", "Try another one."
+        elif not devices.is_out_of_memory(error):
             raise
-        raise _too_large_or_small(file, error) from error
+        given = str(file.recipe.batch_size)
+        raise ConfigError.of("recipe.batch_size", must, given=given, hint=hint) from error
 
 
 def _profile(
@@ -99,14 +100,19 @@ def _profile(
     # What one of its devices does in a step.
     alone = recipe.model_copy(update={"devices": 1})
     devices.reset_peak_memory(device)
-    opened = open_pipeline(alone, splits, seed=file.run.seed, device=device, before_step=check_stop)
+    opened = pipelines.open_pipeline(
+        alone, splits, seed=file.run.seed, device=device, before_step=check_stop
+    )
     with opened as pipeline:
         on_line(f"{file.name} on {devices.describe_device(device)}: warming up")
-        step_s = warm_up_pipeline(pipeline, alone, device=device)
+        step_s = pipelines.warm_up_pipeline(pipeline, alone, device=device)
         taken = _take(pipeline, alone, steps, step_s, device, on_line)
         idle_s = _idle_s(pipeline, alone, taken, device)
         peak_gib = devices.peak_memory_gib(device)
-        work, model = count_work(pipeline, alone, splits, device=device), pipeline.stepper.model
+        work, model = (
+            pipelines.count_work(pipeline, alone, splits, device=device),
+            pipeline.stepper.model,
+        )
     check_stop()
     devices.release_memory(device)
     on_line("measuring matrix products and copies")
@@ -166,16 +172,8 @@ def _described(
     }
 
 
-def _too_large_or_small(file: RecipeFile, error: Exception) -> ConfigError:
-    is_too_small = is_lone_image(error)
-    must = "must leave no micro-batch with a single image" if is_too_small else "must fit in memory"
-    hint = "Try another one." if is_too_small else "Try a smaller one, with accumulation_steps."
-    given = str(file.recipe.batch_size)
-    return ConfigError.of("recipe.batch_size", must, given=given, hint=hint)
-
-
 def _take(
-    pipeline: Pipeline,
+    pipeline: pipelines.Pipeline,
     recipe: Recipe,
     steps: int | None,
     step_s: float,
@@ -204,7 +202,7 @@ def _take(
 
 
 def _idle_s(
-    pipeline: Pipeline, recipe: Recipe, taken: phases.StepsTaken, device: torch.device
+    pipeline: pipelines.Pipeline, recipe: Recipe, taken: phases.StepsTaken, device: torch.device
 ) -> float | None:
     """Returns how long the device does nothing in a step as it runs [s]; None if unknown."""
     if device.type == "cpu":
@@ -250,7 +248,7 @@ def _step_times(
     )
 
 
-def _step_work(work: Work, taken: phases.StepsTaken) -> result.StepWork:
+def _step_work(work: pipelines.Work, taken: phases.StepsTaken) -> result.StepWork:
     return result.StepWork(
         gflop=_scaled(work.flop, 1e-9),
         parameters_mib=work.parameters / MIB,
@@ -270,11 +268,7 @@ def roofline(
     host_bytes: float,
     step_s: float,
 ) -> result.Bounds | None:
-    """Returns the bounds of a step that takes `step_s` as it runs; None where F is not known.
-
-    In this module's symbols: F is `flop`, B `moved_bytes` and H `host_bytes`; `rates` has R in the
-    recipe's precision, W, and V where the device is not the host.
-    """
+    """In this module's symbols F is `flop`, B `moved_bytes`, H `host_bytes`; None without F."""
     if flop is None:
         return None
     flop_per_s = 1e12 * rates.matrix_tflop_per_s[precision]

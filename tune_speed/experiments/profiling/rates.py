@@ -1,14 +1,9 @@
 """What a device can do at best: measured rates of matrix products and of copies.
 
-| rate                    | formula                             | what is timed                    |
-|-------------------------|-------------------------------------|----------------------------------|
-| matrix [FLOP/s]         | 2 n³ / t                            | product of two n × n matrices    |
-| memory [byte/s]         | 2 b / t: each byte read and written | copy of b bytes on the device    |
-| host to device [byte/s] | b / t                               | copy of b bytes from the host    |
-
-t is the shortest of several repetitions. Apart from a training is also measured how long devices
-take to average their gradients: as many processes as the recipe has devices average as many bytes a
-few times over.
+With t the shortest of several repetitions, the matrix rate is 2 n³ / t [FLOP/s] for two n × n
+matrices, the memory rate 2 b / t [byte/s] for b bytes, each read and written, and that from host to
+device b / t. How long devices take to average their gradients is measured apart, by as many
+processes as the recipe has devices.
 """
 
 import statistics
@@ -49,6 +44,8 @@ WAIT_S = 120.0
 """Longest time for averaging, the start of the processes included [s]."""
 
 Clock = Callable[[], float]
+Timed = Callable[[Callable[[], object]], float]
+"""Returns the shortest time of a call [s]."""
 
 
 def measure_rates(
@@ -59,24 +56,19 @@ def measure_rates(
     synchronize: Callable[[], None],
     now: Clock = time.perf_counter,
 ) -> DeviceRates:
-    """Returns the device's rates, in about a second.
-
-    `precisions` are those of matrix products, as recipes name them; `pin_memory`: the host's memory
-    is page-locked; `synchronize` waits for the device, and `now` is a monotonic clock [s].
-    """
-    products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
-    is_host = device.type == "cpu"
-    host = None if is_host else host_rate(device, pin_memory, synchronize, now) / 1e9
+    """Returns the device's rates; `pin_memory`: the host's memory is page-locked."""
+    timed = partial(shortest, synchronize=synchronize, now=now)
+    products = {name: matrix_rate(DTYPES[name], device, timed) for name in precisions}
     return DeviceRates(
         matrix_tflop_per_s={name: rate / 1e12 for name, rate in products.items()},
-        memory_gb_per_s=memory_rate(device, synchronize, now) / 1e9,
-        host_to_device_gb_per_s=host,
+        memory_gb_per_s=memory_rate(device, timed) / 1e9,
+        host_to_device_gb_per_s=None
+        if device.type == "cpu"
+        else host_rate(device, pin_memory, timed) / 1e9,
     )
 
 
-def matrix_rate(
-    dtype: torch.dtype, device: torch.device, synchronize: Callable[[], None], now: Clock
-) -> float:
+def matrix_rate(dtype: torch.dtype, device: torch.device, timed: Timed) -> float:
     """Returns 2 n³ / t [FLOP/s], the best over n = 256, 512, … that take no longer than needed."""
     # A network's own kernels may beat a matrix product, where Winograd's convolutions do fewer
     # multiplications. Sizes grow only until a repetition takes `LONG_S`, so that a slow device is
@@ -87,32 +79,26 @@ def matrix_rate(
         while True:
             a, b, out = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(3))
             multiply = partial(torch.mm, a, b, out=out)
-            seconds = shortest(multiply, synchronize=synchronize, now=now)
+            seconds = timed(multiply)
             best = max(best, 2 * size**3 / seconds)
             if seconds >= LONG_S or size >= LARGEST_MATRIX:
                 return best
             size *= 2
 
 
-def memory_rate(device: torch.device, synchronize: Callable[[], None], now: Clock) -> float:
+def memory_rate(device: torch.device, timed: Timed) -> float:
     """Returns 2 b / t [byte/s] of a copy of b bytes."""
     num_bytes = COPY_BYTES.get(device.type, HOST_COPY_BYTES)
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = shortest(lambda: target.copy_(source), synchronize=synchronize, now=now)
-    return 2 * num_bytes / seconds
+    return 2 * num_bytes / timed(lambda: target.copy_(source))
 
 
-def host_rate(
-    device: torch.device, pin_memory: bool, synchronize: Callable[[], None], now: Clock
-) -> float:
+def host_rate(device: torch.device, pin_memory: bool, timed: Timed) -> float:
     """Returns b / t [byte/s] of a copy of b bytes from the host to the device."""
     source = torch.ones(HOST_COPY_BYTES, dtype=torch.uint8, pin_memory=pin_memory)
     target = torch.empty(HOST_COPY_BYTES, dtype=torch.uint8, device=device)
-    seconds = shortest(
-        lambda: target.copy_(source, non_blocking=pin_memory), synchronize=synchronize, now=now
-    )
-    return HOST_COPY_BYTES / seconds
+    return HOST_COPY_BYTES / timed(lambda: target.copy_(source, non_blocking=pin_memory))
 
 
 def shortest(call: Callable[[], object], *, synchronize: Callable[[], None], now: Clock) -> float:
@@ -134,7 +120,6 @@ def shortest(call: Callable[[], object], *, synchronize: Callable[[], None], now
 
 @contextmanager
 def _as_convolutions(device: torch.device) -> Iterator[None]:
-    """Lets fp32 products use TF32 where convolutions may."""
     if device.type != "cuda":
         yield
         return

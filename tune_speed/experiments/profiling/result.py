@@ -17,11 +17,8 @@ class StepTimes(Record):
     step_ms: float
     """A step as it runs, without borders [ms]."""
     step_low_ms: float
-    """The same in the fastest block [ms]."""
     step_high_ms: float
-    """The same in the slowest block [ms]."""
     num_steps: int
-    """Steps of either kind that were timed."""
     data_wait_ms: float
     """Waiting for batches: gathering, workers, augmentation; copies to the device left out [ms]."""
     unprofiled_wait_ms: float
@@ -29,17 +26,12 @@ class StepTimes(Record):
     host_to_device_ms: float
     """Copying batches from the host [ms]; 0 where the device is the host, or has the whole set."""
     forward_ms: float
-    """From the batch to its loss [ms]."""
     backward_ms: float
-    """From the loss to its gradient [ms]."""
     forward_backward_ms: float
-    """Both, where they are one recorded call [ms]."""
     optimizer_ms: float
-    """From the gradient to the new weights: clipping, update, clearing, averaging [ms]."""
     sync_ms: float | None
     """Averaging gradients over devices, measured apart [ms]; 0 with one device."""
     loop_ms: float
-    """The loop's own bookkeeping between the phases [ms]."""
     profiled_step_ms: float
     """Sum of the phases, `sync_ms` left out [ms]."""
     overlap_ms: float
@@ -72,30 +64,22 @@ class StepWork(Record):
     """Operations of forward and backward [10⁹ FLOP]: convolutions, matrix products and attention.
     None for a network without any."""
     parameters_mib: float
-    """Parameters [MiB]."""
     optimizer_state_mib: float
-    """What the optimizer remembers [MiB]."""
     activations_mib: float
     """What the forward of one micro-batch saves for its backward [MiB], uncompiled."""
     moved_mib: float
     """Least bytes that a step moves within the device, an estimate [MiB]; see `work`."""
     copied_mib: float
-    """Bytes copied from the host in a step [MiB]."""
 
 
 class Bounds(Record):
     """How quick a step could be at best, by measured rates."""
 
     compute_bound_ms: float
-    """Operations over the matrix rate [ms]."""
     memory_bound_ms: float
-    """Estimated bytes over the memory rate [ms]."""
     host_bound_ms: float | None
-    """Bytes from the host over the rate of such copies [ms]."""
     binding: Literal["compute", "memory"]
-    """Which of the first two is larger."""
     intensity_flop_per_byte: float
-    """Operations over bytes."""
     achieved_tflop_per_s: float
     """Operations over the time of a step as it runs [10¹² FLOP/s]."""
     peak_frac: float
@@ -108,7 +92,6 @@ class Change(Record):
     """A field of the recipe, and what it would be."""
 
     field: str
-    """As `--set` takes it."""
     before: str
     after: str
 
@@ -117,43 +100,31 @@ class Advice(Record):
     """Something to try."""
 
     rule: str
-    """Its name in `advice.RULES`."""
     phase: Phase | str
-    """Which phase it is about."""
     because: str
-    """The figure that it follows from."""
     changes: tuple[Change, ...] = ()
-    """What would change; none where no field would help."""
     hint: str = ""
-    """What to consider."""
 
 
 class ProfileResult(Record):
     """One recipe on one device."""
 
     name: str
-    """Of the file."""
     workload_name: str
     device: str
     device_type: str
     precision: str
     loader: str
-    """Name of the recipe's loader."""
     batch_size: int
-    """Samples of a micro-batch."""
     accumulation_steps: int
-    """Micro-batches of a step."""
     samples_per_step: int
     """Of this device."""
     devices: int
     image_height_pixels: int
     image_width_pixels: int
     peak_memory_gib: float
-    """Most that was used while steps were timed [GiB]."""
     memory_limit_gib: float
-    """What may be used [GiB]."""
     resolved: dict[str, str]
-    """What was `auto` in the recipe, and what it was found to be."""
     times: StepTimes
     work: StepWork
     rates: DeviceRates

@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 
 from tune_speed.components.metrics.base import OF_RUN, epoch_s, peak_memory_frac, speed_up
 from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.experiments.published import matching
+from tune_speed.experiments.published import published
 from tune_speed.experiments.published.published import SETTINGS, Setting, base_of
 
 # Paths that tell the arms of a source apart, where it names them.
 NAMED_TECHNIQUES = ("accumulation_steps", "precision", "devices")
 # Precisions that count as one for that: the sources have fp16 only.
 MIXED = {"fp16": "mixed", "bf16": "mixed"}
+COLUMNS = (
+    *("run", "metric", "ours", "theirs", "unit", "source", "setting", "differs"),
+    *("known_defect", "note"),
+)
 GB_PER_GIB = 2**30 / 1e9
 SECONDS_PER_HOUR = 3600
 
@@ -23,7 +27,6 @@ class Ours(NamedTuple):
 
     name: str
     of_run: Callable[[RunResult], float | None]
-    """Returns it for a run; None where the run has no such figure."""
     scale: float = 1.0
     """What turns its unit into that of the published figures."""
     note: str = ""
@@ -38,7 +41,6 @@ class PaperTable:
     """A row each of run, metric, ours, theirs, unit, source, setting, differs (how many things do:
     `settings` has them), known_defect (of theirs) and note (on how the two were measured)."""
     settings: tuple[dict[str, Any], ...]
-    """A row on each run and setting of it: run, source, setting, model, dataset, same, differs."""
     notes: tuple[str, ...]
     """A line on each record that no source has anything on, and then one on what they have."""
 
@@ -54,7 +56,6 @@ _ALLOCATOR = "theirs by nvidia-smi, context included; ours is the allocator's pe
 
 
 def _on_gpu(read: Callable[[RunResult], float | None]) -> Callable[[RunResult], float | None]:
-    """Returns `read` for runs on a GPU: on a CPU memory is the whole process's."""
     return lambda run: None if run.device.startswith("cpu") else read(run)
 
 
@@ -79,28 +80,35 @@ OURS: Mapping[str, tuple[Ours, ...]] = {
 
 
 def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
-    """Returns our results next to all published ones of the same network and data set.
-
-    Of several runs of a record the mean counts.
-    """
+    """Of several runs of a record the mean counts."""
     figures: list[dict[str, Any]] = []
     settings: list[dict[str, Any]] = []
     notes: list[str] = []
     for record in records:
-        rows = matching.paper_rows(record)
+        rows = published.paper_rows(record)
         if not rows and record.is_own_loop:
             unknown = "which network and data its training function has is not known"
             notes.append(f"{_run(record)}: {unknown}")
         elif not rows:
-            model = matching.flat_recipe(record.recipe).get("model")
-            data = matching.dataset_of(record.workload) or record.workload.get("dataset", {}).get(
-                "name"
-            )
+            model = published.flat_recipe(record.recipe).get("model")
+            given = record.workload.get("dataset", {}).get("name")
+            data = published.dataset_of(record.workload) or given
             notes.append(f"{_run(record)}: no source has {model}, as it is here, on {data}")
         figures += [cells for row in rows for cells in _figure_rows(record, row)]
         # By identity, as a setting holds a dict and so cannot be hashed.
         one_a_setting = {id(row.setting): row for row in rows}
-        settings += [_setting_row(record, row) for row in one_a_setting.values()]
+        settings += [
+            {
+                "run": _run(record),
+                "source": f"{row.setting.source}, {row.setting.table}",
+                "setting": row.setting.setting,
+                "model": row.setting.model,
+                "dataset": row.setting.dataset,
+                "same": "; ".join(row.same),
+                "differs": "; ".join(row.differs),
+            }
+            for row in one_a_setting.values()
+        ]
     for record in records:
         figures += _speed_up_rows(record, records)
     if notes:
@@ -109,7 +117,6 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
 
 
 def published_settings() -> str:
-    """Returns which networks were published on which data, in words."""
     models: dict[str, dict[str, None]] = {}
     for setting in SETTINGS:
         datasets = {s.dataset: None for s in SETTINGS if s.source == setting.source}
@@ -118,50 +125,44 @@ def published_settings() -> str:
     return "; ".join(f"{', '.join(names)} {where}" for where, names in models.items())
 
 
-def _figure_rows(record: TrialRecord, row: matching.PaperRow) -> Iterator[dict[str, Any]]:
+def _figure_rows(record: TrialRecord, row: published.PaperRow) -> Iterator[dict[str, Any]]:
     for ours in OURS.get(row.figure.metric, ()):
         values = [value for run in record.runs if (value := ours.of_run(run)) is not None]
         yield _cells(
-            record,
-            row.setting,
+            (record, row.setting, len(row.differs)),
             metric=ours.name,
-            ours=statistics.fmean(values) * ours.scale if values else None,
-            theirs=row.figure.number,
+            ours=_rounded(statistics.fmean(values) * ours.scale if values else None),
+            theirs=_rounded(row.figure.number),
             unit=row.figure.unit,
             known_defect=row.figure.known_defect,
             note=ours.note,
-            differs=len(row.differs),
         )
 
 
 def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Iterator[dict[str, Any]]:
-    """Yields the speed-ups of the published arms that `record` is, from baselines in `records`."""
-    for setting in matching.settings_of(record):
+    for setting in published.settings_of(record):
         base = base_of(setting)
         if base is None or not _is_arm(record, setting):
             continue
         times = [
-            next(figure for figure in matching.figures_of(each) if figure.metric == "exec_time")
+            next(figure for figure in published.figures_of(each) if figure.metric == "exec_time")
             for each in (base, setting)
         ]
         base_h, arm_h = (time.number for time in times)
         assert base_h is not None and arm_h is not None, times
         yield _cells(
-            record,
-            setting,
+            (record, setting, len(published.compare(setting, record)[1])),
             metric="speed-up",
-            ours=_own_speed_up(record, base, records),
-            theirs=speed_up(base_h, arm_h),
+            ours=_rounded(_own_speed_up(record, base, records)),
+            theirs=_rounded(speed_up(base_h, arm_h)),
             unit="x",
             known_defect="; ".join(time.known_defect for time in times if time.known_defect),
             note="theirs of execution times, ours of training clocks",
-            differs=len(matching.compare(setting, record)[1]),
         )
 
 
 def _is_arm(record: TrialRecord, setting: Setting) -> bool:
-    """Returns whether a record of the setting's network has the techniques that make the arm."""
-    flat = matching.flat_recipe(record.recipe)
+    flat = published.flat_recipe(record.recipe)
     named = [path for path in NAMED_TECHNIQUES if path in setting.recipe]
     depth = "speedups.depth"
     return setting.recipe.get(depth) == flat.get(depth) and all(
@@ -176,11 +177,10 @@ def _kind(value: Any) -> Any:
 def _own_speed_up(
     record: TrialRecord, base: Setting, records: Sequence[TrialRecord]
 ) -> float | None:
-    """Returns the speed-up over the one trial of the baseline that did equally much."""
     bases = [
         each
         for each in records
-        if base in matching.settings_of(each)
+        if base in published.settings_of(each)
         and _is_arm(each, base)
         and each.recipe.get("epochs") == record.recipe.get("epochs")
         and each.workload_hash == record.workload_hash
@@ -195,45 +195,18 @@ def _own_speed_up(
     return speed_up(base_s, ours_s) if base_s and ours_s else None
 
 
-def _cells(
-    record: TrialRecord,
-    setting: Setting,
-    *,
-    metric: str,
-    ours: float | None,
-    theirs: float | None,
-    unit: str,
-    known_defect: str,
-    note: str,
-    differs: int,
-) -> dict[str, Any]:
-    return {
-        "run": _run(record),
-        "metric": metric,
-        "ours": None if ours is None else float(f"{ours:.4g}"),
-        "theirs": None if theirs is None else float(f"{theirs:.4g}"),
-        "unit": unit,
-        "source": f"{setting.source}, {setting.table}",
-        "setting": setting.setting,
-        "differs": differs,
-        "known_defect": known_defect,
-        "note": note,
-    }
+def _cells(of: tuple[TrialRecord, Setting, int], **cells: Any) -> dict[str, Any]:
+    """Returns a row in the order of `COLUMNS`, `of` a record, a setting and how much differs."""
+    record, setting, differs = of
+    source = f"{setting.source}, {setting.table}"
+    place = {"run": _run(record), "source": source, "setting": setting.setting, "differs": differs}
+    return {name: {**place, **cells}[name] for name in COLUMNS}
 
 
-def _setting_row(record: TrialRecord, row: matching.PaperRow) -> dict[str, Any]:
-    return {
-        "run": _run(record),
-        "source": f"{row.setting.source}, {row.setting.table}",
-        "setting": row.setting.setting,
-        "model": row.setting.model,
-        "dataset": row.setting.dataset,
-        "same": "; ".join(row.same),
-        "differs": "; ".join(row.differs),
-    }
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else float(f"{figure:.4g}")
 
 
 def _run(record: TrialRecord) -> str:
-    """Returns the record's name as `tune-speed show` takes it."""
     certified = "@certified" if record.kind == "certified" else ""
     return f"{record.study}/{record.trial_id}{certified}"

@@ -4,31 +4,26 @@ An effect is a figure of an arm next to the base's, such as a speed-up, where 1 
 gain, where 0 is; all others are figures of one arm. Each claim gets one of these words:
 
     yes                   an effect: our 95 % interval holds the paper's figure, and excludes no
-                          effect; where the paper claims none, our interval holds none, and nothing
-                          beyond 10 % of a time or a point of accuracy; a figure of one arm: our
-                          interval holds the paper's; without an interval, of either: ours is
-                          within 5 % of the paper's, which is then said
-    in direction          an effect on the paper's side, beyond doubt, but of another size: our
-                          interval excludes no effect, and the paper's figure
+                          effect (where the paper claims none, it holds none, and nothing beyond
+                          10 % of a time or a point of accuracy); a figure of one arm: our interval
+                          holds the paper's; without an interval: ours is within 5 %
+    in direction          an effect on the paper's side, beyond doubt, but of another size
     no                    an effect on the other side, beyond doubt, or one where the paper claims
                           none; a figure of one arm that our interval excludes
-    not decided           our runs cannot tell: the interval holds both gain and loss, or there is
-                          none and the figures are apart
+    not decided           the interval holds both gain and loss, and more than a little of either,
+                          or there is none and the figures are apart
     not applicable here   a change of the arm has no effect, or cannot be run, on this device
-    another scale         a figure of one arm, from a smaller profile or another device: shown, not
-                          judged
-    no figure             the source has none: ours is alone
+    another scale         a figure of one arm, from a smaller profile or another device
+    no figure             the source has none
     no runs               there is no figure of ours
-
-A wide interval agrees with everything: where it holds both gain and loss, and more than a little of
-either, it is `not decided`, even where it holds the paper's figure.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from tune_speed.core.records import Record, Status
+from tune_speed.core.stats import finite_or_none
 from tune_speed.core.text import counted, device_text
 from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
@@ -65,9 +60,7 @@ class Agreement(Record):
     arm: str
     figure: FigureName
     unit: UnitName
-    """Of `paper`, `ours` and its interval."""
     paper: float | None
-    """None: the source has none."""
     ours: float | None
     """None: there is none, or it is infinite."""
     is_infinite: bool = False
@@ -77,28 +70,22 @@ class Agreement(Record):
     high: float | None
     """Upper end of it; None with a lower end: infinite."""
     n: int
-    """Runs of ours, or pairs of runs with a common seed."""
     ratio: float | None
     """Ours over the paper's; None without either, for gains, which are differences, and where the
     paper's is 0."""
     agrees: Verdict
     caveats: tuple[str, ...]
-    """What limits the trust in either figure or in the comparison."""
 
 
 class CheckRow(Record):
     """A question that needs no training, and its answers."""
 
     check: str
-    """Name of the check."""
     question: str
     expected: str
-    """The paper's answer, or what must come out."""
     ours: str
     agrees: str
-    """`yes`, `no`, `not decided` or `not applicable here`."""
     source: str = ""
-    """Where the question or the expected answer is from."""
 
 
 class Outcome(Record):
@@ -113,17 +100,13 @@ class Outcome(Record):
     about: str
     """What is smaller than in the source, in one sentence; empty for `full`."""
     overrides: tuple[str, ...] = ()
-    """What the user changed about the profile, as `path=value`."""
     devices: tuple[str, ...]
-    """Devices of the runs."""
     seeds: tuple[int, ...]
-    """Runs of each arm as planned, the different numbers of the parts."""
     done_runs: int
     planned_runs: int
     rows: tuple[Agreement, ...]
     checks: tuple[CheckRow, ...]
     caveats: tuple[str, ...]
-    """What is known to be wrong with the source, or unlike it here."""
 
 
 def agreements(
@@ -133,54 +116,44 @@ def agreements(
     profile: str,
     to_come: Collection[str] = (),
 ) -> tuple[Agreement, ...]:
-    """Returns a row on each claim, by the results of each part in the profile that was run.
-
-    `to_come` are the parts of the profile that were not begun.
-
-    Raises: ConfigError for a claim whose published figure cannot be found.
-    """
-    return tuple(
-        _agreement(claim, results, profile=profile, to_come=to_come, path=claim_path(position))
-        for position, claim in enumerate(claims)
-    )
+    """Raises: ConfigError for a claim whose published figure cannot be found."""
+    found = []
+    for position, claim in enumerate(claims):
+        paper = figures.paper_figure(claim, path=claim_path(position))
+        result = results.get(claim.ours.part)
+        arm = None if result is None else figures.find_arm(result, claim.ours.arm)
+        own, more = figures.NOTHING, list[str]()
+        if result is None or arm is None or arm.not_applicable is not None:
+            agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
+        else:
+            own = figures.own_figure(result, arm, claim.ours.figure, paper.unit)
+            agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
+            more = list(_run_caveats(claim, result, arm))
+        reasons = [*([reason] if reason else []), *paper.defects, *more]
+        found.append(_agreement(claim, paper, own, agrees, reasons))
+    return tuple(found)
 
 
 def claim_path(position: int) -> str:
-    """Returns the path of a claim in its file."""
     return f"replication.claims[{position}]"
 
 
 def _agreement(
     claim: ClaimConfig,
-    results: Mapping[str, AblationResult],
-    *,
-    profile: str,
-    to_come: Collection[str],
-    path: str,
+    paper: figures.PaperFigure,
+    own: figures.Own,
+    agrees: Verdict,
+    caveats: Sequence[str],
 ) -> Agreement:
-    paper = figures.paper_figure(claim, path=path)
-    result = results.get(claim.ours.part)
-    arm = None if result is None else figures.find_arm(result, claim.ours.arm)
-    own = figures.NOTHING
-    more: Iterable[str] = ()
-    if result is None or arm is None or arm.not_applicable is not None:
-        agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
-    else:
-        own = figures.own_figure(result, arm, claim.ours.figure, paper.unit)
-        agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
-        more = _run_caveats(claim, result, arm)
-    caveats = (*((reason,) if reason else ()), *paper.defects, *more)
     ratio = None
     # Gains are differences: a ratio of them says nothing.
     is_gain = figures.no_effect(claim.ours.figure) == 0
-    if own.value is not None and paper.value is not None and not is_gain:
-        ratio = own.value / paper.value if abs(paper.value) >= TINY else None
+    if own.value is not None and paper.value and abs(paper.value) >= TINY and not is_gain:
+        ratio = own.value / paper.value
     return Agreement(
         claim=claim.says,
         source=paper.source,
-        part=claim.ours.part,
-        arm=claim.ours.arm,
-        figure=claim.ours.figure,
+        **claim.ours.model_dump(include={"part", "arm", "figure"}),
         unit=paper.unit,
         paper=paper.value,
         ours=_finite(own.value),
@@ -195,7 +168,7 @@ def _agreement(
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return None if value is None else finite_or_none(value)
 
 
 Reasoned = tuple[Verdict, str]
@@ -238,7 +211,6 @@ def _verdict(
 
 
 def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> str:
-    """Returns why a figure of one arm cannot be the paper's; empty where it can."""
     if profile != FULL:
         return f"profile `{profile}` is another scale"
     if figure == "epoch_s":
@@ -249,10 +221,7 @@ def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> 
 
 
 def effect_verdict(paper: float, own: figures.Own, *, no_effect: float, margin: float) -> Reasoned:
-    """Returns whether two effects agree, gain above `no_effect` and loss below.
-
-    `margin` is how far from `no_effect` is still next to none.
-    """
+    """`margin` is how far from `no_effect` is still next to none."""
     assert own.value is not None
     lower, higher = sorted((paper, own.value))
     same_side = lower > no_effect or higher < no_effect
@@ -277,7 +246,6 @@ def effect_verdict(paper: float, own: figures.Own, *, no_effect: float, margin: 
 
 
 def figure_verdict(paper: float, own: figures.Own) -> Reasoned:
-    """Returns whether two figures of one arm agree."""
     if own.low is None or own.high is None:
         return _without_interval(paper, own, is_same_side=True)
     return ("yes", "") if own.low <= paper <= own.high else ("no", "")
@@ -292,7 +260,6 @@ def _without_interval(paper: float, own: figures.Own, *, is_same_side: bool) -> 
 
 
 def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> Iterator[str]:
-    """Yields what limits the trust in our runs of the arm, and of the base where that counts."""
     base = result.arm(BASE) if claim.ours.figure in AGAINST_BASE else None
     for each in [arm] if base is None or base.name == arm.name else [arm, base]:
         for status in ENDED_BADLY:

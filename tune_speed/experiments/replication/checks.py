@@ -39,7 +39,6 @@ class Answer(NamedTuple):
 
 
 def run_checks(names: Iterable[CheckName], device: "torch.device") -> tuple[CheckRow, ...]:
-    """Returns the rows of the named checks, in their order."""
     return tuple(
         CheckRow(check=name, source=SOURCES.get(name, ""), **answer._asdict())
         for name in names
@@ -48,7 +47,6 @@ def run_checks(names: Iterable[CheckName], device: "torch.device") -> tuple[Chec
 
 
 def effective_batch(device: "torch.device") -> Iterator[Answer]:
-    """Yields how many samples a step has with micro-batches of 16, accumulated over 4."""
     from tune_speed.training.recipe import Recipe
 
     fields = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1.0}
@@ -58,7 +56,6 @@ def effective_batch(device: "torch.device") -> Iterator[Answer]:
 
 
 def fp16_underflow(device: "torch.device") -> Iterator[Answer]:
-    """Yields which gradients half precision loses, and whether scaling the loss saves them."""
     import torch
 
     def half(value: float) -> float:
@@ -91,7 +88,6 @@ def fp16_underflow(device: "torch.device") -> Iterator[Answer]:
 
 
 def _weight_after_step(*, scale: float, device: "torch.device") -> float:
-    """Returns an fp32 weight of 0 after a step at rate 1 with a gradient of 2^-25 in fp16."""
     import torch
 
     # The gradient is the product of an input, 2^-12, and of what flows back, 2^-13 times `scale`;
@@ -106,7 +102,6 @@ def _weight_after_step(*, scale: float, device: "torch.device") -> float:
 
 
 def pinned_copy(device: "torch.device") -> Iterator[Answer]:
-    """Yields how fast copies to the GPU are from pageable and from pinned memory."""
     faster = "Is a copy to the GPU faster from pinned memory?"
     continues = "Does the host continue while a copy from pinned memory runs?"
     if device.type != "cuda":
@@ -157,7 +152,6 @@ def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
 
 
 def hidden_syncs(device: "torch.device") -> Iterator[Answer]:
-    """Yields how often the host waits for the GPU in steps that read the loss, and that do not."""
     question = f"How often does the host wait for the GPU in {STEPS} steps with `loss.item()`?"
     expected = f"{STEPS} times; never where the loss stays on the GPU"
     if device.type != "cuda":
@@ -192,7 +186,6 @@ def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
 
 
 def loader_starvation(device: "torch.device") -> Iterator[Answer]:
-    """Yields whether the tool sees a loop that waits for its batches, with batches that sleep."""
     from tune_speed.training.autotune.loader_workers import MOST_WAIT
 
     slow, quick = (_waited(batch_s) for batch_s in (SLOW_BATCH_S, 0.0))
@@ -213,7 +206,6 @@ def loader_starvation(device: "torch.device") -> Iterator[Answer]:
 
 
 def _waited(batch_s: float) -> float:
-    """Returns the share of the time that steps wait for batches which take `batch_s` to make."""
     import torch
 
     from tune_speed.training.autotune.loader_workers import Setting, served

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Never
 
 from tune_speed.core.errors import ConfigError
@@ -10,41 +10,29 @@ from tune_speed.experiments.ablation.design import AND, TIMES
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Figure, Median
 from tune_speed.experiments.published.published import PublishedFigure, published_figures
-from tune_speed.study.replication import (
-    AGAINST_BASE,
-    UNITS,
-    ClaimConfig,
-    FigureName,
-    PublishedConfig,
-    UnitName,
-)
+from tune_speed.study import replication as spec
 
 PLACE = ("source", "table", "model", "dataset", "setting", "metric")
-"""Columns that tell a row from the others."""
-_UNITS: dict[str, UnitName] = {
+_UNITS: dict[str, spec.UnitName] = {
     "x": "×", "%": "%", "s": "s", "h": "h", "GB": "GB", "epochs": "epochs",
 }  # fmt: skip
 _SECONDS = {"s": 1.0, "h": 3600.0}
-_RATIOS: Mapping[FigureName, Callable[[float, float], float]] = {
+_RATIOS: Mapping[spec.FigureName, Callable[[float, float], float]] = {
     "time_increase": lambda base, this: 100 * (base / this - 1),
     "time_saved": lambda base, this: 100 * (1 - this / base),
 }
-"""Of base and figure, where they are not simply divided."""
 
 
 class PaperFigure(NamedTuple):
     """A figure of a source document."""
 
     value: float | None
-    """None: the source has none."""
-    unit: UnitName
+    unit: spec.UnitName
     source: str
-    """Citation with table and setting."""
     defects: tuple[str, ...]
-    """Why it must not be taken as it is."""
 
 
-def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> PaperFigure:
+def paper_figure(claim: spec.ClaimConfig, *, path: str = "replication.claims") -> PaperFigure:
     """Returns the figure of a claim, looked up where it is not given.
 
     With T the figure of `published` and B that of its `over`: B / T for a ratio, T - B for a gain,
@@ -55,7 +43,7 @@ def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> Pap
     """
     own = (claim.defect,) if claim.defect else ()
     if claim.published is None:
-        unit = claim.unit or UNITS[claim.ours.figure][0]
+        unit = claim.unit or spec.UNITS[claim.ours.figure][0]
         return PaperFigure(claim.paper, unit, claim.source, own)
     this = _looked_up(claim.published, path)
     place = filter(None, (this.row.source, this.row.table, this.row.setting))
@@ -66,6 +54,9 @@ def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> Pap
     return PaperFigure(value, unit, source, tuple(dict.fromkeys([*own, *more])))
 
 
+_Value = tuple[float, spec.UnitName, tuple[str, ...]]
+
+
 class _Looked(NamedTuple):
     row: PublishedFigure
     value: float
@@ -74,10 +65,7 @@ class _Looked(NamedTuple):
     defects: tuple[str, ...]
 
 
-_Value = tuple[float, UnitName, tuple[str, ...]]
-
-
-def _looked_up(published: PublishedConfig, path: str) -> _Looked:
+def _looked_up(published: spec.PublishedConfig, path: str) -> _Looked:
     row = _row(published, path)
     value, unit, rows = _number(row, path), row.unit, [row]
     if published.per_epoch:
@@ -89,19 +77,21 @@ def _looked_up(published: PublishedConfig, path: str) -> _Looked:
     return _Looked(row, value, unit, tuple(each.known_defect for each in rows if each.known_defect))
 
 
-def _alone(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
+def _alone(claim: spec.ClaimConfig, this: _Looked, path: str) -> _Value:
     figure, metric = claim.ours.figure, this.row.metric
     is_per_epoch = claim.published is not None and claim.published.per_epoch
     if figure == "epoch_s" and metric != "time_per_epoch" and not is_per_epoch:
         _refuse("must be the time of an epoch", metric, path, "Try `per_epoch: true`.")
     unit = _UNITS.get(this.unit)
-    if unit is None or unit not in UNITS[figure]:
-        must = f"must be in {' or '.join(UNITS[figure])} to be compared with `{figure}`"
+    if unit is None or unit not in spec.UNITS[figure]:
+        must = f"must be in {' or '.join(spec.UNITS[figure])} to be compared with `{figure}`"
         _refuse(must, this.unit or "no unit", path, "Try `over`, or a literal `paper`.")
     return this.value, unit, this.defects
 
 
-def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
+def _against(
+    claim: spec.ClaimConfig, this: _Looked, path: str
+) -> tuple[float, spec.UnitName, tuple[str, ...]]:
     published, figure = claim.published, claim.ours.figure
     assert published is not None and published.over is not None
     model = published.over_model or published.model
@@ -116,15 +106,14 @@ def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
         return round(this.value - base.value, 9), "points", defects
     if this.value <= 0 or base.value <= 0 or this.unit == "%":
         _refuse("must be more than 0, and no share, for a ratio", this.row.printed, path)
-    is_ratio = UNITS[figure] == ("×",)
+    is_ratio = spec.UNITS[figure] == ("×",)
     if not is_ratio and figure not in _RATIOS:
         _refuse(f"must have no `over` with `{figure}`, which is no ratio", None, path)
     ratio = base.value / this.value if is_ratio else _RATIOS[figure](base.value, this.value)
-    return ratio, UNITS[figure][0], defects
+    return ratio, spec.UNITS[figure][0], defects
 
 
-def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:
-    """Returns what is to be said where the two settings did not run as many epochs."""
+def _other_epochs(published: spec.PublishedConfig, over_model: str) -> tuple[str, ...]:
     this = published.model_copy(update={"metric": "epochs"})
     other = this.model_copy(update={"setting": published.over, "model": over_model})
     epochs = [[figure.value for figure in _matching(each)] for each in (other, this)]
@@ -133,35 +122,35 @@ def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...
     return (f"the two ran {epochs[0][0]} and {epochs[1][0]} epochs",)
 
 
-def _row(published: PublishedConfig, path: str) -> PublishedFigure:
+def _row(published: spec.PublishedConfig, path: str) -> PublishedFigure:
     found = _matching(published)
     if len(found) == 1:
         return found[0]
-    given = _place_text([getattr(published, column) for column in PLACE])
+    given = _place_text(published)
     if found:
         _refuse("must be the place of one figure, but several have it", given, path)
     return _refuse("must be the place of a published figure", given, path, _nearest(published))
 
 
-def _matching(published: PublishedConfig) -> list[PublishedFigure]:
-    place = [getattr(published, column) for column in PLACE]
-    return [f for f in published_figures() if [getattr(f, column) for column in PLACE] == place]
+def _matching(published: spec.PublishedConfig) -> list[PublishedFigure]:
+    return [f for f in published_figures() if _place(f) == _place(published)]
 
 
-def _nearest(published: PublishedConfig) -> str:
-    """Returns the three rows that are most like `published`, column by column."""
+def _place(of: PublishedFigure | spec.PublishedConfig) -> list[str]:
+    return [getattr(of, column) for column in PLACE]
 
+
+def _nearest(published: spec.PublishedConfig) -> str:
     def likeness(figure: PublishedFigure) -> float:
-        pairs = ((getattr(figure, column), getattr(published, column)) for column in PLACE)
+        pairs = zip(_place(figure), _place(published), strict=True)
         return sum(difflib.SequenceMatcher(None, a, b).ratio() if a or b else 1 for a, b in pairs)
 
     nearest = sorted(published_figures(), key=likeness, reverse=True)[:3]
-    places = (_place_text([getattr(figure, column) for column in PLACE]) for figure in nearest)
-    return f"Nearest are {'; '.join(places)}."
+    return f"Nearest are {'; '.join(map(_place_text, nearest))}."
 
 
-def _place_text(values: Sequence[str]) -> str:
-    return "{" + ", ".join(f"{c}: {v}" for c, v in zip(PLACE, values, strict=True) if v) + "}"
+def _place_text(of: PublishedFigure | spec.PublishedConfig) -> str:
+    return "{" + ", ".join(f"{c}: {v}" for c, v in zip(PLACE, _place(of), strict=True) if v) + "}"
 
 
 def _number(row: PublishedFigure, path: str) -> float:
@@ -187,9 +176,7 @@ class Own(NamedTuple):
     low: float | None = None
     """Lower end of the 95 % interval; None: there is none."""
     high: float | None = None
-    """Upper end of it; None likewise."""
     n: int = 0
-    """Runs, or pairs of runs with a common seed."""
 
     def map(self, change: Callable[[float], float]) -> "Own":
         """Returns the figure with a rising function of value and ends."""
@@ -200,21 +187,21 @@ class Own(NamedTuple):
 NOTHING = Own(None)
 
 
-def no_effect(figure: FigureName) -> float | None:
+def no_effect(figure: spec.FigureName) -> float | None:
     """Returns what a figure is where the arm is as the base: 1 or 0; None for those of one arm."""
-    if figure not in AGAINST_BASE:
+    if figure not in spec.AGAINST_BASE:
         return None
     return 0.0 if figure in ("time_increase", "time_saved", "accuracy_gain") else 1.0
 
 
 def find_arm(result: AblationResult, name: str) -> ArmResult | None:
-    """Returns the arm of these labels, in whatever order; None where there is none."""
     labels = set(name.split(AND))
     return next((arm for arm in result.arms if set(arm.name.split(AND)) == labels), None)
 
 
-def own_figure(result: AblationResult, arm: ArmResult, figure: FigureName, unit: UnitName) -> Own:
-    """Returns a figure of one of the result's arms, in one of the units that it can have."""
+def own_figure(
+    result: AblationResult, arm: ArmResult, figure: spec.FigureName, unit: spec.UnitName
+) -> Own:
     own = _synergy(result, arm) if figure == "synergy" else _READERS[figure](arm)
     if figure == "epoch_s":
         return own.map(lambda value: value * FROM_SECONDS[unit])
@@ -224,10 +211,7 @@ def own_figure(result: AblationResult, arm: ArmResult, figure: FigureName, unit:
 
 
 def reasons_against(result: AblationResult, name: str) -> tuple[str, ...]:
-    """Returns why an arm was not run here: its own reason, or else those of its levels.
-
-    A level that cannot be run here is among the result's arms; combinations with it are not.
-    """
+    """A level that cannot be run here is among the result's arms; combinations with it are not."""
     whole = find_arm(result, name)
     if whole is not None and whole.not_applicable is not None:
         return (whole.not_applicable,)
@@ -284,7 +268,7 @@ def _percent(share: float) -> float:
     return 100 * share
 
 
-_READERS: dict[FigureName, Callable[[ArmResult], Own]] = {
+_READERS: dict[spec.FigureName, Callable[[ArmResult], Own]] = {
     "speed_up": lambda arm: _estimate(arm.speed_up),
     # `map` keeps low below high only for rising functions: both of these rise with the speed-up.
     "time_increase": lambda arm: _estimate(arm.speed_up).map(lambda s: 100 * (s - 1)),

@@ -1,10 +1,10 @@
 """An experiment of a source document, run again: its ablations, then the paper's figures."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.redact import redact
@@ -32,11 +32,9 @@ class ReplicationPlan:
     replication: ReplicationConfig
     scale: ScaleConfig | None
     file: RecipeFile
-    """The first part's recipe."""
     parts: Mapping[str, AblationPlan]
     """Ablations by part; `""` where there are no parts; none where only questions are answered."""
     overrides: tuple[str, ...] = ()
-    """What the user changed about the profile, as `path=value`."""
 
 
 class Replication(NamedTuple):
@@ -50,13 +48,17 @@ class Replication(NamedTuple):
 def plan_replication(
     name: str, *, profile: str, overrides: Sequence[str], check_data: bool
 ) -> ReplicationPlan:
-    """Returns the plan of a replication by its name, its experiment's number, or its file.
+    """Takes a replication's name, its experiment's number, or its file.
 
     Raises: ConfigError with every mistake of the file and of arms.
     """
     path = find(name)
     tree = load_recipe(path, check_data=False).tree
-    replication = _replication(tree, path)
+    if tree.get("replication") is None:
+        must = "must be given in the file of a replication"
+        hint = f"For any other recipe: `tune-speed ablate {path}`."
+        raise ConfigError.of("replication", must, hint=hint, file=str(path))
+    replication = ReplicationConfig.model_validate(tree["replication"])
     # In the profile `full`, whichever is run: smaller ones leave arms out, and claims then say so.
     check_claims(replication.claims, arms_in_full(path))
     given = [override for override in overrides if override.startswith("ablate.")]
@@ -83,21 +85,8 @@ def plan_replication(
     )
 
 
-def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
-    if tree.get("replication") is None:
-        must = "must be given in the file of a replication"
-        hint = f"For any other recipe: `tune-speed ablate {path}`."
-        raise ConfigError.of("replication", must, hint=hint, file=str(path))
-    return ReplicationConfig.model_validate(tree["replication"])
-
-
 def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the arms of each part of a replication, in the profile `full`.
-
-    Those that cannot be run on this device are among them; a part that has no ablation has none.
-
-    Raises: ConfigError with every mistake of the file.
-    """
+    """Raises: ConfigError with every mistake of the file."""
     found: dict[str, tuple[str, ...]] = {}
     for part in plan(load_recipe(path, check_data=False).tree, FULL):
         ablate = load_recipe(path, overrides=part.overrides, check_data=False).ablate
@@ -107,10 +96,7 @@ def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def check_claims(claims: Sequence[ClaimConfig], arms: Mapping[str, Sequence[str]]) -> None:
-    """Checks that each claim has its figure, its part and its arm, as `arms_in_full` has them.
-
-    Raises: ConfigError with every mistake.
-    """
+    """Raises: ConfigError with every claim that lacks its figure, its part or its arm."""
     problems: list[Problem] = []
     for position, claim in enumerate(claims):
         problems += _place_problems(claim, arms, claim_path(position))
@@ -145,10 +131,7 @@ def run_replication(
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Replication:
-    """Runs or resumes the ablations of all parts, and compares with the published figures.
-
-    Raises: ConfigError, DataError, StorageError.
-    """
+    """Raises: ConfigError, DataError, StorageError."""
     checks = run_checks(plan.replication.checks, resolve_device(plan.file.run.device))
     done: dict[str, Ablation] = {}
     for part, ablation_plan in plan.parts.items():
@@ -163,61 +146,37 @@ def run_replication(
         )
         if done[part].was_stopped:
             break
-    found = outcome(
-        plan.replication,
-        {part: ablation.result for part, ablation in done.items()},
-        name=plan.name,
-        profile=plan.profile,
-        scale=plan.scale,
-        checks=checks,
-        overrides=plan.overrides,
-        to_come=[part for part in plan.parts if part not in done],
-    )
+    found = outcome(plan, {part: ablation.result for part, ablation in done.items()}, checks)
     was_stopped = any(ablation.was_stopped for ablation in done.values())
     return Replication(found, tuple(done.values()), was_stopped)
 
 
 def outcome(
-    replication: ReplicationConfig,
-    results: Mapping[str, AblationResult],
-    *,
-    name: str,
-    profile: str = FULL,
-    scale: ScaleConfig | None = None,
-    checks: Sequence[CheckRow] = (),
-    overrides: Sequence[str] = (),
-    to_come: Collection[str] = (),
+    plan: ReplicationPlan, results: Mapping[str, AblationResult], checks: Sequence[CheckRow] = ()
 ) -> Outcome:
-    """Returns what the results of each part, or of `""`, say about the claims.
-
-    `scale` has the fields of the profile that was run, None for `full`, and `overrides` what the
-    user changed about it; `to_come` are its parts that were not begun. `checks` are answers that
-    needed no training.
-
-    Raises: ConfigError for a claim whose published figure cannot be found.
-    """
-    found = list(results.values())
+    """Raises: ConfigError for a claim whose published figure cannot be found."""
+    found, replication = list(results.values()), plan.replication
+    to_come = plan.parts.keys() - results.keys()
     return Outcome(
-        name=name,
+        name=plan.name,
         items=tuple(replication.items),
         title=replication.title,
         question=replication.question,
-        profile=profile,
-        about=scale.about if scale else "",
+        profile=plan.profile,
+        about=plan.scale.about if plan.scale else "",
         # The outcome is written to disk, and what the user gave may hold a secret.
-        overrides=tuple(map(redact, overrides)),
+        overrides=tuple(map(redact, plan.overrides)),
         devices=tuple(dict.fromkeys(result.device for result in found if result.device)),
         seeds=tuple(sorted({result.seeds for result in found})),
         done_runs=sum(result.done_runs for result in found),
         planned_runs=sum(result.planned_runs for result in found),
-        rows=agreements(replication.claims, results, profile=profile, to_come=to_come),
+        rows=agreements(replication.claims, results, profile=plan.profile, to_come=to_come),
         checks=tuple(checks),
         caveats=tuple(replication.caveats),
     )
 
 
 def save_outcome(found: Outcome, *, folder: Path, study: str) -> Path:
-    """Writes the outcome as JSON into the study's folder; returns the file."""
     path = folder / study / "replication.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))

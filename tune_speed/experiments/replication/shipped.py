@@ -14,12 +14,10 @@ from tune_speed.study.replication import ReplicationConfig
 from tune_speed.study.yaml import core_scalar, read_yaml
 
 FULL = "full"
-"""The profile that is the file itself."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
 def shipped_replications() -> dict[str, Path]:
-    """Returns the files of all replications by their names."""
     package = Path(str(resources.files("tune_speed")))
     # A wheel puts the folder into the package; in a checkout it is next to it.
     folders = [each / "search_spaces" / "replications" for each in (package, package.parent)]
@@ -28,10 +26,7 @@ def shipped_replications() -> dict[str, Path]:
 
 
 def find(name: str) -> Path:
-    """Returns the file of a replication: its path, its name, or the number of its experiment.
-
-    Raises: ConfigError, with what there is, or where several have that number.
-    """
+    """Raises: ConfigError if no file, name or experiment's number is `name`, or several have it."""
     if is_file(name):
         return Path(name)
     shipped = shipped_replications()
@@ -56,10 +51,7 @@ def _refuse(name: str, hint: str | None) -> Never:
 
 
 def replication_listing() -> list[dict[str, Any]]:
-    """Returns a row on each replication, by the numbers of its experiments.
-
-    Raises: ConfigError for a file that is not YAML, or is no replication.
-    """
+    """Raises: ConfigError for a file that is not YAML, or is no replication."""
     rows = [_row(name, path) for name, path in shipped_replications().items()]
     return sorted(rows, key=lambda row: (not row["items"], row["items"], row["name"]))
 
@@ -84,7 +76,6 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def source_of(replication: ReplicationConfig) -> str:
-    """Returns where an experiment is from: as it says, or the sources of its claims."""
     of_claims = (
         claim.published.source if claim.published else claim.source.partition(",")[0]
         for claim in replication.claims
@@ -102,12 +93,9 @@ class Part(NamedTuple):
 
 
 def plan(tree: Mapping[str, Any], profile: str) -> tuple[Part, ...]:
-    """Returns the parts of a checked study file in a profile.
+    """The profile's own values come first and the part's after them, so that the part's win.
 
-    The profile's own values come first and the part's after them, so that the part's win. The
-    profile's parts replace the file's. Without any, the file is the only part.
-
-    Raises: ConfigError if the file has no such profile.
+    The profile's parts replace the file's. Raises: ConfigError if the file has no such profile.
     """
     scale = scale_of(tree, profile)
     parts = scale.get("parts")
@@ -133,7 +121,6 @@ def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
 
 
 def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns `path=value` for each path, the value as YAML on one line."""
     given = []
     for path, value in values.items():
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -13,10 +13,8 @@ from tune_speed.reporting.table import Column, Table, escape_markdown
 # Differences below this are those of sums in another order.
 ROUNDING = 1e-9
 NO_FIGURE = "no figure"
-"""In the place of the paper's, where the source has none."""
 CLAIM, SOURCE, NOTES, AGREES = "claim", "source", "notes", "agrees?"
 WORDS = (CLAIM, "question", "expected", "ours", AGREES)
-"""Columns of words, on the left; figures are on the right."""
 # From so many characters on, our interval is next to our figure, else below it.
 ROOMY = 130
 # With fewer, verdicts have one word a line, and points are below their number.
@@ -26,7 +24,6 @@ VERDICT_WIDTHS = {NARROW: len("applicable"), ROOMY: len("not applicable")}
 
 
 def as_renderables(outcome: Outcome) -> tuple[RenderableType, ...]:
-    """Returns title, tables of claims and of checks where there are any, and the caveats."""
     notes = _numbered(outcome.rows)
     tables: list[RenderableType] = []
     if outcome.rows:
@@ -42,7 +39,6 @@ def as_renderables(outcome: Outcome) -> tuple[RenderableType, ...]:
 
 
 def markdown(outcome: Outcome) -> str:
-    """Returns the same as Markdown."""
     notes = _numbered(outcome.rows)
     tables = [[_claim_cells(row, notes) for row in outcome.rows]]
     tables.append([_check_cells(row) for row in outcome.checks])
@@ -59,7 +55,6 @@ def markdown(outcome: Outcome) -> str:
 
 
 def csv_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Returns a row on each claim and then on each check, with all fields and exact figures."""
     claims = [
         {**row.model_dump(mode="json"), "caveats": "; ".join(row.caveats)} for row in outcome.rows
     ]
@@ -75,14 +70,12 @@ def csv_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def title(outcome: Outcome) -> str:
-    """Returns which experiment it is, and what it asks."""
     items = ", ".join(map(str, outcome.items))
     numbers = f" ({'item' if len(outcome.items) == 1 else 'items'} {items})" if items else ""
     return f"{outcome.name}{numbers}: {outcome.title} {outcome.question}"
 
 
 def circumstances(outcome: Outcome) -> str:
-    """Returns profile, what the user changed about it, device and number of runs."""
     about = f": {outcome.about}" if outcome.about else ""
     sentences = [f"Profile {outcome.profile}{about}".removesuffix(".") + "."]
     if outcome.overrides:
@@ -123,7 +116,6 @@ def _claim_cells(row: Agreement, notes: Mapping[str, int]) -> dict[str, str]:
 
 
 def ours_text(row: Agreement) -> str:
-    """Returns `1.42× (1.31–1.55)`, without brackets where there is no interval."""
     if row.ours is None and not row.is_infinite:
         return ABSENT
     value = INFINITE if row.ours is None else with_unit(row.ours, row.unit)
@@ -135,7 +127,6 @@ def ours_text(row: Agreement) -> str:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Returns `1.42×` or `93.1 %`."""
     return f"{_digits(value)}{'' if unit == '×' else ' '}{unit}"
 
 
@@ -157,7 +148,6 @@ def _check_cells(row: CheckRow) -> dict[str, str]:
 
 
 def _check_row(row: CheckRow) -> dict[str, Any]:
-    """Returns a check under the names that claims have, its answers as texts."""
     return {
         "check": row.check,
         "claim": row.question,
@@ -178,7 +168,6 @@ class _ByWidth(NamedTuple):
 
 
 def _claims_table(rows: Sequence[Agreement], notes: Mapping[str, int], width: int) -> Table:
-    """Returns a table whose first column has claim, source and notes, and the room that is left."""
     shown: list[dict[str, str | Text]] = []
     for row in rows:
         cells = _claim_cells(row, notes)
