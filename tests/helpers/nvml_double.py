@@ -9,6 +9,7 @@ import pytest
 import torch
 
 UUID = "GPU-7"
+ADDRESS = "00000000:18:00.0"
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 NOT_FOUND = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 NO_DRIVER = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -26,7 +27,8 @@ def put_driver(
 ) -> None:
     """Puts a driver in place; what `answers` lacks is not supported, an exception is raised.
 
-    An answer is a value, or a call that gets what follows the handle; opening raises `init`.
+    An answer is a value, or a call that gets what follows the handle; opening raises `init`. The
+    GPU is found by its UUID and by its address.
     """
     module: Any = ModuleType("pynvml")
     vars(module).update(vars(pynvml))
@@ -42,9 +44,9 @@ def put_driver(
         return answer
 
     def handle_of(asked: str) -> str:
-        if asked != uuid:
+        if asked not in (uuid, ADDRESS):
             raise NOT_FOUND
-        return asked
+        return uuid
 
     def open_library() -> None:
         if init is not None:
@@ -53,7 +55,10 @@ def put_driver(
     for name in vars(pynvml):
         if name.startswith("nvmlDeviceGet"):
             setattr(module, name, question(name))
-    module.nvmlInit, module.nvmlDeviceGetHandleByUUID = open_library, handle_of
-    properties = SimpleNamespace(uuid=uuid.removeprefix("GPU-"))
+    module.nvmlInit = open_library
+    module.nvmlDeviceGetHandleByUUID = module.nvmlDeviceGetHandleByPciBusId = handle_of
+    module.nvmlSystemGetDriverVersion = lambda: question("nvmlSystemGetDriverVersion")(uuid)
     monkeypatch.setitem(sys.modules, "pynvml", module)
+    bus = {"pci_domain_id": 0, "pci_bus_id": 0x18, "pci_device_id": 0}
+    properties = SimpleNamespace(uuid=uuid.removeprefix("GPU-"), total_memory=141 * 2**30, **bus)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)

@@ -16,15 +16,14 @@ FREE_GIB = 20
 
 
 @pytest.fixture
-def starts(one_h200: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def starts(one_h200: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A GPU with 20 GiB free, whose new process leaves 0.5 GiB less; a line here for each start."""
-    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (FREE_GIB * GIB, 24 * GIB))
     properties = torch.cuda.get_device_properties(CUDA)
-    monkeypatch.setattr(properties, "total_memory", 24 * GIB, raising=False)
+    monkeypatch.setattr(properties, "total_memory", 24 * GIB)
     context_gib.cache_clear()
-    leave(monkeypatch, one_h200, int((FREE_GIB - 0.5) * GIB))
-    return one_h200 / "starts"
+    leave(monkeypatch, tmp_path, int((FREE_GIB - 0.5) * GIB))
+    return tmp_path / "starts"
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, folder: Path, left: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from gpu_machine import H200, UUID, fake_nvidia_smi
+from gpu_machine import UUID
 from training import CPU
 
 from tune_speed.core.errors import ConfigError
@@ -25,7 +25,7 @@ from tune_speed.runtime.device import (
     set_up_process,
     status_bytes,
 )
-from tune_speed.runtime.hardware import describe_gpu, describe_system, gpu_row, read_text
+from tune_speed.runtime.hardware import describe_system, read_text
 
 GPU = torch.device("cuda", 1)
 MIB = 1024**2
@@ -36,13 +36,7 @@ class Cuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, total: int = 24 * GIB) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        facts = SimpleNamespace(
-            uuid=UUID.removeprefix("GPU-"),
-            total_memory=total,
-            pci_domain_id=0,
-            pci_bus_id=0x2A,
-            pci_device_id=1,
-        )
+        facts = SimpleNamespace(uuid=UUID.removeprefix("GPU-"), total_memory=total)
         answers = {"get_device_properties": facts, "max_memory_allocated": 3 * GIB}
         answers |= {"get_device_name": "NVIDIA H200", "current_device": 0}
         for name in ("set_device", "empty_cache", "reset_peak_memory_stats"):
@@ -163,20 +157,6 @@ def test_kernels_entries_are_in_bytes() -> None:
     resident = status_bytes("VmRSS")
     assert resident == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     assert status_bytes("VmNothing") is None
-
-
-def test_gpu_is_found_by_its_bus_where_its_uuid_is_another(
-    cuda: Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,MIG-ab/1/0")
-    other = H200.strip().replace(UUID, "GPU-0").replace("00000000:18:00.0", "00000000:2A:01.0")
-    fake_nvidia_smi(tmp_path, {"ecc.mode.current": f"{H200.strip()}\n{other}"})
-    row = gpu_row(GPU, hardware.GPU_FIELDS)
-    assert (row["uuid"], row["pci.bus_id"]) == ("GPU-0", "00000000:2A:01.0")
-    facts = describe_gpu(GPU)
-    assert (facts.name, facts.uuid, facts.power_limit_w) == ("NVIDIA H200", "MIG-ab/1/0", 700.0)
-    assert facts.clock_reasons is None
 
 
 def test_container_is_read_from_this_processs_own_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,32 +14,14 @@ import torch
 from tune_speed.runtime import (
     cuda_context,
     device,
-    device_settings,
     git,
-    hardware,
     heartbeat,
     mps,
     step_timer,
 )
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.hardware import GpuFacts, gpu_facts, parse_clock_reasons
 from tune_speed.runtime.step_timer import isolated_time, time_steps, warm_up
 from tune_speed.runtime.turnstile import Turnstile
-
-
-def test_reasons_have_the_names_of_nvml_in_the_order_of_their_bits() -> None:
-    names = [
-        "gpu_idle",
-        "applications_clocks_setting",
-        "sw_power_cap",
-        "hw_slowdown",
-        "sync_boost",
-        "sw_thermal_slowdown",
-        "hw_thermal_slowdown",
-        "hw_power_brake_slowdown",
-        "display_clock_setting",
-    ]
-    assert [parse_clock_reasons(f"0x{1 << bit:016X}") for bit in range(9)] == [(n,) for n in names]
 
 
 class Program:
@@ -61,41 +43,6 @@ class Program:
 
 def said(stdout: str, *, code: int = 0) -> Any:
     return SimpleNamespace(stdout=stdout, stderr="", returncode=code)
-
-
-def test_nvidia_smi_is_asked_for_these_fields_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Program(monkeypatch, said(""))
-    monkeypatch.setattr(hardware, "gpu_uuid", lambda _: "GPU-1")
-    monkeypatch.setattr(hardware, "_bus_id", lambda _: None)
-    gpu = torch.device("cuda", 0)
-    assert hardware.gpu_row(gpu, hardware.GPU_FIELDS) == {}
-    assert hardware.throttle_count(gpu) is None
-    fields = (
-        "uuid,pci.bus_id,name,driver_version,power.limit,clocks.current.sm,clocks.current.memory,"
-        "clocks.max.sm,clocks.max.memory,mig.mode.current,persistence_mode,compute_mode,"
-        "ecc.mode.current"
-    )
-    reasons = "clocks_event_reasons_counters"
-    slow = [f"{reasons}.{n}" for n in ("sw_thermal_slowdown", "hw_thermal_slowdown")]
-    slowdowns = ",".join(["uuid", "pci.bus_id", *slow, f"{reasons}.hw_power_brake_slowdown"])
-    assert program.commands == [
-        ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"]
-        for asked in (fields, slowdowns)
-    ]
-    assert program.options["timeout"] == 10
-    assert hardware.REASON_FIELDS == (
-        "clocks_event_reasons.active",
-        "clocks_throttle_reasons.active",
-    )
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [said("GPU-1, x", code=9), OSError("no such program"), subprocess.TimeoutExpired("x", 1)],
-)
-def test_nvidia_smi_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    Program(monkeypatch, answer)
-    assert hardware._nvidia_smi(("uuid", "name")) == ""
 
 
 @pytest.mark.parametrize(
@@ -160,27 +107,6 @@ def test_context_is_what_one_more_process_takes_of_the_gpu(
     assert cuda_context._measured(gpu) == pytest.approx(4)
     for program.answer in (said("nothing"), OSError("no"), subprocess.TimeoutExpired("x", 1)):
         assert cuda_context._measured(gpu) is None
-
-
-@pytest.mark.parametrize(
-    ("mode", "has_mps", "reason"),
-    [
-        (None, False, None),
-        ("Default", False, None),
-        ("Exclusive_Process", True, None),
-        ("Exclusive_Process", False, "unfit for sharing: it takes one process"),
-        ("Prohibited", True, "no process can use it"),
-    ],
-)
-def test_gpu_is_shared_where_its_compute_mode_allows_it(
-    mode: str | None, has_mps: bool, reason: str | None
-) -> None:
-    gpu = gpu_facts({} if mode is None else {"compute_mode": mode}, mps=has_mps)
-    found = device_settings.why_not_shared(gpu)
-    assert (found is None) == (reason is None) and (found or "").startswith(reason or "")
-    modes = f"compute mode {mode or 'not known'}, MPS {'on' if has_mps else 'off'}, MIG not known"
-    assert device_settings.describe_modes(gpu).startswith(modes)
-    assert isinstance(gpu, GpuFacts)
 
 
 @pytest.mark.parametrize(

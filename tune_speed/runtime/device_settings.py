@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from tune_speed.runtime.hardware import GpuFacts, gpu_row
+from tune_speed.runtime.hardware import GpuFacts, compute_mode, driver_version
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # It overrules torch's flags in cuBLAS and cuDNN alike.
@@ -51,11 +51,9 @@ def _around_the_recipe(device: torch.device) -> dict[str, str]:
 
 @cache
 def _of_driver(device: torch.device) -> Mapping[str, str]:
-    # It takes nvidia-smi up to seconds, once a process.
-    row = gpu_row(device, ("driver_version", "compute_mode"))
     return {
-        "driver": row.get("driver_version", "unknown"),
-        "compute_mode": row.get("compute_mode", "unknown"),
+        "driver": driver_version() or "unknown",
+        "compute_mode": compute_mode(device) or "unknown",
     }
 
 
