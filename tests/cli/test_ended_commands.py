@@ -18,7 +18,7 @@ from making import make_record
 from profiles import make_profile
 from stored import store_of
 
-from tune_speed.api import calls
+from tune_speed.api import calls, study
 from tune_speed.api.ablated import Ablated
 from tune_speed.api.certified import Certified
 from tune_speed.api.study import Study
@@ -64,7 +64,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], dict[str, Any
                 options["progress"].searched(found)
             return found
 
-        monkeypatch.setattr(calls, name, answer)
+        monkeypatch.setattr(study if name == "certify" else calls, name, answer)
         return asked
 
     return give

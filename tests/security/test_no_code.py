@@ -75,7 +75,7 @@ ALLOWED_LOADS = {
     "cli/search.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
     "cli/function_file.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(
-        ("api/calls.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
+        ("api/entry.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
     ),
     **dict.fromkeys(("training/precheck.py",), _HERE),
     **dict.fromkeys(

@@ -1,4 +1,4 @@
-"""The commands as calls: `search`, `train`, `certify` and `ablate`, with the commands' options.
+"""The commands as calls: `search`, `train` and `ablate` here, `certify` beside what it certifies.
 
 ```python
 import tune_speed
@@ -31,18 +31,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from tune_speed.api.wording import in_python
-from tune_speed.core.errors import ConfigError
+from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
-    from tune_speed.api.certified import Certified
-    from tune_speed.api.compared import Compared
     from tune_speed.api.inputs import Overrides, Tree
     from tune_speed.api.progress import Progress
     from tune_speed.api.steering import Steering
     from tune_speed.api.study import Study
-    from tune_speed.api.trained import Trained
+    from tune_speed.api.trained import Compared, Trained
     from tune_speed.core.targets import Target
     from tune_speed.custom.trial import Train
     from tune_speed.experiments.ablation.plan import AblationPlan
@@ -104,7 +101,7 @@ def search(
     """
     # Before anything that may import Ray, plugins included.
     agree_on_token(address)
-    _load_plugins(plugins)
+    load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, own_study_from, study_from, target_override
     from tune_speed.api.progress import Progress
     from tune_speed.api.study import search_study
@@ -200,92 +197,25 @@ def train(
 
     Raises: ConfigError, DataError.
     """
-    _check_least("seeds", seeds)
-    _load_plugins(plugins)
-    from tune_speed.api.compared import train_two
+    check_least("seeds", seeds)
+    load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, recipe_from
     from tune_speed.api.progress import Progress
-    from tune_speed.api.trained import train_recipe
+    from tune_speed.api.trained import train_files
 
-    overrides, shown = overrides_of(set, study=study), Progress.of(progress)
+    overrides = overrides_of(set, study=study)
     given = [recipe] if against is None else [recipe, against]
     files = [
         recipe_from(each, workload=workload, overrides=overrides, check_data=not download)
         for each in given
     ]
-    if against is None:
-        return train_recipe(files[0], seeds=seeds, download=download, progress=shown)
+    is_one = against is None
     names = [
-        f.name if isinstance(g, Mapping) else str(g) for g, f in zip(given, files, strict=True)
+        f.name if is_one or isinstance(g, Mapping) else str(g)
+        for g, f in zip(given, files, strict=True)
     ]
-    return train_two(files, names, seeds=seeds, download=download, progress=shown)
-
-
-@in_python
-def certify(
-    study: "str | Study",
-    *,
-    train: "Train | None" = None,
-    top: int = 5,
-    seeds: int = 5,
-    final: int = 2,
-    final_seeds: int = 20,
-    device: str | None = None,
-    address: str | None = None,
-    again: bool = False,
-    progress: "bool | Progress | None" = None,
-    plugins: Sequence[str | Path] = (),
-) -> "Certified":
-    """Runs a study's fastest again: fresh seeds, alone on the device, on the test part.
-
-    `tune-speed certify` as a call. Called again, it resumes where it stopped.
-
-    Args:
-        study: in MLflow, by name, or what `search` returned.
-        train: the study's training function, where it has one and `study` is a name.
-        top: fastest estimates to run again.
-        seeds: fresh seeds of each.
-        final: how many reach the final.
-        final_seeds: fresh seeds of each in it.
-        device: only devices whose name contains this.
-        address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
-        again: start over, with other seeds.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
-
-    Raises: ConfigError, DataError, ServiceError, StorageError.
-    """
-    for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
-        _check_least(name, number)
-    _check_least("final", final, least=0)
-    name, folder, searched_on, loop = (
-        (study, None, None, None)
-        if isinstance(study, str)
-        else (study.name, study.folder, study.address, study.loop)
-    )
-    # On the cluster of the search, unless another one is given.
-    address = address or searched_on
-    # Before anything that may import Ray, plugins included.
-    agree_on_token(address)
-    _load_plugins(plugins)
-    from tune_speed.api.certified import Certified
-    from tune_speed.api.progress import Progress
-    from tune_speed.core.folders import studies_folder
-    from tune_speed.custom.shipping import packed
-    from tune_speed.experiments.certification import certify as certification
-    from tune_speed.study.settings import CertifyConfig
-
-    found = certification.certify(
-        name,
-        config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
-        folder=folder or studies_folder() / name,
-        device=device,
-        address=address,
-        again=again,
-        on_line=Progress.of(progress).line,
-        loop=loop if train is None else packed(train),
-    )
-    return Certified(study=name, result=found)
+    shown = Progress.of(progress)
+    return train_files(files, names, seeds=seeds, download=download, progress=shown)
 
 
 @in_python
@@ -328,8 +258,8 @@ def ablate(
     Raises: ConfigError, DataError, StorageError.
     """
     if seeds is not None:
-        _check_least("seeds", seeds)
-    _load_plugins(plugins)
+        check_least("seeds", seeds)
+    load_plugins(plugins)
     from tune_speed.api.ablated import save
     from tune_speed.api.inputs import overrides_of
     from tune_speed.api.progress import Progress
@@ -378,31 +308,6 @@ def steer(study: "str | Study") -> "Steering":
     name = study if isinstance(study, str) else study.name
     folder_of(name)
     return Steering(name)
-
-
-def agree_on_token(address: str | None) -> None:
-    """Makes Ray send its token to a cluster that asks for one. Raises: ServiceError."""
-    if address is not None:
-        # Ray reads RAY_AUTH_MODE when it is imported: a training function's file may import it.
-        from tune_speed.tuning.ray import token
-
-        token.agree_on_token(address)
-
-
-def _load_plugins(names: Sequence[str | Path]) -> None:
-    from tune_speed.components.plugins.registry import load, load_from_environment
-
-    # A text is a sequence too: each of its characters would be taken for a plugin.
-    if isinstance(names, str):
-        raise ConfigError(f'plugins must be a list such as ["my_nets.py"], but got {names!r}.')
-    # The environment's first, as on the command line.
-    load_from_environment()
-    load(str(name) for name in names)
-
-
-def _check_least(name: str, number: int, *, least: int = 1) -> None:
-    if number < least:
-        raise ConfigError(f"{name} must be {least} or more, but got {number}.")
 
 
 def _plan(

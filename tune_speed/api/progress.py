@@ -13,7 +13,6 @@ from tune_speed.reporting.display import PlainConsole
 from tune_speed.reporting.live import LiveView
 
 if TYPE_CHECKING:
-    from tune_speed.api.study import Study
     from tune_speed.tuning.driver.controller import SearchController
 
 LOG = logging.getLogger("tune_speed")
@@ -40,7 +39,7 @@ class Progress:
         self,
         *,
         shown: bool,
-        on_searched: "Callable[[Study], None] | None" = None,
+        on_searched: Callable[[Any], None] | None = None,
         is_verbose: bool = False,
     ) -> None:
         """`on_searched` is called with a search's study before what it found is certified.
@@ -88,7 +87,7 @@ class Progress:
         elif self._console.is_terminal:
             print(f"preparing data: {done}/{total} images", end="\r", file=self._console.file)
 
-    def searched(self, study: "Study") -> None:
+    def searched(self, study: Any) -> None:
         """Reports what a search found."""
         if self._on_searched is not None:
             self._on_searched(study)

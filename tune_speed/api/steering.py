@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tune_speed.api.wording import in_python
+from tune_speed.api.entry import in_python
 from tune_speed.tuning.driver import control
 from tune_speed.tuning.driver.control import WAIT_S
 from tune_speed.tuning.driver.requests import Answer

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
+from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted, printable
-from tune_speed.custom.shipping import Loop
+from tune_speed.custom.shipping import Loop, packed
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.reporting.trials.text import counts, next_steps
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
     from tune_speed.api.forecasted import Forecasted
     from tune_speed.api.results import Results
+    from tune_speed.custom.trial import Train
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -122,8 +125,6 @@ class Study(Shown):
 
         Raises: ConfigError, DataError, ServiceError, StorageError.
         """
-        from tune_speed.api.calls import certify
-
         return certify(self, **options)
 
     def forecast(
@@ -190,6 +191,69 @@ class Study(Shown):
         )
 
 
+@in_python
+def certify(
+    study: str | Study,
+    *,
+    train: "Train | None" = None,
+    top: int = 5,
+    seeds: int = 5,
+    final: int = 2,
+    final_seeds: int = 20,
+    device: str | None = None,
+    address: str | None = None,
+    again: bool = False,
+    progress: bool | Progress | None = None,
+    plugins: Sequence[str | Path] = (),
+) -> "Certified":
+    """Runs a study's fastest again: fresh seeds, alone on the device, on the test part.
+
+    `tune-speed certify` as a call. Called again, it resumes where it stopped.
+
+    Args:
+        study: in MLflow, by name, or what `search` returned.
+        train: the study's training function, where it has one and `study` is a name.
+        top: fastest estimates to run again.
+        seeds: fresh seeds of each.
+        final: how many reach the final.
+        final_seeds: fresh seeds of each in it.
+        device: only devices whose name contains this.
+        address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
+        again: start over, with other seeds.
+        progress: show how far it is; None: in a notebook or at a prompt only.
+        plugins: files or installed distributions that add models, data sets and so on.
+
+    Raises: ConfigError, DataError, ServiceError, StorageError.
+    """
+    for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
+        check_least(name, number)
+    check_least("final", final, least=0)
+    name, folder, searched_on, loop = (
+        (study, None, None, None)
+        if isinstance(study, str)
+        else (study.name, study.folder, study.address, study.loop)
+    )
+    # On the cluster of the search, unless another one is given.
+    address = address or searched_on
+    # Before anything that may import Ray, plugins included.
+    agree_on_token(address)
+    load_plugins(plugins)
+    from tune_speed.api.certified import Certified
+    from tune_speed.experiments.certification import certify as certification
+
+    found = certification.certify(
+        name,
+        config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
+        folder=folder or studies_folder() / name,
+        device=device,
+        address=address,
+        again=again,
+        on_line=Progress.of(progress).line,
+        loop=loop if train is None else packed(train),
+    )
+    return Certified(study=name, result=found)
+
+
 def search_study(
     study: StudyFile,
     *,
@@ -235,9 +299,9 @@ def search_study(
         return found
     # It needs torch, which takes 1.2 s to import: Ray starts before that.
     from tune_speed.api.certified import Certified
-    from tune_speed.experiments.certification.certify import certify
+    from tune_speed.experiments.certification import certify as certification
 
-    certified = certify(
+    certified = certification.certify(
         study.name,
         config=study.certify,
         folder=result.folder,

@@ -123,13 +123,13 @@ def certify(
 
     Example: tune-speed certify digits_quickstart --top 3 --seeds 3 --final 2 --final-seeds 5
     """
-    from tune_speed.api import calls
+    from tune_speed.api import study as studies
     from tune_speed.runtime.process import busy_text
 
     busy = "" if anyway or address or not sys.stdin.isatty() else busy_text(threads=1)
     if busy and not typer.confirm(f"{busy}. Certify anyway?", err=True):
         raise typer.Exit(common.NOT_REACHED)
-    found = calls.certify(
+    found = studies.certify(
         study,
         train=_function(train, address),
         top=top,
@@ -150,7 +150,7 @@ def _function(train: str | None, address: str | None) -> Callable[..., Any] | No
     """Returns the training function that `--train` names, which may import Ray."""
     if train is None:
         return None
-    from tune_speed.api.calls import agree_on_token
+    from tune_speed.api.entry import agree_on_token
     from tune_speed.cli.function_file import function_of
 
     # Before the file runs: it may import Ray, which reads RAY_AUTH_MODE once, on import.

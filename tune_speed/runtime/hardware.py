@@ -257,7 +257,7 @@ def _handle(nvml: ModuleType, device: torch.device, of_whole: bool) -> Any:
     if not of_whole:
         return _found(nvml, "nvmlDeviceGetHandleByUUID", gpu_uuid(device))
     # A MIG instance has a UUID of its own, but its GPU's PCI address.
-    at = torch.cuda.get_device_properties(device)
+    at: Any = torch.cuda.get_device_properties(device)
     address = f"{at.pci_domain_id:08X}:{at.pci_bus_id:02X}:{at.pci_device_id:02X}.0"
     return _found(nvml, "nvmlDeviceGetHandleByPciBusId", address)
 
