@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 from tune_speed.core.targets import Target
 from tune_speed.custom import OwnRun
@@ -63,8 +63,8 @@ def run_on(
         space_hash="0",
         seed=1,
     )
-    place: dict[str, Any] = {"study": "adapted", "trial": "t000", "may_have_company": False}
-    with Sharing.open(f"adapted-{os.getpid()}", **place, known=()) as sharing:
+    key = f"adapted-{os.getpid()}"
+    with Sharing.open(key, study="adapted", trial="t000", may_have_company=False) as sharing:
         run = CountedRun(
             spec,
             device="cpu",

@@ -20,7 +20,7 @@ from tune_speed.runtime import (
     step_timer,
 )
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.step_timer import isolated_time, time_steps, warm_up
+from tune_speed.runtime.step_timer import Meters, isolated_time, time_steps, warm_up
 from tune_speed.runtime.turnstile import Turnstile
 
 
@@ -155,13 +155,12 @@ def test_warming_up_begins_no_step_that_would_end_past_its_limit(
     assert (steps.taken, steps.waits, last_s) == (taken, taken, 0.25)
 
 
-def timed(steps: Steps, **changes: Any) -> step_timer.Timed:
-    settings = {"samples_per_step": 32, "num_train": 10**6, "block_s": 0.01, "step_s": 0.25}
+def timed(steps: Steps, *, step_s: float = 0.25, period: int = 1) -> step_timer.Timed:
     return time_steps(
-        steps.take,
-        **{**settings, "limit_s": 9.0, **changes},
-        synchronize=steps.synchronize,
-        now=steps.now,
+        step_timer.Steps(steps.take, 32, 10**6, block_s=0.01, period=period),
+        Meters(synchronize=steps.synchronize, now=steps.now),
+        step_s=step_s,
+        limit_s=9.0,
     )
 
 
@@ -202,14 +201,10 @@ def test_measurement_that_did_not_stay_isolated_is_repeated_twice_at_most(
     steps = Steps(0.01)
     clock = Clock(synchronize=steps.synchronize, now=steps.now)
     found = isolated_time(
-        steps.take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=0.01,
+        step_timer.Steps(steps.take, 32, 10**6, block_s=0.01),
+        Meters(synchronize=steps.synchronize, now=steps.now),
         clock=clock,
         turnstile=Crowded(),  # type: ignore[arg-type]
-        synchronize=steps.synchronize,
-        now=steps.now,
     )
     assert (found is not None) == is_timed
     assert turns == [10.0] * min(num_isolated + 1, 3)

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tune_speed.runtime import step_timer
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.step_timer import (
     BLOCK_S,
     LONGEST_S,
     MIN_BLOCKS,
     SHORTEST_S,
+    Meters,
     Timed,
     isolated_time,
     take_all,
@@ -55,18 +57,9 @@ def timed(
     period: int = 1,
     is_even: bool = True,
 ) -> Timed:
-    return time_steps(
-        steps.take,
-        samples_per_step=32,
-        num_train=num_train,
-        block_s=BLOCK_S["cpu"],
-        period=period,
-        is_even=is_even,
-        step_s=step_s,
-        limit_s=limit_s,
-        synchronize=lambda: None,
-        now=steps.now,
-    )
+    kind = step_timer.Steps(steps.take, 32, num_train, BLOCK_S["cpu"], period, is_even)
+    meters = Meters(synchronize=lambda: None, now=steps.now)
+    return time_steps(kind, meters, step_s=step_s, limit_s=limit_s)
 
 
 def test_even_steps_are_timed_for_the_shortest_time() -> None:
@@ -107,14 +100,10 @@ class Queue:
 def test_waiting_for_a_gpu_makes_its_steps_less_than_a_percent_slower() -> None:
     queue = Queue()
     found = time_steps(
-        queue.take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=BLOCK_S["cuda"],
+        step_timer.Steps(queue.take, 32, 10**6, BLOCK_S["cuda"]),
+        Meters(synchronize=queue.synchronize, now=queue.now),
         step_s=Queue.STEP_S,
         limit_s=1.0,
-        synchronize=queue.synchronize,
-        now=queue.now,
     )
     # A run waits once, at its end: its steps take what the device takes.
     assert found.step_s == pytest.approx(Queue.STEP_S, rel=0.01)
@@ -251,18 +240,18 @@ def test_warming_up_takes_two_steps_at_least_and_says_what_the_last_took() -> No
 
 
 def isolated(
-    steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None] = lambda: None, **more: Any
+    steps: Steps,
+    turnstile: Turnstile,
+    synchronize: Callable[[], None] = lambda: None,
+    on_note: Callable[[str], None] = lambda note: None,
+    **more: Any,
 ) -> Timed | None:
     return isolated_time(
-        steps.take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=BLOCK_S["cpu"],
+        step_timer.Steps(steps.take, 32, 10**6, BLOCK_S["cpu"]),
+        Meters(synchronize=synchronize, now=steps.now, **more),
         clock=Clock(synchronize=synchronize, now=steps.now),
         turnstile=turnstile,
-        synchronize=synchronize,
-        now=steps.now,
-        **more,
+        on_note=on_note,
     )
 
 

@@ -29,7 +29,7 @@ from tune_speed.data.loaders.base import LoaderConfig, Planned, Resident, Stream
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.cotenants import Tenancy
-from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.sharing import KnownSteps, Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import build, loop, progress, warm_up
@@ -279,7 +279,7 @@ def test_warm_up_leaves_no_trace(
 def run_in(warm: set[str], recipe: Recipe, *, seed: int = 0) -> RunResult:
     """Trains in a process that has taken the steps of those throughput keys."""
     turnstile = Turnstile(None, why_not="The run keeps to itself.")
-    sharing = Sharing(label="", turnstile=turnstile, warm=warm)
+    sharing = Sharing(label="", turnstile=turnstile, steps=KnownSteps(warm=warm))
     workload, splits = make_workload(), make_splits()
     return to_end(loop.train(workload, recipe, splits, seed=seed, device=CPU, sharing=sharing))
 
@@ -317,10 +317,9 @@ def test_windows_leave_out_cotenants_when_they_look_for_other_processes(
 
     monkeypatch.setattr(warm_up, "strangers", strangers)
     monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path))
-    place: dict[str, Any] = {"study": "s", "may_have_company": True, "known": ()}
     with (
         Tenancy.begin("gpu-1", study="s", trial="t0001"),
-        Sharing.open("gpu-1", trial="t0000", **place) as sharing,
+        Sharing.open("gpu-1", study="s", trial="t0000", may_have_company=True) as sharing,
     ):
         workload, recipe, splits = (
             make_workload(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Self
 
 from tune_speed.core.config import Config
@@ -24,6 +25,19 @@ class CotenantHistory(Config):
     why_shared: str = NOBODY_STOOD
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownSteps:
+    """What is known of a run's steps before it begins."""
+
+    times: Sequence[StepTime] = ()
+    """Isolated step times, which are not measured again …"""
+    due: Collection[str] = ()
+    """… but for those of these keys."""
+    warm: set[str] | None = None
+    """Throughput keys of steps that this process has taken, to which the run adds its own; None:
+    each run is to warm up."""
+
+
 class Sharing:
     """What a run knows of its co-tenants, and the turnstile that it shares with them."""
 
@@ -34,25 +48,20 @@ class Sharing:
         turnstile: Turnstile,
         tenancy: Tenancy | None = None,
         may_have_company: bool = False,
-        known: Sequence[StepTime] = (),
-        due: Collection[str] = (),
-        warm: set[str] | None = None,
+        steps: KnownSteps = KnownSteps(),
     ) -> None:
         """Looks around once. `label` is `study/trial`; without `tenancy` nobody is to know the run.
 
-        `may_have_company` says that co-tenants may come later; isolated step times in `known` are
-        not measured again but for those whose keys are `due`; `warm` are throughput keys of steps
-        that this process has taken, to which the run adds its own; None where each run is to warm
-        up.
+        `may_have_company` says that co-tenants may come later.
         """
         self.label, self.turnstile = label, turnstile
-        self.known = {step_time.key: step_time for step_time in known}
-        self.due = frozenset(due)
+        self.known = {step_time.key: step_time for step_time in steps.times}
+        self.due = frozenset(steps.due)
         self.windows: list[StepTime] = []
         """What this run measured."""
         self.why_shared = NOBODY_STOOD
         """Why no step time of this run is isolated, where it is to be."""
-        self.warm = warm
+        self.warm = steps.warm
         self.energy_j: Callable[[], float | None] = lambda: None
         """Reads the energy that its devices have used [J]; None: not known."""
         self.idle_power_w: float | None = None
@@ -72,9 +81,7 @@ class Sharing:
         study: str,
         trial: str,
         may_have_company: bool,
-        known: Sequence[StepTime],
-        due: Collection[str] = (),
-        warm: set[str] | None = None,
+        steps: KnownSteps = KnownSteps(),
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> Iterator[Self]:
         """Takes a place on the physical device of that key, until the block ends."""
@@ -85,9 +92,7 @@ class Sharing:
                 turnstile=stack.enter_context(turnstile),
                 tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
                 may_have_company=may_have_company,
-                known=known,
-                due=due,
-                warm=warm,
+                steps=steps,
             )
 
     @classmethod
