@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -39,7 +40,7 @@ for command in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "what", [each.value for each in show.Listing if each not in ("studies", "trials")]
+    "what", [each for each in get_args(show.Listing) if each not in ("studies", "trials")]
 )
 def test_each_listing_has_a_line_on_each_entry(what: str, call: Call, tmp_path: Path) -> None:
     done = call("list", what, "--json", folder=tmp_path)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from page_views import trained
 
-from tune_speed.cli.report import recipe_text
+from tune_speed.cli.watch import recipe_text
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.reporting.server.address import address_of, listen
 from tune_speed.reporting.server.run import server_of

@@ -1,4 +1,4 @@
-"""The checks of `tune-speed doctor`: what would keep a search from running on this machine."""
+"""The command `doctor`: what would keep a search from running on this machine."""
 
 import os
 import platform
@@ -7,14 +7,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import psutil
+import typer
 
+from tune_speed.cli.common import NOT_REACHED, JsonOption, PluginOption, print_rows, say_json
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.folders import default_cache_dir, studies_folder
 from tune_speed.core.version import installed_version
-from tune_speed.runtime.temporary import leftovers
 
 GIB = 1024**3
 MIN_FREE_GIB = 1.0
@@ -158,6 +159,8 @@ def _mlflow() -> tuple[bool, str]:
 
 
 def _leftovers() -> tuple[bool, str]:
+    from tune_speed.runtime.temporary import leftovers
+
     left = [(path, _megabytes(path)) for path in leftovers()]
     if not left:
         return True, "nothing of killed sessions"
@@ -191,3 +194,31 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "ray": _ray,
     "mlflow": _mlflow,
 }
+
+
+def doctor(
+    plugin: PluginOption = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed sessions left, first.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine: versions, devices, memory, disk, caches, Ray and MLflow.
+
+    Example: tune-speed doctor
+    """
+    from tune_speed.runtime.temporary import remove_leftovers
+
+    if clean:
+        remove_leftovers()
+    findings = run_checks()
+    if as_json:
+        say_json([finding._asdict() for finding in findings])
+    else:
+        rows = [
+            {"check": f.check, "state": "ok" if f.is_ok else "PROBLEM", "found": f.found}
+            for f in findings
+        ]
+        print_rows(rows, title="doctor")
+    if not all(finding.is_ok for finding in findings):
+        raise typer.Exit(NOT_REACHED)

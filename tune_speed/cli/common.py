@@ -9,9 +9,8 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,33 +31,13 @@ NOT_REACHED = 1
 INTERRUPTED = 130
 
 
-class Format(StrEnum):
-    """Forms of leaderboards and listings."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
+Format = Literal["table", "json", "csv", "markdown"]
 
 
-class ListFormat(StrEnum):
-    """Forms of `list`: those of `Format`, and two for programs."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-    MARKDOWN = "markdown"
+ListFormat = Literal["table", "json", "jsonl", "csv", "parquet", "markdown"]
 
 
-class RecipeFormat(StrEnum):
-    """Forms in which a recipe is written to a file."""
-
-    YAML = "yaml"
-    SCRIPT = "script"
-    TIMM = "timm"
-    LIGHTNING = "lightning"
+RecipeFormat = Literal["yaml", "script", "timm", "lightning"]
 
 
 def load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
@@ -246,19 +225,19 @@ def write_recipe(
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
 
-    chosen = form or (RecipeFormat.SCRIPT if path.suffix == ".py" else RecipeFormat.YAML)
+    chosen = form or ("script" if path.suffix == ".py" else "yaml")
     quoted = shlex.quote(str(path))
     rerun = {
-        RecipeFormat.YAML: f"tune-speed train {quoted}{plugin_options()}",
-        RecipeFormat.TIMM: f"python train.py --config {quoted}",
+        "yaml": f"tune-speed train {quoted}{plugin_options()}",
+        "timm": f"python train.py --config {quoted}",
     }.get(chosen, f"python {quoted}")
-    if chosen is RecipeFormat.YAML:
+    if chosen == "yaml":
         text = recipe_yaml(record, run_id=run_id, search=search, rerun=rerun)
     else:
         # It needs torch.
         from tune_speed.experiments.exports.formats import exported
 
-        text = exported(record, chosen.value, path=path, run_id=run_id, search=search, rerun=rerun)
+        text = exported(record, chosen, path=path, run_id=run_id, search=search, rerun=rerun)
     write_text(path, text)
     note(f"wrote {path}; train it with: {rerun}")
 
@@ -284,7 +263,7 @@ def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str |
     from tune_speed.core.errors import ConfigError
     from tune_speed.reporting.table import Table
 
-    if form == ListFormat.PARQUET:
+    if form == "parquet":
         raise ConfigError("--format parquet must go with `list trials` and --out FILE.")
     forms: dict[str, Callable[[], str]] = {
         "json": lambda: json.dumps(rows, indent=2),

@@ -1,8 +1,7 @@
 """The commands on leaderboards: `best` and `leaderboard`."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,29 +16,13 @@ if TYPE_CHECKING:
     from tune_speed.reporting.leaderboard.ranking import Board
 
 
-class BoardFormat(StrEnum):
-    """Forms of leaderboards."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-    HTML = "html"
+BoardFormat = Literal["table", "json", "csv", "markdown", "html"]
 
 
-class Sort(StrEnum):
-    """By what leaderboards are ranked."""
-
-    TIME = "time"
-    COST = "cost"
-    ENERGY = "energy"
+Sort = Literal["time", "cost", "energy"]
 
 
-class Kind(StrEnum):
-    """How far a result is known."""
-
-    ESTIMATE = "estimate"
-    CERTIFIED = "certified"
+Kind = Literal["estimate", "certified"]
 
 
 KindOption = Annotated[
@@ -75,7 +58,7 @@ def best(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = Sort.TIME,
+    sort: SortOption = "time",
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -91,8 +74,8 @@ def best(
     common.check_export(export, format_)
     choice = _choice(study, workload, device, kind, where, target)
     boards = find_boards(choice, top=top, order=sort)
-    form = BoardFormat.JSON if as_json else BoardFormat.TABLE
-    common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
+    shown = _boards_in("json" if as_json else "table", boards)
+    common.show_parts([shown], piped_width=common.BOARD_WIDTH)
     if export is not None:
         _export(boards, export, format_)
     if not any(row.rank is not None for board in boards for row in board.rows):
@@ -106,7 +89,7 @@ def leaderboard(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = Sort.TIME,
+    sort: SortOption = "time",
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
     ] = 20,
@@ -124,9 +107,7 @@ def leaderboard(
     history: Annotated[
         bool, typer.Option("--history", help="Who held the record when, instead.")
     ] = False,
-    format_: Annotated[
-        BoardFormat, typer.Option("--format", help="Form of the output.")
-    ] = BoardFormat.TABLE,
+    format_: Annotated[BoardFormat, typer.Option("--format", help="Form of the output.")] = "table",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -139,14 +120,14 @@ def leaderboard(
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
 
     choice = _choice(study, workload, device, kind, where, target)
-    form = BoardFormat.JSON if as_json else format_
+    form = "json" if as_json else format_
     if history and misses:
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and best_of is not None:
         raise ConfigError("--history must be given without --best-of: it has records, not choices.")
-    if history and sort != Sort.TIME:
+    if history and sort != "time":
         raise ConfigError("--history must be given without --sort: it goes by what is sought.")
-    if history and form is BoardFormat.HTML:
+    if history and form == "html":
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
@@ -186,16 +167,16 @@ def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableTyp
     from tune_speed.reporting.leaderboard import tables as report
     from tune_speed.reporting.leaderboard.tables import as_renderable
 
-    if form is BoardFormat.TABLE:
+    if form == "table":
         return as_renderable(boards)
-    if form is BoardFormat.HTML:
+    if form == "html":
         from tune_speed.reporting.page.boards import boards_page
 
         return boards_page(boards)
     forms = {
-        BoardFormat.JSON: report.as_json,
-        BoardFormat.CSV: report.as_csv,
-        BoardFormat.MARKDOWN: report.as_markdown,
+        "json": report.as_json,
+        "csv": report.as_csv,
+        "markdown": report.as_markdown,
     }
     return forms[form](boards)
 
@@ -204,12 +185,12 @@ def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | Renderabl
     from tune_speed.reporting.leaderboard import history
     from tune_speed.reporting.leaderboard.tables import as_json
 
-    if form is BoardFormat.TABLE:
+    if form == "table":
         return history.history_renderable(held)
     forms = {
-        BoardFormat.JSON: as_json,
-        BoardFormat.CSV: history.history_csv,
-        BoardFormat.MARKDOWN: history.history_markdown,
+        "json": as_json,
+        "csv": history.history_csv,
+        "markdown": history.history_markdown,
     }
     return forms[form](held)
 

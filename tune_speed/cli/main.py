@@ -11,14 +11,8 @@ import typer
 
 from tune_speed.cli import (
     ablate,
-    delete,
-    doctor,
-    init,
+    checks,
     leaderboard,
-    note,
-    profile,
-    replicate,
-    report,
     search,
     show,
     simulate,
@@ -68,29 +62,29 @@ def begin(
 
 
 for command in (
-    init.init,
+    search.init,
     search.search,
     train.train,
     search.certify,
     ablate.ablate,
-    replicate.replicate,
+    ablate.replicate,
     leaderboard.best,
     leaderboard.leaderboard,
     show.list_,
     show.show,
-    report.report,
-    profile.profile,
+    watch.report,
+    train.profile,
     show.compare,
     watch.watch,
     watch.forecast,
     watch.serve,
     steer.try_,
     steer.steer,
-    note.note,
-    delete.delete,
+    steer.note,
+    steer.delete,
     simulate.simulate,
     show.schema,
-    doctor.doctor,
+    checks.doctor,
 ):
     # `list_` has its underscore only because `list` is Python's.
     app.command(command.__name__.rstrip("_"))(command)

@@ -18,7 +18,7 @@ from page_views import certified, ordinary, trained, varied
 from serving import Search, wait_for
 from stored import put, store_of
 
-from tune_speed.cli.report import recipe_text
+from tune_speed.cli.watch import recipe_text
 from tune_speed.core.records import Status
 from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.server import app as server_app

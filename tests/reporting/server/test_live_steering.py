@@ -15,7 +15,7 @@ from page_views import ordinary
 from serving import Search, wait_for
 from stored import store_of
 
-from tune_speed.cli.report import recipe_text
+from tune_speed.cli.watch import recipe_text
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.records import Recommended
 from tune_speed.reporting.server import channel
