@@ -2,7 +2,7 @@
 
 import pytest
 
-from tune_speed.study.range_ends import at_ends
+from tune_speed.study.parameter import at_ends
 from tune_speed.study.space import SearchSpace
 
 SPACE = SearchSpace.from_tree(

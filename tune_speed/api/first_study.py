@@ -172,11 +172,7 @@ def init(
 
 
 def _learnt(plain: RunResult, share: float, probe_s: float, *, is_needed: bool) -> float:
-    """Returns what a run reached.
-
-    Raises: ConfigError if it did not end, or `is_needed` and it names less than a quarter of those
-        right that the largest class leaves.
-    """
+    """Returns what a run reached. Raises: ConfigError if it did not end, or learnt too little."""
     reached = plain.final.value("accuracy") if plain.final else None
     least = share + LEAST_LEARNT * (1 - share) if is_needed else 0.0
     if reached is not None and reached >= least:

@@ -67,13 +67,9 @@ class Forecasted(Shown):
         target: float | None = None,
         time_budget: str | float | None = None,
     ) -> "Forecasted":
-        """Returns the forecast of a study in MLflow.
+        """Returns a study's forecast; `target`: another value; `time_budget`: from now on.
 
-        `target`: another value than the study's. The budget left is that of the search, or
-        `time_budget` from now on; where nothing is left, as much as was used.
-
-        Raises: ConfigError if too few trials have finished, or an argument makes no sense;
-            ServiceError or StorageError if the store does not answer.
+        Raises: ConfigError, ServiceError, StorageError.
         """
         seen = glance(StudyReader(uri, study).read(with_boards=False))
         parts = seen.parts[:1]

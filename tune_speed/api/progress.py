@@ -19,10 +19,7 @@ LOG = logging.getLogger("tune_speed")
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Returns whether progress is shown: where None, at Python's prompt, in IPython or a notebook.
-
-    A script's stderr is its own: it learns of progress through `logging`.
-    """
+    """Returns whether progress is shown; None: at Python's prompt, in IPython or a notebook."""
     if progress is not None:
         return progress
     # Not imported, which would take time: whoever runs inside IPython has it among the modules.
@@ -42,10 +39,7 @@ class Progress:
         on_searched: Callable[[Any], None] | None = None,
         is_verbose: bool = False,
     ) -> None:
-        """`on_searched` is called with a search's study before what it found is certified.
-
-        For `is_verbose` see `LiveView`.
-        """
+        """Calls `on_searched` with a search's study, before it is certified."""
         self._is_shown, self._is_verbose = shown, is_verbose
         # rich shows a console below a notebook's cell unless `force_jupyter` is False.
         never = None if shown else False

@@ -131,10 +131,7 @@ class Results:
     """The results in a store; each call reads it again."""
 
     def __init__(self, uri: str | None = None) -> None:
-        """Takes the address of a store: by default $MLFLOW_TRACKING_URI, else `./mlflow.db`.
-
-        Raises: ConfigError if it is no address of a store.
-        """
+        """Takes a store's address; None: $MLFLOW_TRACKING_URI, else `./mlflow.db`."""
         self._uri = tracking_uri(uri)
 
     def __repr__(self) -> str:
@@ -193,10 +190,7 @@ class Results:
 
     @_documented
     def studies(self) -> pd.DataFrame:
-        """Returns the studies, one a row, the latest active first.
-
-        Raises: ServiceError if the store does not answer or does not exist.
-        """
+        """Returns the studies, one a row, the latest active first. Raises: ServiceError."""
         return _frame(map(_study_row, list_studies(self._uri)), COLUMNS["studies"])
 
     @_documented
@@ -257,10 +251,7 @@ def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Writes a frame to a file; values of several kinds, or lists, are written as JSON.
-
-    Raises: ConfigError if there is no such folder; StorageError if it cannot be written.
-    """
+    """Writes a frame; mixed values and lists become JSON. Raises: ConfigError, StorageError."""
     mixed = frame.select_dtypes(object).columns
     plain = frame.assign(**{name: frame[name].map(_as_json) for name in mixed})
     try:

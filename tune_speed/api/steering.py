@@ -51,8 +51,5 @@ class Steering:
         return control.send(self.study, request, wait_s=self.wait_s)
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns all requests with their answers, and those that wait for one, as plain dicts.
-
-        It needs no search that runs. Raises: ConfigError, StorageError.
-        """
+        """Returns all requests, answered or not, as dicts. Raises: ConfigError, StorageError."""
         return control.history(self.study)

@@ -100,10 +100,7 @@ class Study(Shown):
 
     @property
     def recipe_yaml(self) -> str | None:
-        """A file's text for `train` that repeats the best trial.
-
-        None: there is none, or it is a training function's, whose `params` say it.
-        """
+        """A file for `train` that repeats the best trial; None: no trial, or a function's."""
         if self.best is None or self.loop is not None:
             return None
         return recipe_yaml(self.best, run_id=None)
@@ -121,10 +118,7 @@ class Study(Shown):
         return Results(self.result.uri)
 
     def certify(self, **options: Any) -> "Certified":
-        """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`.
-
-        Raises: ConfigError, DataError, ServiceError, StorageError.
-        """
+        """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`."""
         return certify(self, **options)
 
     def forecast(
@@ -172,12 +166,7 @@ class Study(Shown):
         return found if done is None or done.was_stopped else found | done.as_dict()
 
     def next_steps(self, *, certify: str) -> str:
-        """Returns how trials ended and what to do next.
-
-        Args:
-            certify: what certifies the fastest, shown where they are a training function's and the
-                study's file does not certify them.
-        """
+        """Returns how trials ended and what to do next; `certify` certifies a function's."""
         is_open = self.loop is not None and self.certify_config is None
         return next_steps(
             self.records,
@@ -263,10 +252,7 @@ def search_study(
     download: bool,
     progress: Progress,
 ) -> Study:
-    """Searches, and certifies the fastest where the study's file has a section `certify`.
-
-    Raises: ConfigError, DataError, ServiceError, StorageError.
-    """
+    """Searches, and certifies as the study's file says. Raises: as `tune_speed.search`."""
     result = studies.search(
         study,
         address=address,

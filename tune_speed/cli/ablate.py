@@ -71,7 +71,6 @@ def ablate(
 
 
 def show_ablated(found: "Ablated", form: common.Format) -> None:
-    """Prints arms and effects on stdout."""
     from tune_speed.experiments.ablation import tables
 
     if form in ("table", "json"):

@@ -1,8 +1,4 @@
-"""What the commands share: options, forms of output, printing.
-
-Results go to stdout, everything else to stderr. Control characters in strangers' names, reasons
-and tracebacks never reach a terminal.
-"""
+"""What commands share: options, forms, printing. Control characters never reach a terminal."""
 
 import json
 import os
@@ -129,7 +125,6 @@ def note(line: str) -> None:
 
 
 def say(text: str, *, end: str = "\n") -> None:
-    """Prints a text on stdout, never as markup."""
     print(printable_lines(text), end=end)
 
 
@@ -142,14 +137,12 @@ def say_json(value: Any) -> None:
 def on_stderr(
     *, on_searched: "Callable[[Study], None] | None" = None, is_verbose: bool = False
 ) -> "Progress":
-    """Returns what reports a call's progress on stderr; see there for the options."""
     from tune_speed.api.progress import Progress
 
     return Progress(shown=True, on_searched=on_searched, is_verbose=is_verbose)
 
 
 def show(found: "Shown", *, as_json: bool = False, piped_width: int = 100) -> None:
-    """Prints what a call of the api returned on stdout."""
     if as_json:
         say(found.to_json())
     else:
@@ -157,10 +150,7 @@ def show(found: "Shown", *, as_json: bool = False, piped_width: int = 100) -> No
 
 
 def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> None:
-    """Prints texts and tables on stdout, a blank line between two.
-
-    Texts are not folded: they hold commands to be copied.
-    """
+    """Prints texts, not folded as they hold commands, and tables, a blank line between two."""
     texts = [
         printable_lines(part) if isinstance(part, str) else drawn(part, piped_width)
         for part in parts
@@ -185,7 +175,6 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file. Raises: StorageError, or ConfigError where its folder is not there."""
     from tune_speed.core.errors import unwritable
 
     try:
@@ -218,10 +207,7 @@ def write_recipe(
     form: RecipeFormat | None,
     search: "Totals | None" = None,
 ) -> None:
-    """Writes a trial's recipe in a form, by default that of the file's suffix, and says so.
-
-    Raises: StorageError, ConfigError, DataError.
-    """
+    """Writes a trial's recipe, by default in the suffix's form. Raises: a TuneSpeedError."""
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
 
@@ -256,10 +242,7 @@ def print_listing(
 
 
 def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str | None:
-    """Returns rows of the same fields in a form of texts; None: it is that of a terminal.
-
-    Raises: ConfigError for Parquet, which is no text.
-    """
+    """Returns rows in a form of texts; None for a terminal's. Raises: ConfigError for Parquet."""
     from tune_speed.core.errors import ConfigError
     from tune_speed.reporting.table import Table
 
@@ -275,14 +258,12 @@ def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str |
 
 
 def titled(rows: list[dict[str, Any]], title: str) -> "RenderableType":
-    """Returns rows of the same fields as a table."""
     from tune_speed.reporting.table import Table
 
     return Table.of_rows(rows, title=title)
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
-    """Prints rows of the same fields as a table on stdout."""
     if rows:
         print(drawn(titled(rows, title), 160), end="")
     else:

@@ -1,7 +1,4 @@
-"""A training function that the command line names: `my_loop.py:my_train`.
-
-Its file is code, so it is run only because the command says so: no study file can name one.
-"""
+"""A training function that `--train` names: its file is code, run because the command says so."""
 
 import shlex
 from collections.abc import Callable

@@ -44,7 +44,6 @@ app = typer.Typer(
 
 
 def show_version(is_asked: bool) -> None:
-    """Prints the version and ends, where it was asked for."""
     if is_asked:
         print(f"tune-speed {__version__}")
         raise typer.Exit

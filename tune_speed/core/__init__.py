@@ -1,7 +1,4 @@
-"""What every room rests on: errors, configurations, records, targets, statistics, event logs.
-
-It imports no other room and no torch.
-"""
+"""What every room rests on, without torch: errors, configurations, records, statistics, logs."""
 
 from tune_speed.core.lazy import lazy_names
 

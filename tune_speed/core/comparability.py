@@ -40,7 +40,6 @@ class Totals(Config):
 
 
 def board_key(record: TrialRecord) -> ComparisonKey:
-    """Returns what a record must share with another to be compared with it."""
     return ComparisonKey(
         workload=record.workload_name,
         workload_hash=record.workload_hash,
@@ -51,7 +50,6 @@ def board_key(record: TrialRecord) -> ComparisonKey:
 
 
 def totals_of(records: Iterable[TrialRecord]) -> Totals:
-    """Returns what `records` come to."""
     counted = list(records)
     return Totals(
         trials=len(counted),
@@ -66,7 +64,6 @@ def totals_of(records: Iterable[TrialRecord]) -> Totals:
 
 
 def sum_of(parts: Iterable[Totals]) -> Totals:
-    """Returns what groups of different trials come to together."""
     counted = list(parts)
     return Totals(**{name: sum(getattr(p, name) for p in counted) for name in Totals.model_fields})
 
@@ -86,10 +83,7 @@ def best_first(record: TrialRecord) -> SortKey:
 
 
 def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
-    """Returns the times [s] by which boards sort what searches recommend, by study and trial.
-
-    These are the expected times, but of a search in its own order: what often misses comes later.
-    """
+    """Returns the times [s] by which boards sort recommendations, in each search's own order."""
     longest: dict[str, float] = {}
     order: dict[tuple[str, str], float] = {}
     for each in favourites:
@@ -105,10 +99,7 @@ def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
 
 
 def target_of(workload: Mapping[str, Any]) -> Target:
-    """Returns the target of a record's workload, which is not validated: it may come from anybody.
-
-    Records of older versions do not say `mode`: more was better in all of them.
-    """
+    """Returns a record's target, not validated: it may be anybody's, and old ones lack `mode`."""
     # `model_construct` does not validate: a stranger's record must not stop a leaderboard.
     fields = workload.get("target") or {}
     return Target.model_construct(
@@ -125,10 +116,7 @@ def sign_of(target: Target) -> float:
 
 
 def final_metric(record: TrialRecord) -> float | None:
-    """Returns the target's metric at the end of the last run; None where it was not measured.
-
-    Where the best within a time is sought, it is the mean of the runs that ended in time, if any.
-    """
+    """Returns the metric at the end of the last run, or the mean of those in time; None: none."""
     target = target_of(record.workload)
     if target.seeks_best and (ends := ends_in_time(record.runs, target)):
         return statistics.fmean(ends)
@@ -157,7 +145,6 @@ def goodness(metric: float | None, target: Target) -> float:
 
 
 def final_goodness(record: TrialRecord) -> float:
-    """Returns the goodness of the target's metric at the end of the last run."""
     return goodness(final_metric(record), target_of(record.workload))
 
 

@@ -1,9 +1,7 @@
-"""An append-only log of events, one JSON line each, that one process at a time holds.
+"""An append-only log of events, a JSON line each, that one process at a time holds.
 
-A line is on disk before `append` returns. A process that was killed while it wrote leaves a piece
-of a line, which the next one to read the log moves to `<log>.cut`, once all the rest was read.
-`EventLog` is the file; `SessionLog` is the log of a session that resumes where it stopped: its
-first event says what is run.
+A line is on disk before `append` returns. A piece of a line, of a process that was killed, moves
+to `<log>.cut`. `SessionLog` is the log of a session that resumes: its first event says of what.
 """
 
 import fcntl
@@ -87,16 +85,12 @@ class EventLog:
         self.close()
 
     def close(self) -> None:
-        """Closes the file, which frees its lock."""
         # What `append` wrote is on disk: an error here could only hide another one.
         with suppress(OSError):
             os.close(self._file)
 
     def events(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields each event with the number of its line; after the last, mends the file's end.
-
-        Raises: StorageError if a line is damaged, or not of such a log; the file is then as it was.
-        """
+        """Yields line numbers and events, then mends the file's end. Raises: StorageError."""
         with open(self._file, "rb", closefd=False) as file:
             file.seek(0)
             data = file.read()
@@ -153,10 +147,7 @@ class EventLog:
         self._said.clear()
 
     def is_new(self, what: str, said: Any) -> bool:
-        """Returns whether no earlier line says `said`, of JSON, of `what`.
-
-        Raises: MisplacedEvent if one says something else.
-        """
+        """Returns whether no earlier line says `said` of `what`. Raises: MisplacedEvent."""
         now = self._number, hash(json.dumps(said, sort_keys=True))
         line, before = self._said.setdefault(what, now)
         if before != now[1]:
@@ -186,7 +177,6 @@ class EventLog:
             raise
 
     def damaged(self, number: int, error: BaseException) -> StorageError:
-        """Returns the error for a line that cannot be read."""
         kind = type(error).__name__
         fault = f"every line must be an event as JSON, but this one is damaged ({kind})."
         fault += " Fix or remove the line"
@@ -196,7 +186,6 @@ class EventLog:
         return StorageError(f"{self.path}:{number}: {fault}, or {instead}.")
 
     def unwritable(self, error: OSError) -> ConfigError | StorageError:
-        """Returns the error for a file that cannot be opened or written."""
         return unwritable(self.path, error, hint=self._advice.unwritable)
 
 
@@ -210,11 +199,7 @@ class SessionLog(ABC):
     """What is run, for messages, such as `a certification`."""
 
     def __init__(self, path: Path) -> None:
-        """Opens and replays the file, creating it if needed.
-
-        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or a
-            line is damaged.
-        """
+        """Opens and replays the file. Raises: ConfigError if it is held elsewhere; StorageError."""
         self.path = path
         self.header: dict[str, Any] | None = None
         self._log = EventLog(path, what=self.what)
@@ -235,10 +220,7 @@ class SessionLog(ABC):
         return [] if self.header is None else differences(self.header, header)
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Writes what is run, or checks that it is what was begun.
-
-        Raises: ConfigError if something else was begun; StorageError.
-        """
+        """Writes what is run. Raises: ConfigError if something else was begun; StorageError."""
         if self.header is None:
             self._log.append({"event": "begin", **header})
             self.header = dict(header)

@@ -1,10 +1,6 @@
-"""Passwords and tokens, hidden before anything is shown or stored.
+"""Passwords and tokens, hidden before anything is shown or stored; rather too much than too little.
 
-What is hidden: `user:password@` and a lone token before `@` in addresses, values of addresses'
-parameters such as `?token=`, credentials in headers, and `password=…` or `"password": "…"` as
-databases and object stores are told them. Rather too much is hidden than too little. A JSON text
-stays one: nothing is cut in the middle of an escape. All patterns take time in proportion to the
-text, which may be megabytes of somebody else's.
+A JSON text stays one. All patterns take time in proportion to the text.
 """
 
 import re

@@ -292,7 +292,6 @@ LEAST_MISS_S = 1e-3
 
 
 def sample_of(run: RunResult) -> Sample:
-    """Returns what statistics need of a run."""
     time_s = run.time_to_target_s
     # A run that failed at once took no training time, but a miss is never free.
     spent_s = max(run.clocks.train_s, LEAST_MISS_S) if time_s is None else time_s
@@ -332,22 +331,18 @@ class RunStatistics:
 
     @classmethod
     def of(cls, record: TrialRecord, *, confidence: float = 0.95) -> Self:
-        """Returns the statistics of all runs of a record."""
         return cls(tuple(map(sample_of, record.runs)), record.miss_s, confidence)
 
     @property
     def n(self) -> int:
-        """Runs."""
         return len(self.samples)
 
     @property
     def hits(self) -> int:
-        """Runs that met the target."""
         return sum(sample.is_hit for sample in self.samples)
 
     @property
     def hits_s(self) -> list[float]:
-        """Times to target of the hits [s]."""
         return _times_s(self.samples, is_hit=True)
 
     @property
@@ -388,7 +383,6 @@ class RunStatistics:
 
     @cached_property
     def expected_interval(self) -> TimeInterval:
-        """Where the expected time with restarts lies."""
         ends = expected_time_interval_s(
             self.samples, confidence=self.confidence, miss_s=self.miss_s
         )

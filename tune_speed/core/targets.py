@@ -86,7 +86,6 @@ class Target(Config):
         return self.words if self.seeks_best else f"target {self.words}"
 
     def holds(self, metric: float) -> bool:
-        """Returns whether a value of the metric is good enough."""
         # A metric that was not measured is NaN, with which both comparisons are false.
         return metric >= self.value if self.mode == "max" else metric <= self.value
 
@@ -122,12 +121,10 @@ class Target(Config):
 
     @property
     def goal(self) -> float:
-        """What `score` must come to."""
         return self.value if self.is_share else 1.0
 
 
 def hardest(values: Sequence[float], mode: str) -> float:
-    """Returns the value that is met last."""
     return max(values) if mode == "max" else min(values)
 
 

@@ -1,7 +1,4 @@
-"""Numbers, times and names as people read them, and untrusted texts made fit for a terminal.
-
-None is `ABSENT` in a number and `INFINITE` in a time, unless `none` says otherwise.
-"""
+"""Numbers, times and names for people, and untrusted texts made fit for a terminal."""
 
 import math
 import re
@@ -129,10 +126,7 @@ def printable_lines(text: str) -> str:
 
 
 def moment_of(text: str) -> datetime | None:
-    """Returns the moment that `text` says in ISO 8601, in UTC; None if it says none.
-
-    One without a time zone is taken for UTC.
-    """
+    """Returns the moment of an ISO 8601 text in UTC, also of one without a zone; None: none."""
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

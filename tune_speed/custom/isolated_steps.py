@@ -1,15 +1,8 @@
 """A training function's own steps, timed as it takes them while all others on the device pause.
 
-No step can be repeated without a trace, so a window is made of those that the run takes anyway.
-
-| on the training clock                                            | counts             |
-|------------------------------------------------------------------|--------------------|
-| from one `run.step()` to the next                                | isolated step time |
-| the first steps, which choose kernels; stretches without a step  | as it passed       |
-| after a stop, what is far longer than a step: a loader begins    | as it passed       |
-| on a CPU, what comes after the last step before a stop           | as it passed       |
-
-Before a stop a GPU has steps queued still, and what comes after the last of them is not told apart.
+From one `run.step()` to the next counts the isolated step time. As it passed counts what comes
+before the third step, a stretch without a step, what is far longer than a step after a stop (a
+loader begins), and on a CPU what comes after the last step before a stop: a GPU has steps queued.
 """
 
 import math
@@ -89,10 +82,7 @@ class _Window:
         return self.total_s >= step_timer.SHORTEST_S and is_precise
 
     def interval(self) -> tuple[float, float, float]:
-        """Returns the mean seconds of a step between the ends of Student's 95 % interval.
-
-        Nothing is left out: a function's steps may differ as they like.
-        """
+        """Returns a step's mean [s] between the ends of Student's 95 % interval."""
         found = mean_interval(self.times_s)
         assert found.low is not None and found.high is not None
         return max(0.0, found.low), found.mean, found.high
@@ -203,11 +193,7 @@ class IsolatedSteps:
         reference: ReferenceStep | None,
         delayed_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Begins before the first step.
-
-        Without a reference step no step is timed. `delayed_s` returns how long this thread has
-        waited for a core.
-        """
+        """Begins before the first step. Without a reference step no step is timed."""
         self._kind, self._clock, self._sharing = kind, clock, sharing
         self._reference, self._delayed_s = reference, delayed_s
         self._held = ExitStack()

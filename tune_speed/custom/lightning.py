@@ -72,11 +72,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:
-        """Reports nothing yet.
-
-        Validation logs the target's metric under the name `metric` (`self.log(name, …)`).
-        `val_loss`, if it is logged, is reported as the loss.
-        """
+        """`metric` is the name under which validation logs the target's; `val_loss` is the loss."""
         super().__init__()
         self._run, self._metric = run, metric
         self._timed, self._wrapped = ExitStack(), ExitStack()
@@ -115,10 +111,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
             self._heed(trainer, self._run.step)
 
     def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Reports the metric, unless no step was done since it was reported last.
-
-        Raises: ConfigError if validation did not log it.
-        """
+        """Reports the metric, once after each step. Raises: ConfigError if it was not logged."""
         if trainer.sanity_checking or trainer.global_step <= self._reported_steps:
             return
         if self._metric not in trainer.callback_metrics:

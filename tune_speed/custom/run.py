@@ -120,10 +120,7 @@ class OwnRun:
 
     @property
     def train_s(self) -> float:
-        """The training clock [s]: what was reported last, where the function reports it.
-
-        On a shared device steps times isolated step time, once that is known.
-        """
+        """The training clock [s]: as reported, by isolated step times, or as it passed."""
         if self._reported_s is not None:
             return self._reported_s
         isolated_s = None if self._steps is None else self._steps.train_s

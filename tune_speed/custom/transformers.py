@@ -71,11 +71,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, run: OwnRun, metric: str = "eval_accuracy") -> None:
-        """Reports nothing yet.
-
-        `metric` is the target's by its name in an evaluation's metrics: that in `compute_metrics`
-        after `eval_`. `eval_loss` is reported as the loss.
-        """
+        """`metric` is the target's in evaluations: that of `compute_metrics` after `eval_`."""
         self._run, self._metric = run, metric
         self._timed, self._untimed = ExitStack(), ExitStack()
         self._is_training = self._is_paused = self._is_awaited = False
@@ -84,11 +80,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._others: set[str] = set()
 
     def on_train_begin(self, args: "TrainingArguments", *_: Any, **__: Any) -> None:
-        """Starts the clock.
-
-        Raises: ConfigError for several processes, which have not this clock. StopTraining if the
-            run has ended before.
-        """
+        """Starts the clock. Raises: ConfigError for several processes; StopTraining."""
         if args.world_size > 1:
             raise ConfigError.of(
                 "TrainingArguments",

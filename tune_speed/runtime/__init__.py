@@ -1,8 +1,4 @@
-"""The machine that a trial runs on, and the process itself.
-
-Devices and hardware facts, the clocks of a run, the turnstile between trials that share a device,
-locks and files that are written as a whole.
-"""
+"""The machine that a trial runs on, and the process itself: devices, clocks, turnstile, files."""
 
 from tune_speed.core.lazy import lazy_names
 

@@ -11,10 +11,7 @@ from tune_speed.core.errors import unwritable
 
 
 def replace_text(path: Path, text: str, *, hint: str = "") -> None:
-    """Writes a text in the place of a file, or of a link to one.
-
-    Raises: StorageError; ConfigError if its folder is not there; `hint` as of `unwritable`.
-    """
+    """Replaces a file, or a link's file, by a text. Raises: StorageError, ConfigError."""
     try:
         with write_atomically(path) as file:
             file.write(text.encode())

@@ -1,8 +1,4 @@
-"""Who shares a device right now: one file a trial, locked for as long as the trial lives.
-
-The kernel frees the lock of a process that dies, so a file that can be locked belongs to nobody and
-is removed by whoever notices.
-"""
+"""Who shares a device right now: a file a trial, whose lock the kernel frees as the trial ends."""
 
 import json
 import os
@@ -56,7 +52,6 @@ class Tenancy:
         self.close()
 
     def close(self) -> None:
-        """Ends the presence."""
         file, self._file = self._file, None
         self.why_not = self.why_not or "The tenancy is closed."
         if file is None:
@@ -67,7 +62,6 @@ class Tenancy:
         os.close(file)
 
     def others(self) -> tuple[str, ...]:
-        """Returns the labels `study/trial` of all other live tenants, sorted; () if `why_not`."""
         return tuple(sorted(self._others().values()))
 
     def pids(self) -> frozenset[int]:

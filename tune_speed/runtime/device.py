@@ -47,7 +47,6 @@ class DataLimit:
             _set_soft_limit(max(_soft_limit(), used + HEADROOM_BYTES))
 
     def is_near(self) -> bool:
-        """Returns whether most of what is allowed is in use, ours or the shell's."""
         used = status_bytes("VmData")
         return used is not None and used > SCARCE_SHARE * _soft_limit()
 
@@ -158,7 +157,6 @@ def pacer(device: torch.device) -> Callable[[], None]:
 
 
 def describe_device(device: torch.device) -> str:
-    """Returns the name that records carry: `NVIDIA H200`, or `cpu (2 threads, AMD EPYC)`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return cpu_device_name(threads=torch.get_num_threads())
@@ -170,11 +168,7 @@ def describe_devices(device: torch.device, count: int) -> str:
 
 
 def device_key(device: torch.device) -> str:
-    """Returns what names the physical device to all processes that share it.
-
-    A GPU's UUID, or a MIG slice's; for a CPU the node, by the id of its boot, which containers on
-    it share, or by its name.
-    """
+    """Returns what names the device to all that share it: a GPU's UUID, a node's boot or name."""
     if device.type == "cuda":
         return f"gpu-{torch.cuda.get_device_properties(device).uuid}"
     boot_id = Path("/proc/sys/kernel/random/boot_id")
@@ -231,10 +225,7 @@ def memory_limit_gib(
     cpu_fraction: float,
     memory_gib: float | None = None,
 ) -> float:
-    """Returns the memory [GiB] that a trial may use, with these shares of its device.
-
-    `memory_gib` of main memory, where it is given, counts on a CPU instead of the share of cores.
-    """
+    """Returns a trial's memory [GiB]; on a CPU `memory_gib` comes before the share of cores."""
     if device.type == "cpu" and memory_gib is not None:
         return memory_gib
     if device.type == "cuda":
@@ -288,10 +279,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def device_memory_gib(device: torch.device) -> float | None:
-    """Returns the memory in use on the GPU [GiB], as nvidia-smi shows it; None on a CPU.
-
-    Contexts, caches and co-tenants count, which the allocator's peak leaves out.
-    """
+    """Returns the memory in use on the GPU [GiB], caches and co-tenants included; None on a CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -315,10 +303,7 @@ def _trim_heap() -> None:
 
 
 def remembered(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """Returns what gives tensors the values again that they have now.
-
-    Meanwhile these are on the host, so that they are no part of a GPU's peak.
-    """
+    """Returns what gives tensors their present values again, which are on the host until then."""
     # One copy for each type: each waits for the GPU, which others may have for milliseconds at a
     # time. Detached: no stream may wait for nodes of autograd on one that is captured.
     groups = defaultdict[Any, list[Tensor]](list)
@@ -340,7 +325,6 @@ def remembered(tensors: Iterable[Tensor]) -> Callable[[], None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own."""
     return any(map(_says_out_of_memory, _with_causes(error)))
 
 

@@ -15,11 +15,7 @@ NOT_OF_SPEED = {"compute_mode"}
 
 
 def device_settings(device: torch.device) -> dict[str, str]:
-    """Returns what records say of a GPU's settings as they are now; nothing of a CPU.
-
-    Flags of torch for TF32 and cuDNN, the allocator's settings, the driver's version and the
-    compute mode.
-    """
+    """Returns what records say of a GPU's settings as they are now; nothing of a CPU."""
     if device.type != "cuda":
         return {}
     cudnn = torch.backends.cudnn

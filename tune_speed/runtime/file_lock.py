@@ -14,11 +14,7 @@ POLL_S = 0.05
 
 
 def acquire(file: int, *, wait_s: float) -> bool:
-    """Locks an open file or folder for this process alone; closing the file frees it.
-
-    Returns whether that was possible within `wait_s`. Raises: OSError if its file system has no
-    locks.
-    """
+    """Locks an open file until it is closed; returns whether within `wait_s`. Raises: OSError."""
     deadline = time.monotonic() + wait_s
     while True:
         with suppress(BlockingIOError):

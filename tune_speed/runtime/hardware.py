@@ -268,7 +268,6 @@ def _found(nvml: ModuleType, finder: str, name: str) -> Any:
 
 
 def driver_version() -> str | None:
-    """Returns the NVIDIA driver's version; None without one."""
     version: str | None = _ask(lambda nvml: nvml.nvmlSystemGetDriverVersion())
     return version
 
@@ -285,7 +284,6 @@ def _named(number: int | Sequence[int] | None, names: Sequence[str]) -> str | No
 
 
 def clock_reasons(mask: int) -> tuple[str, ...]:
-    """Returns the names of what holds the clocks down, the lowest bit first."""
     return tuple(name for bit, name in CLOCK_REASONS.items() if mask & bit)
 
 
@@ -326,7 +324,6 @@ def cpu_throttle_count(sys_cpu: Path) -> int | None:
 
 
 def container_id(*, cgroup: str, mountinfo: str) -> str | None:
-    """Returns the container's id, 64 hex digits, from texts of /proc/self."""
     # With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
     # and Podman mount into it name it.
     found = re.search(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", cgroup)
@@ -343,7 +340,6 @@ def read_text(path: Path) -> str | None:
 
 
 def describe_gpu(device: torch.device) -> GpuFacts:
-    """Returns the facts of the device; on a CPU all are None."""
     if device.type != "cuda":
         return NO_GPU
 
@@ -402,14 +398,12 @@ def _software_facts(device: torch.device) -> SoftwareFacts:
 
 
 def gpu_uuid(device: torch.device) -> str:
-    """Returns the UUID of the GPU, or of its MIG instance."""
     index = torch.cuda.current_device() if device.index is None else device.index
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     return visible_mig(os.environ.get("CUDA_VISIBLE_DEVICES", ""), index) or f"GPU-{uuid}"
 
 
 def visible_mig(visible: str, index: int) -> str | None:
-    """Returns the MIG instance at `index` of CUDA_VISIBLE_DEVICES, or None."""
     names = [name.strip() for name in visible.split(",")]
     name = names[index] if index < len(names) else ""
     return name if name.startswith("MIG-") else None

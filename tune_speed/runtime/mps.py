@@ -1,6 +1,4 @@
-"""Whether CUDA's multi-process service (MPS) runs, which lets kernels of several processes overlap.
-
-Without it a GPU gives its processes turns (time slicing): at any moment one of them computes.
+"""Whether CUDA's multi-process service (MPS) runs, without which a GPU gives processes turns.
 
 Source: NVIDIA, "Multi-Process Service"; manual page of nvidia-cuda-mps-control.
 """
@@ -27,12 +25,10 @@ class Mps(NamedTuple):
 
     @property
     def sharing(self) -> str:
-        """How processes share a GPU here, in two words at most."""
         return "MPS" if self.runs else "time slicing"
 
     @property
     def advice(self) -> str:
-        """How to get MPS; empty where it runs."""
         # We never start it ourselves: it would outlive the search.
         if self.runs:
             return ""

@@ -50,10 +50,7 @@ class Sharing:
         may_have_company: bool = False,
         steps: KnownSteps = KnownSteps(),
     ) -> None:
-        """Looks around once. `label` is `study/trial`; without `tenancy` nobody is to know the run.
-
-        `may_have_company` says that co-tenants may come later.
-        """
+        """Looks around once. `label` is `study/trial`; without `tenancy` nobody sees the run."""
         self.label, self.turnstile = label, turnstile
         self.known = {step_time.key: step_time for step_time in steps.times}
         self.due = frozenset(steps.due)
@@ -106,20 +103,16 @@ class Sharing:
         return {each.place: each.reference_s for each in self.known.values() if each.reference_s}
 
     def explain(self, why_shared: str) -> None:
-        """Says why no step time of this run is isolated."""
         self.why_shared = why_shared
 
     def look(self) -> None:
-        """Records which co-tenants are there now."""
         if self._tenancy is not None:
             self._seen.update(self._tenancy.others())
 
     def pids(self) -> Collection[int]:
-        """Returns the processes of the co-tenants that are there now."""
         return self._tenancy.pids() if self._tenancy is not None else ()
 
     def seen_so_far(self) -> CotenantHistory:
-        """Returns what a process that resumes this run must know of its co-tenants."""
         return CotenantHistory(
             cotenants=self.cotenants,
             windows=tuple(self.windows),
@@ -129,7 +122,6 @@ class Sharing:
         )
 
     def resume(self, earlier: CotenantHistory) -> None:
-        """Takes over what another process saw in the earlier part of this run."""
         self._seen.update(earlier.cotenants)
         self.windows[:0] = earlier.windows
         self.isolates = self.isolates or earlier.isolates
@@ -138,17 +130,12 @@ class Sharing:
 
     @property
     def cotenants(self) -> tuple[str, ...]:
-        """Who was on the device whenever this run looked: `study/trial`, sorted."""
         return tuple(sorted(self._seen))
 
     def timing_of_clock(
         self, held_up_frac: Callable[[], float] = lambda: 0.0
     ) -> tuple[Timing, str]:
-        """Returns what seconds that passed are worth, and why they are worth less than they could.
-
-        For a run whose step time is not isolated. `held_up_frac` returns for which share of the
-        time strangers held it up; it is asked where no co-tenant did.
-        """
+        """Returns what a clock without isolated step times is worth, and why not more."""
         if why_not := self._why_not():
             return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
         is_known = self._tenancy is not None

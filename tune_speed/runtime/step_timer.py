@@ -80,8 +80,7 @@ class Turns(Protocol):
 
     def measuring(
         self, *, patience_s: float, needs_s: float
-    ) -> AbstractContextManager[Turn | None]:
-        """See `Turnstile.measuring`."""
+    ) -> AbstractContextManager[Turn | None]: ...
 
 
 class Steps(NamedTuple):
@@ -317,10 +316,7 @@ def _units(unit: int, step_s: float, block_s: float, period: int, *, limit_s: fl
 
 
 def _over_period_s(period: int, step_s: float) -> float:
-    """Returns how long a window must be for a period of which two do not fit into the usual time.
-
-    0.0 where they do.
-    """
+    """Returns the length of a window for a period that fits the usual time once; else 0.0."""
     return (
         (period + MIN_BLOCKS) * step_s if period > 1 and 2 * period * step_s >= LONGEST_S else 0.0
     )

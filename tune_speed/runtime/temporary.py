@@ -41,10 +41,7 @@ class TemporaryFolder:
 
 
 def leftovers() -> Iterator[Path]:
-    """Yields temporary folders of processes that are gone, each locked until the next is asked for.
-
-    The kernel frees a lock when its last holder ends: what can be locked is nobody's.
-    """
+    """Yields temporary folders of ended processes, each locked until the next is asked for."""
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         if (lock := _lock(path)) is not None:
             yield path
@@ -52,7 +49,6 @@ def leftovers() -> Iterator[Path]:
 
 
 def remove_leftovers() -> None:
-    """Removes the temporary folders of processes that are gone."""
     for path in leftovers():
         shutil.rmtree(path, ignore_errors=True)
 

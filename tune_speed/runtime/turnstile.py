@@ -153,7 +153,6 @@ class Turnstile:
         self.close()
 
     def close(self) -> None:
-        """Frees what is held; later calls do nothing."""
         files, self._files = self._files, ()
         self.why_not = self.why_not or "The turnstile is closed."
         for file in files:
@@ -199,10 +198,7 @@ class Turnstile:
         return False
 
     def wait(self) -> float:
-        """Pauses while somebody measures, and returns for how many seconds.
-
-        Whatever the device has queued must be done before.
-        """
+        """Pauses while somebody measures, with an idle device; returns for how long [s]."""
         return self._take_locks()
 
     def pass_by(self) -> float:
@@ -418,8 +414,7 @@ class Turnstile:
 class Closable(Protocol):
     """What holds a lock for as long as it is open."""
 
-    def close(self) -> None:
-        """Frees it."""
+    def close(self) -> None: ...
 
 
 _closed_in_forks: "weakref.WeakSet[Closable]" = weakref.WeakSet()
@@ -445,11 +440,7 @@ def default_folder() -> Path:
 
 
 def make_shared_folder(folder: Path) -> None:
-    """Makes a folder in which all users may make files, and remove their own only.
-
-    Raises:
-        OSError: It cannot be made, or is another user's link, which would lead us anywhere.
-    """
+    """Makes a folder in which all may make files, and remove their own. Raises: OSError."""
     # One that is there serves, whoever made it: nothing in it is trusted but that a file is locked.
     try:
         folder.mkdir(parents=True)
@@ -462,7 +453,6 @@ def make_shared_folder(folder: Path) -> None:
 
 
 def file_name(text: str) -> str:
-    """Returns a file name for any text, another one for another text."""
     if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", text):
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -470,7 +460,6 @@ def file_name(text: str) -> str:
 
 
 def reason(folder: Path, error: OSError) -> str:
-    """Returns in words why `folder` does not serve."""
     return (
         f"{folder} must be a writable folder on a file system with flock, but: {error}. Set"
         " TUNE_SPEED_TURNSTILE to a folder that is, the same for all trials of this machine."
@@ -478,11 +467,7 @@ def reason(folder: Path, error: OSError) -> str:
 
 
 def try_flock(file: int, operation: int) -> bool:
-    """Returns whether the lock was to be had at once.
-
-    Raises:
-        OSError: The file system has no `flock`.
-    """
+    """Returns whether the lock was to be had at once. Raises: OSError: there is no `flock`."""
     try:
         fcntl.flock(file, operation)
     except BlockingIOError:

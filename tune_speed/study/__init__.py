@@ -1,9 +1,4 @@
-"""The study file: YAML whose values know their lines, `--set` overrides, the search space, checks.
-
-A file is read (`yaml`), overridden, checked with every mistake at its line (`validation`), and
-becomes a `StudyFile` for a search or a `RecipeFile` for one training. Editors complete and check it
-by `json_schema`. No Optuna: `tuning` translates a `SearchSpace` to distributions.
-"""
+"""The study file: YAML whose values know their lines, overrides, checks, the search space."""
 
 from tune_speed.core.lazy import lazy_names
 

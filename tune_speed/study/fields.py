@@ -1,8 +1,4 @@
-"""Checks a tree against config classes, field by field, searched leaves included.
-
-Every mistake is found: a wrong field hides none of its neighbours. Rules between fields are the
-business of `validation.py`.
-"""
+"""Checks a tree against config classes, field by field; rules between them: `validation`."""
 
 import functools
 import re
@@ -91,10 +87,7 @@ _MUST = {
 def config_mistakes(
     kind: type[Config], tree: Any, path: TreePath, *, fixed: str | None = None
 ) -> Iterator[Mistake]:
-    """Yields every mistake of `tree` as the fields of `kind`.
-
-    `fixed` says why nothing may be searched here; None: every field may be.
-    """
+    """Yields every mistake of the fields of `kind`; `fixed` says why nothing is searched here."""
     if not isinstance(tree, Mapping) or parameter.is_leaf(tree):
         fields = f"a mapping of fields: {', '.join(kind.model_fields) or 'none'}"
         yield Mistake(path, f"must be {fields}", shown(tree))

@@ -1,7 +1,4 @@
-"""The JSON Schema of a study file, from which editors complete and check the YAML.
-
-Rules between fields, and those that need the data, are not in it: `tune-speed search` checks them.
-"""
+"""The JSON Schema of a study file, without rules between fields and those that need data."""
 
 import json
 from collections import Counter
@@ -25,7 +22,6 @@ SHORT = 80
 
 
 def json_schema() -> JsonSchema:
-    """Returns the schema of a study file (JSON Schema 2020-12)."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tune_speed study",

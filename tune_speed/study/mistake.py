@@ -23,7 +23,6 @@ class Mistake(NamedTuple):
     """Whether the study is right, and its data are missing or cannot be read."""
 
     def problem(self, source: Source | None = None) -> Problem:
-        """Returns the mistake for users, with its place in `source`."""
         place = source.place(self.path) if source else None
         # `choices` is only in the tree as it was written; parameters are named without it.
         names = tuple(n for n in self.path if n != "choices" and isinstance(n, str))

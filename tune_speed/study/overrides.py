@@ -1,9 +1,4 @@
-"""`--set path=value`: one value of a study file, given next to it.
-
-A path is a field's dotted name, `recipe.` left out or not: `optimizer.sgd.lr`. Where only one
-component is there, its name may be left out too: `optimizer.lr`. A value in the place of a
-searched leaf fixes it.
-"""
+"""`--set path=value`: a field's dotted name, without `recipe.` or the only component's name too."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,10 +15,7 @@ from tune_speed.study.yaml import Place, Source, TreePath, parse_yaml
 def apply_overrides(
     source: Source, overrides: Iterable[str], *, schema: type[Config]
 ) -> tuple[Source, list[Problem]]:
-    """Returns `source` with each `path=value` set in turn, and what is wrong with the others.
-
-    `schema` has the fields of the whole file; a path that begins with none of them is the recipe's.
-    """
+    """Returns `source` with each `path=value` set, by the fields of `schema`, and what is wrong."""
     problems: list[Problem] = []
     for override in overrides:
         place = Place(f"--set {override}", None)

@@ -70,10 +70,7 @@ Found = Mapping[str, list[Mistake]]
 
 
 def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
-    """Yields every mistake of a study that is to be searched, a built-in workload written out.
-
-    With `check_data` the size of the data set is read.
-    """
+    """Yields every mistake of a study to be searched; `check_data` reads the size of its data."""
     tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
     if found.get("recipe") == [] and not found.get("search"):
