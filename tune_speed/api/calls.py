@@ -14,16 +14,10 @@ file's form: a whole study, or its recipe alone next to `workload`. A dict is va
 is. `set` overrides values: `{"search.trials": 5, "optimizer.sgd.lr": 0.1}`, or
 `["search.trials=5"]` as on the command line.
 
-Results are stored where the commands store theirs: `$TUNE_SPEED_STUDIES`, else
-`./tune_speed_studies`, and `$MLFLOW_TRACKING_URI`, else `./mlflow.db`.
-
-Nothing is printed. Progress is logged by `logging.getLogger("tune_speed")` at INFO; with
-`progress=True`, and in a notebook or at Python's prompt unless `progress=False`, it is shown on
-stderr instead.
-
-Ctrl-C, and a notebook's stop button, end a call early, with what is done: `was_stopped` says so.
-All calls may come from any thread; Python sends signals to the main one alone, so that nothing
-but the process's end stops the others.
+Results are stored where the commands store theirs. Nothing is printed: progress is logged by
+`logging.getLogger("tune_speed")` at INFO, or shown on stderr with `progress=True`, and in a
+notebook or at Python's prompt unless `progress=False`. Ctrl-C, and a notebook's stop button, end a
+call in the main thread early, with what is done: `was_stopped` says so.
 """
 
 import dataclasses
@@ -71,9 +65,9 @@ def search(
 
     Where the study has a section `certify` and a trial met the target, the fastest are certified.
 
-    With `train` a training function of your own is searched: `my_train(params, run)`, called in
-    Ray's processes with values of the space and an `own.OwnRun`. Of the study, `recipe` then holds
-    the function's values, under any names, and `workload` the target, `mode` and `max_train_s`.
+    With `train` a function `my_train(params, run)` of your own is searched, with values of the
+    space and a `tune_speed.custom.OwnRun`. Of the study, `recipe` then holds the function's values,
+    under any names, and `workload` the target, `mode` and `max_train_s`.
 
     Args:
         space: a study file, the name of a shipped one, or a dict of that form; with `train` also
@@ -187,11 +181,11 @@ def train(
         workload: what must be reached; None: what the recipe's file says.
         study: name of the study in the record; None: what the file says, else its name.
         seeds: runs, with seeds one after the other.
-        against: another recipe: both train in turns, with the same seeds.
-        set: values to override, by their dotted path; of both recipes.
-        download: fetch the data set if it is missing.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
+        against: another recipe: both train in turns, with the same seeds and the same `set`.
+        set: values to override, by their dotted path.
+        download: as of `search`.
+        progress: as of `search`.
+        plugins: as of `search`.
 
     Returns: the runs; with `against` those of both, and which is faster.
 
@@ -241,19 +235,19 @@ def ablate(
 
     Args:
         recipe: a recipe file, a shipped one's name, an MLflow run id, `STUDY/TRIAL`, or a dict.
-        workload: what must be reached; None: what the recipe's file says.
-        study: name of the study; None: what the file says, else its name.
         axes: what is changed, `{"batch_size": [32, 64]}` or `batch_size=32|64`; None: the file's.
         design: `one-at-a-time`, `leave-one-out`, `factorial`, `stacking` or `cumulative`; None:
             the file's, else `one-at-a-time`.
         seeds: runs of each arm; None: the file's, else 5.
         retune: re-tune this number for each arm: `lr`.
-        set: values to override, by their dotted path.
-        download: fetch the data set if it is missing.
         again: start over.
         plot: where the picture goes (.png or .svg); None: next to the figures.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
+        workload: as of `train`.
+        study: as of `train`.
+        set: values to override, by their dotted path.
+        download: as of `search`.
+        progress: as of `search`.
+        plugins: as of `search`.
 
     Raises: ConfigError, DataError, StorageError.
     """

@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from tune_speed.api.inputs import recipe_from
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import counted, duration
 from tune_speed.data import DATASETS
@@ -26,6 +26,7 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
 from tune_speed.data.split import in_words, make_splits
 from tune_speed.experiments.rerun import train_seeds
+from tune_speed.runtime.atomic_file import write_file
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import study_of
 from tune_speed.study.schema import check_study_name
@@ -164,10 +165,7 @@ def init(
     )
     text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs)
     study_of(scan_yaml(text, file=str(file)), check_data=False)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(file, error) from error
+    write_file(file, text.encode())
     return found
 
 

@@ -24,12 +24,13 @@ import pandas as pd
 
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.orders import FIELDS
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
+from tune_speed.runtime.atomic_file import write_file
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
 from tune_speed.tracking.filter.where import parse_where
@@ -254,10 +255,7 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
     """Writes a frame; mixed values and lists become JSON. Raises: ConfigError, StorageError."""
     mixed = frame.select_dtypes(object).columns
     plain = frame.assign(**{name: frame[name].map(_as_json) for name in mixed})
-    try:
-        path.write_bytes(plain.to_parquet(index=False))
-    except OSError as error:
-        raise unwritable(path, error) from error
+    write_file(path, plain.to_parquet(index=False))
 
 
 def _as_json(value: Any) -> str | None:

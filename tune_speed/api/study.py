@@ -207,10 +207,10 @@ def certify(
         final: how many reach the final.
         final_seeds: fresh seeds of each in it.
         device: only devices whose name contains this.
-        address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
+        address: Ray cluster, as of `search`; None: that of the search.
         again: start over, with other seeds.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
+        progress: as of `search`.
+        plugins: as of `search`.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """

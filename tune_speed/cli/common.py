@@ -174,20 +174,13 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
     return captured.get()
 
 
-def write_text(path: Path, text: str) -> None:
-    from tune_speed.core.errors import unwritable
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
 def write_shown(path: Path, shown: "str | RenderableType") -> None:
     """Writes what would be shown to a file, and says so. Raises: StorageError, ConfigError."""
+    from tune_speed.runtime.atomic_file import write_file
+
     # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
     text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
-    write_text(path, text.rstrip("\n") + "\n")
+    write_file(path, (text.rstrip("\n") + "\n").encode())
     note(f"wrote {path}")
 
 
@@ -210,6 +203,7 @@ def write_recipe(
     """Writes a trial's recipe, by default in the suffix's form. Raises: a TuneSpeedError."""
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
+    from tune_speed.runtime.atomic_file import write_file
 
     chosen = form or ("script" if path.suffix == ".py" else "yaml")
     quoted = shlex.quote(str(path))
@@ -224,7 +218,7 @@ def write_recipe(
         from tune_speed.experiments.exports.formats import exported
 
         text = exported(record, chosen, path=path, run_id=run_id, search=search, rerun=rerun)
-    write_text(path, text)
+    write_file(path, text.encode())
     note(f"wrote {path}; train it with: {rerun}")
 
 

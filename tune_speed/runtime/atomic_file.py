@@ -19,6 +19,14 @@ def replace_text(path: Path, text: str, *, hint: str = "") -> None:
         raise unwritable(path, error, hint=hint) from error
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file, which may be a pipe. Raises: StorageError, ConfigError if it has no folder."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 @contextmanager
 def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
     """Yields a file that replaces `path` when the block ends, or is removed if the block fails.
