@@ -119,10 +119,6 @@ def test_configs_are_frozen() -> None:
         Small().size = 2  # type: ignore[misc]
 
 
-def test_field_docstrings_are_the_descriptions() -> None:
-    assert Small.model_json_schema()["properties"]["size"]["description"] == "Its size."
-
-
 def test_hash_ignores_order_and_sees_values() -> None:
     assert canonical_hash({"a": 1, "b": [1, 2]}) == canonical_hash({"b": [1, 2], "a": 1})
     assert canonical_hash({"a": 1}) != canonical_hash({"a": 1.5})

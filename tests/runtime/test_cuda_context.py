@@ -41,7 +41,7 @@ def test_context_is_what_a_new_process_takes_and_is_measured_once_a_node(starts:
     assert starts.read_text() == "started\n"
 
 
-@pytest.mark.parametrize("left", ["nothing", 21 * GIB, 2 * GIB])
+@pytest.mark.parametrize("left", ["nothing", 21 * GIB, 20 * GIB, 16 * GIB])
 def test_what_cannot_be_measured_counts_as_nothing_and_is_not_stored(
     starts: Path, monkeypatch: pytest.MonkeyPatch, left: object
 ) -> None:

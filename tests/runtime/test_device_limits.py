@@ -1,5 +1,6 @@
 """What a device is told and asked, with a stand-in where that is a GPU or the system itself."""
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,3 +182,20 @@ def test_file_of_the_system_that_is_empty_or_not_there_says_nothing(tmp_path: Pa
 def test_several_devices_are_named_with_their_number(cuda: Cuda) -> None:
     assert describe_devices(GPU, 1) == "NVIDIA H200"
     assert describe_devices(GPU, 2) == "2 x NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("hard", "wanted", "soft"),
+    [(-1, 5000, 5000), (4000, 5000, 4000), (9000, 5000, 5000), (9000, float("inf"), None)],
+)
+def test_limit_of_data_is_set_below_the_hard_one_only(
+    monkeypatch: pytest.MonkeyPatch, hard: int, wanted: float, soft: int | None
+) -> None:
+    calls: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (7000, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, both: calls.append((what, both)))
+    device._set_soft_limit(wanted)
+    assert calls == ([] if soft is None else [(resource.RLIMIT_DATA, (soft, hard))])
+    assert device._soft_limit() == 7000
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY, hard))
+    assert device._soft_limit() == float("inf")
