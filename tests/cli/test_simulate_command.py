@@ -5,14 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command import start
+from command import Done, start
 from making import make_evaluation, make_record, make_run
 
-from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tuning.simulation import benchmarks
@@ -23,26 +22,13 @@ EASY = "synthetic-15-fixed_length"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-class Command:
-    """`tune-speed simulate` in a folder, with what it prints."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["tune-speed", "simulate", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        out, err = self._capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return Command(monkeypatch, capsys)
+def command(call: Callable[..., Done], tmp_path: Path) -> Command:
+    """`tune-speed simulate` in a folder; returns its exit code and what it prints."""
+    return lambda *arguments: call("simulate", *arguments, folder=tmp_path)
 
 
 def trials(number: int) -> list[TrialRecord]:
