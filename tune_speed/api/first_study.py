@@ -121,11 +121,8 @@ def init(
 ) -> FirstStudy:
     """Writes a commented study file for the images at `data`, and says what it is based on.
 
-    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs. The target is
-    a little below what it reaches, unless one is given: the search looks for what is there sooner.
-
-    Raises: ConfigError if the file exists and is not to be replaced, the run learnt too little to
-        propose a target, or the one given cannot be; DataError.
+    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs; without a
+    `target`, that is a little below what it reaches. Raises: ConfigError, DataError.
     """
     name = study or _study_name(Path(data))
     check_study_name(name)

@@ -1,16 +1,12 @@
-"""Results as pandas frames, read from MLflow alone: this machine's SQLite or a team's server.
+"""Stored results as pandas frames, for notebooks and scripts.
 
 ```python
-from tune_speed import Results
-
-results = Results()
-results.studies()
-results.best(workload="digits", where="optimizer=sgd and batch_size>=512")
+results = tune_speed.Results()  # $MLFLOW_TRACKING_URI, or ./mlflow.db
+fastest = results.best(workload="digits", where="optimizer=sgd and batch_size>=512")
 ```
 
-`COLUMNS` says what the columns of each frame are. They and their types are the same in an empty
-frame. Figures of different workloads, protocols or devices may be in one frame, next to columns
-that distinguish them, but are never ranked together.
+`COLUMNS` says what the columns of each frame are, also of an empty one. Figures of different
+workloads, protocols or devices are never ranked together.
 """
 
 import inspect
@@ -200,14 +196,7 @@ class Results:
     ) -> pd.DataFrame:
         """Returns a study's finished trials, one a row: board by board, the fastest first.
 
-        Args:
-            study: name of the study.
-            where: a filter: `status=missed and lr>0.1`; its result fields
-                are this frame's columns.
-            kind: only `estimate` or `certified`.
-
-        Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
-            or does not hold the study.
+        `where` filters: `status=missed and lr>0.1`. Raises: ConfigError, ServiceError.
         """
         chosen = parse_where(where) if where is not None else None
         found = find_matching(self._uri, chosen, study=study, kind=_known_kind(kind))
@@ -215,14 +204,10 @@ class Results:
 
     @_documented
     def curves(self, run: str | Iterable[str]) -> pd.DataFrame:
-        """Returns the evaluations of one trial or several, one a row, in the order of training.
+        """Returns evaluations of trials, one a row, in the order of training.
 
-        Args:
-            run: a run id, its first six digits or more, `study/trial` or `study/trial@certified`;
-                or several of these, such as a frame's column `run_id`.
-
-        Raises: ServiceError if the store does not answer, ConfigError if it has no such trial that
-            has finished.
+        `run` is a run id, `study/trial`, `study/trial@certified`, or several, as a frame's column
+        `run_id`. Raises: ServiceError, ConfigError.
         """
         # A text is an iterable of characters.
         names = [run] if isinstance(run, str) else run

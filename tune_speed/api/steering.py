@@ -12,9 +12,8 @@ from tune_speed.tuning.driver.requests import Answer
 class Steering:
     """The search of a study that runs, in whatever process, on a machine that has its folder.
 
-    Every call writes a request and returns the driver's answer, or raises what is wrong:
-    ConfigError if it cannot be asked, no search of the study runs, or the driver refuses;
-    ServiceError if the driver does not answer within `wait_s`, or ends before; StorageError.
+    A call returns the driver's answer, or raises ConfigError (it cannot be, no search runs, or the
+    driver refuses), ServiceError (no answer within `wait_s`) or StorageError.
     """
 
     def __init__(self, study: str, *, wait_s: float = WAIT_S) -> None:
@@ -22,11 +21,7 @@ class Steering:
         self.study, self.wait_s = study, wait_s
 
     def try_next(self, params: Mapping[str, Any]) -> Answer:
-        """Adds a trial: it is the next to begin, and one of the search's number.
-
-        What `params` leave out is as in the recommended configuration, as far as that has it; else
-        the search chooses. Names may be short where no other fits: `lr`.
-        """
+        """Adds a trial, the next to begin; what `params` (by short names too) lack is filled."""
         return self.send({"action": "try", "params": dict(params)})
 
     def stop(self, trial_id: str) -> Answer:

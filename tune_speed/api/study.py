@@ -38,9 +38,7 @@ class Study(Shown):
     """A study at the end of a search."""
 
     name: str
-    """Of the study."""
     result: SearchResult
-    """What the search returned."""
     address: str | None = None
     """Ray cluster that was searched on; None: a local one."""
     certify_config: CertifyConfig | None = None

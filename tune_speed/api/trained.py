@@ -30,7 +30,6 @@ class Trained(Shown):
     """A recipe, trained with one seed or several."""
 
     name: str
-    """Of the recipe."""
     record: TrialRecord | None
     """The recipe and all runs; None: it was stopped before the end of the first."""
     was_stopped: bool

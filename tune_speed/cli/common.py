@@ -225,40 +225,33 @@ def write_recipe(
 def print_listing(
     rows: list[dict[str, Any]], form: Format | ListFormat, *, title: str, out: Path | None = None
 ) -> None:
-    """Prints rows of the same fields on stdout, or writes them to a file."""
-    text = listing_text(rows, form)
-    if out is not None:
-        write_shown(out, titled(rows, title) if text is None else text)
-    elif text is None:
-        print_rows(rows, title=title)
-    else:
-        say(text.removesuffix("\n"), end="\n" if text else "")
-
-
-def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str | None:
-    """Returns rows in a form of texts; None for a terminal's. Raises: ConfigError for Parquet."""
+    """Prints rows of the same fields, or writes them to a file. Raises: ConfigError for Parquet."""
     from tune_speed.core.errors import ConfigError
     from tune_speed.reporting.table import Table
 
     if form == "parquet":
         raise ConfigError("--format parquet must go with `list trials` and --out FILE.")
+    if form == "table":
+        table = Table.of_rows(rows, title=title)
+        print_rows(rows, title=title) if out is None else write_shown(out, table)
+        return
     forms: dict[str, Callable[[], str]] = {
         "json": lambda: json.dumps(rows, indent=2),
         "jsonl": lambda: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows),
         "markdown": lambda: Table.of_rows(rows).markdown(verbatim=True),
         "csv": lambda: Table.of_rows(rows).csv(),
     }
-    return forms[form]() if form in forms else None
-
-
-def titled(rows: list[dict[str, Any]], title: str) -> "RenderableType":
-    from tune_speed.reporting.table import Table
-
-    return Table.of_rows(rows, title=title)
+    text = forms[form]()
+    if out is not None:
+        write_shown(out, text)
+    else:
+        say(text.removesuffix("\n"), end="\n" if text else "")
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
+    from tune_speed.reporting.table import Table
+
     if rows:
-        print(drawn(titled(rows, title), 160), end="")
+        print(drawn(Table.of_rows(rows, title=title), 160), end="")
     else:
         note(f"no {title} on record")

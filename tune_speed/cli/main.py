@@ -56,7 +56,6 @@ def begin(
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Runs before every command."""
     load_plugins_of_environment()
 
 
@@ -90,7 +89,6 @@ for command in (
 
 
 def main() -> None:
-    """Runs the command line; an error of the user's ends with its message and exit code."""
     # Importing a search's libraries takes 3.4 s, a fifth of it in the garbage collector.
     process.make_patient()
     for stream in (sys.stdout, sys.stderr):

@@ -149,7 +149,6 @@ def certify(
 
 
 def _function(train: str | None, address: str | None) -> Callable[..., Any] | None:
-    """Returns the training function that `--train` names, which may import Ray."""
     if train is None:
         return None
     from tune_speed.api.entry import agree_on_token

@@ -230,7 +230,6 @@ def _print_entry(
 
 
 def _field_rows() -> list[dict[str, Any]]:
-    """Returns what filters can ask of results, then what of recipes."""
     from tune_speed.core.descriptions import descriptions
     from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
@@ -275,7 +274,6 @@ def _print_trials(
     form: common.ListFormat,
     out: Path | None,
 ) -> None:
-    """Prints a study's trials: all fields for machines, the main figures for people."""
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
     if form == "parquet" and out is None:

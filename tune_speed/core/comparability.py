@@ -11,7 +11,6 @@ from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
 SortKey = tuple[bool | float | str, ...]
-"""Sorts results best first; see `sort_key`."""
 
 
 class ComparisonKey(NamedTuple):
@@ -71,8 +70,7 @@ def sum_of(parts: Iterable[Totals]) -> Totals:
 def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
     """Returns the key that sorts results best first, by the ranked time [s] of `stats.ranked_s`.
 
-    Results without one come last. The final metric's goodness breaks ties, which are frequent where
-    clocks are made of isolated step times, and names those that are left, such as study and trial.
+    Goodness breaks ties, frequent where clocks are made of isolated step times, then names.
     """
     return time_s is None, math.inf if time_s is None else time_s, -goodness, *names
 
@@ -125,7 +123,6 @@ def final_metric(record: TrialRecord) -> float | None:
 
 
 def ends_in_time(runs: Iterable[RunResult], target: Target) -> list[float]:
-    """Returns the metrics at which runs ended that count for a target of the best within a time."""
     finals = (run.final for run in runs if run.status is Status.REACHED)
     ends = (None if final is None else final.value(target.metric) for final in finals)
     return [end for end in ends if end is not None]

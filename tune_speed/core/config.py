@@ -48,8 +48,8 @@ LONGEST_NAME = 200
 class Component:
     """Marks a field that holds one entry of `table`: `{sgd: {lr: 0.1}}`, or `sgd` for its defaults.
 
-    With `tag`, the name is among the fields instead: `{name: cifar10, root: data}`.
-    The validated value is the entry's config; dumping gives back the form that was read.
+    With `tag`, the name is among the fields: `{name: cifar10, root: data}`. Dumping gives the form
+    read.
     """
 
     def __init__(self, table: Table, *, tag: str | None = None) -> None:

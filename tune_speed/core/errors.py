@@ -27,11 +27,9 @@ class Problem:
     path: str
     """Dotted path of the field, such as `recipe.optimizer.sgd.lr`; empty for a whole file."""
     must: str
-    """What must hold."""
     given: str | None = None
     """What was given, as the user wrote it."""
     hint: str | None = None
-    """What to try."""
     file: str | None = None
     """File name or `--set`; None where the value came from a call."""
     line: int | None = None
@@ -61,7 +59,6 @@ class ConfigError(TuneSpeedError, ValueError):
 
     @classmethod
     def of(cls, path: str, must: str, **rest: Any) -> Self:
-        """Returns the error of one mistake; `rest` as of `Problem`."""
         return cls(problems=(Problem(path=path, must=must, **rest),))
 
 
@@ -145,7 +142,6 @@ def first_line(error: BaseException) -> str:
 # Characters of a reason to stop, which is one line of tables and terminals.
 MOST_OF_REASON = 500
 MOST_OF_TRACEBACK = 50_000
-"""Characters of a traceback."""
 
 
 def reason_of(error: BaseException) -> str:

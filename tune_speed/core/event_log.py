@@ -44,13 +44,10 @@ class EventLog:
     def __init__(
         self, path: Path, *, what: str, advice: LogAdvice | None = None, key: str = "event"
     ) -> None:
-        """Opens the file, creating it and its folder if needed.
+        """Opens the file, creating it and its folder if needed; `key` is each event's first field.
 
-        `what` it is about, such as `a certification`, and `advice` are for messages; `key` is the
-        first field of each event.
-
-        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or
-            is a link or anything else than a file.
+        Raises: ConfigError if another process holds it; StorageError if it is no file, or not
+        writable.
         """
         self.path = path
         self._what, self._advice, self._key = what, advice or LogAdvice(), key
@@ -129,10 +126,9 @@ class EventLog:
             os.write(self._file, b"\n")
 
     def replay(self, take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Passes the kind and the fields of each event to `take`; closes the log if that fails.
+        """Passes kind and fields of each event to `take`; closes the log if that fails.
 
-        Raises: StorageError if a line is damaged, which is also what a ValueError, KeyError,
-            TypeError or AttributeError of `take` says.
+        Raises: StorageError for a damaged line, as a ValueError and the like of `take` says.
         """
         try:
             for number, event in self.events():
@@ -190,9 +186,9 @@ class EventLog:
 
 
 class SessionLog(ABC):
-    """The log of a session: its first event, `begin`, holds what a resumed one must match.
+    """The log of a session, whose first event, `begin`, holds what a resumed one must match.
 
-    A subclass sets its own attributes before it calls `__init__`, which replays the file.
+    A subclass sets its own attributes before `__init__`, which replays the file.
     """
 
     what: ClassVar[str]
@@ -246,10 +242,7 @@ class SessionLog(ABC):
 
 
 def whole_size(data: bytes) -> int:
-    """Returns the size of the whole lines of `data` [bytes], whichever end an editor gave them.
-
-    A last line without an end is whole if it is JSON: no piece of an object is.
-    """
+    """Returns the bytes of whole lines, whatever ends them; a last one without an end is JSON."""
     size = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
     try:
         return len(data) if isinstance(json.loads(data[size:]), dict) else size

@@ -70,8 +70,7 @@ class Law(NamedTuple):
     def falls(self, ratio: float) -> Range:
         """Returns the interval of the fall of the best error, after `ratio` times what was spent.
 
-        That there is none has a chance of its own. Where that is more than may lie below the
-        interval, it is the lower end, and all that may lie outside is above the upper one.
+        Where none has a larger chance than may lie below, it is the lower end.
         """
         none, tail = 1 - self.chance(0.0, ratio), (1 - self.level) / 2
         if none >= self.level:
@@ -82,8 +81,7 @@ class Law(NamedTuple):
     def ratios(self, fall: float, until: float) -> Range:
         """Returns the interval of when the error has fallen so far; infinite: not `until` then.
 
-        Where that has a chance above a tenth, it is the upper end, and a fifth lies below the
-        lower one.
+        Where that has a chance above a tenth, it is the upper end, and a fifth lies below the lower.
         """
         never = 1 - self.chance(fall, until)
         if never >= 0.8:
@@ -104,7 +102,6 @@ class Outlook(NamedTuple):
     worth: float
     """Training time of all trials over that of the longest."""
     best: float
-    """Their best metric."""
     met_by: str | None
     """The first that met the target; None: none did."""
     target: Target

@@ -27,7 +27,6 @@ _NAMED = re.compile(rf"({_NAME}(?:=|\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?[\"'])){_SI
 
 
 def redact(text: str) -> str:
-    """Returns `text` with passwords and tokens as `***`."""
     text = _ADDRESS.sub(_without_login, text)
     for pattern in (_PARAMETER, _HEADER, _BEARER, _NAMED):
         text = pattern.sub(r"\1***", text)

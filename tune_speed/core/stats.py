@@ -93,11 +93,7 @@ def mean_interval(
 
 
 def median_time_s(times_s: Sequence[float | None]) -> float | None:
-    """Returns the median [s] of times to target in which a miss (None) counts as infinite.
-
-    None where the median itself is infinite: half or more of the runs missed. With an even number
-    of runs the two middle ones are averaged, so one infinite middle makes the median infinite.
-    """
+    """Returns the median [s] of times in which a miss (None) is infinite; None: so is it."""
     median = statistics.median(math.inf if time is None else time for time in times_s)
     return median if math.isfinite(median) else None
 
@@ -108,7 +104,6 @@ class Sample(NamedTuple):
     spent_s: float
     """Training clock until the target held [s]; in a miss, until the run ended."""
     is_hit: bool
-    """Whether the target was met."""
 
 
 class Interval(NamedTuple):
@@ -301,10 +296,8 @@ def sample_of(run: RunResult) -> Sample:
 def ranked_s(record: TrialRecord) -> float | None:
     """Returns the time [s] by which a record is ranked; None where it has no rank.
 
-    That is the expected time with restarts, for a single run its time. A record of which half of
-    the runs or more missed the target has no rank, nor has a certification that was disturbed.
-    Where the best metric within a time is sought, it is that time for all that ended in it: by what
-    they rank then is the metric.
+    That is the expected time with restarts, for a single run its time; where the best metric within
+    a time is sought, that time. None: half of the runs missed, or the certification was disturbed.
     """
     if record.verdict == NOT_CERTIFIED:
         return None

@@ -49,7 +49,6 @@ class Target(Config):
 
     @property
     def is_share(self) -> bool:
-        """Whether the metric is a share of which more is better."""
         return self.metric in SHARES
 
     @property
@@ -72,12 +71,10 @@ class Target(Config):
 
     @property
     def met(self) -> str:
-        """What a run did that counts, for people, as a heading."""
         return "ended in time" if self.seeks_best else "target met"
 
     @property
     def did_meet(self) -> str:
-        """The same as what runs did."""
         return "ended in time" if self.seeks_best else "met the target"
 
     @property
@@ -143,7 +140,6 @@ class Task(Config):
 
     @property
     def label(self) -> str:
-        """What results call it, the target included."""
         raise NotImplementedError
 
     @model_validator(mode="after")

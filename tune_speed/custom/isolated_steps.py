@@ -25,7 +25,6 @@ from tune_speed.training.trial import utc_now
 from tune_speed.training.warm_up import told
 
 FIRST_STEPS = 2
-"""They choose kernels."""
 LEAST_BLOCKS = 3
 """Of long steps; fewer say nothing of their spread."""
 MOST_TURNS = 30
@@ -45,7 +44,6 @@ class _Window:
     references_s: list[float] = field(default_factory=list)
     disturbed: str = ""
     powers_w: list[float | None] = field(default_factory=list)
-    """Of its turns."""
 
     def add(self, block_s: float, num_steps: int) -> None:
         """Adds a block."""
@@ -95,7 +93,6 @@ class _Count:
     steps: int = 0
     other_s: float = 0.0
     passed_s: float = 0.0
-    """Over the steps [s]."""
     marks: list[tuple[int, float]] = field(default_factory=list)
     num_taken: int = 0
     """Steps of this process, those that count as they passed among them."""

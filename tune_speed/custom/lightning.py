@@ -57,18 +57,14 @@ R = TypeVar("R")
 class SpeedCallback(Callback):  # type: ignore[misc]
     """Runs the training clock of `trainer.fit`, reports each validation, and ends the fit.
 
-    `fixed_length`: the last validation counts as that of the end. Let one fall on the last step, as
-    with `max_epochs` and a validation each epoch, or call `trainer.validate` after `trainer.fit`: a
-    validation of steps that were not reported yet is reported. `anytime`: the fit ends once two
-    validations in a row hold the target; validate as often as you want that looked at
-    (`val_check_interval`), for it costs no training time.
+    `fixed_length`: the last validation counts as that of the end. Let one fall on the last step, or
+    call `trainer.validate` after `trainer.fit`. `anytime`: the fit ends once two validations in a
+    row hold the target; validating often costs no training time.
 
-    Once the run has ended, `trainer.should_stop` is set: Lightning ends the fit in its own way, but
-    without another validation. Where it would continue nevertheless, for `min_epochs` or
-    `min_steps`, `StopTraining` is raised through it.
-
-    An attempt that was interrupted starts afresh, unless your function calls `run.restored()` and
-    `run.save(...)` itself.
+    Once the run has ended, `trainer.should_stop` is set; where Lightning would continue
+    nevertheless, for `min_epochs` or `min_steps`, `StopTraining` is raised through it. An
+    interrupted attempt starts afresh, unless your function calls `run.restored()` and
+    `run.save(...)`.
     """
 
     def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:

@@ -32,7 +32,6 @@ class Loop(NamedTuple):
     source_hash: str
     """First 16 hex digits of SHA-256 over its source, and that of what it uses of its module."""
     packed: str
-    """The function, pickled, in base64."""
 
 
 def packed(train: Callable[..., Any]) -> Loop:

@@ -52,22 +52,15 @@ if TYPE_CHECKING:
 class SpeedCallback(TrainerCallback):  # type: ignore[misc]
     """Runs the training clock of `trainer.train`, reports each evaluation, and ends the training.
 
-    `fixed_length`: the last evaluation counts as that of the end. Trainer makes one there with
-    `eval_strategy="epoch"` and with `"steps"`; with `"no"`, call `trainer.evaluate()` after
-    `trainer.train()`: an evaluation of steps that were not reported yet is reported. `anytime`: the
-    training ends once two evaluations in a row hold the target; evaluate as often as you want that
-    looked at (`eval_steps`), for it costs no training time.
+    `fixed_length`: the last evaluation counts as that of the end; with `eval_strategy="no"`, call
+    `trainer.evaluate()` after `trainer.train()`. `anytime`: the training ends once two evaluations
+    in a row hold the target; evaluating often costs no training time.
 
-    Once the run has ended, `control.should_training_stop` is set: Trainer ends in its own way, but
-    neither evaluates nor saves once more.
-
-    Trainer announces to callbacks what it is about to do, not all that it does. So these count as
-    training: a save with `save_strategy="best"`, which is decided on late, and the first batch of
-    an evaluation that no flag announced (another callback's, or the second data set of several).
-    In a search, `save_strategy="no"` spares the time of saving altogether.
-
-    An attempt that was interrupted starts afresh, unless your function calls `run.restored()` and
-    `run.save(...)` itself.
+    Once the run has ended, Trainer neither evaluates nor saves once more. What it does not announce
+    counts as training: a save with `save_strategy="best"`, and the first batch of an evaluation
+    that no flag announced. In a search, `save_strategy="no"` spares the time of saving. An
+    interrupted attempt starts afresh, unless your function calls `run.restored()` and
+    `run.save(...)`.
     """
 
     def __init__(self, run: OwnRun, metric: str = "eval_accuracy") -> None:

@@ -45,8 +45,8 @@ def run_own_trial(
 ) -> TrialRecord:
     """Calls the training function; whatever goes wrong in it becomes status, reason and traceback.
 
-    `interrupt`, called at each step and evaluation, says whether to end the trial; `on_report` sees
-    the record so far (`capped`) after each evaluation.
+    `interrupt` says, at each step and evaluation, whether to end; `on_report` sees the record so
+    far.
 
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """

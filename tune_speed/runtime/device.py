@@ -113,9 +113,7 @@ _data_limit = DataLimit()
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns the device of that name; `auto` is CUDA where there is one, otherwise the CPU.
-
-    A GPU has its number, without which parts of torch refuse it: the first is 0.
+    """Returns the device of that name, a GPU with its number; `auto` is CUDA where there is one.
 
     Raises: ConfigError if there is no such device, or CUDA is requested and not there.
     """
@@ -133,7 +131,6 @@ def resolve_device(name: str) -> torch.device:
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
-    """Returns a call that waits until the device has done all work queued so far."""
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: None
@@ -203,11 +200,9 @@ def limit_memory(
 ) -> None:
     """Bounds this process's share of a shared device, so that a greedy trial stops itself.
 
-    On a GPU, what is left of the fraction without the process's CUDA context goes to the caching
-    allocator, but for a tenth, for what else lies outside it. Must be called before the first CUDA
-    tensor. On a CPU, the fraction of the node's memory may be allocated beyond what the process had
-    at the first call: then torch raises, where otherwise the system would kill a process, maybe
-    another one.
+    On a GPU, before the first CUDA tensor: the fraction without the CUDA context goes to the
+    caching allocator, but for a tenth. On a CPU, the fraction of the node's memory may be allocated
+    beyond what the process had at the first call: then torch raises.
     """
     # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
@@ -249,7 +244,6 @@ def _share_of_allocator(device: torch.device, gpu_fraction: float) -> float:
 
 
 def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
-    """Returns the memory of the machine, or of the container where that has less."""
     texts = [file.read_text().strip() for file in limit_files if file.exists()]
     # Without a limit it says `max`.
     limits = [int(text) for text in texts if text.isdigit()]
@@ -331,9 +325,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_device_failure(error: BaseException) -> bool:
     """Returns whether `error` is the accelerator's own, after which this process has lost it.
 
-    A device-side assert, an illegal address, an ECC error, or a fault of another client of MPS:
-    each later call fails with the same error until the process ends. Neither memory that ran out
-    nor a capture that cannot be is one.
+    Such as a device-side assert, an illegal address, an ECC error, or a fault of another client of
+    MPS; neither memory that ran out nor a capture that cannot be.
     """
     if is_out_of_memory(error):
         return False

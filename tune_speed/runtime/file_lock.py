@@ -31,8 +31,7 @@ def acquire(file: int, *, wait_s: float) -> bool:
 def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
 
-    Raises: StorageError if it cannot be made or locked, is held for longer than `wait_s` [s], or is
-        a link or another kind of file; ConfigError if its folder is not there.
+    Raises: StorageError if it cannot be had within `wait_s` [s], or is no file; ConfigError.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

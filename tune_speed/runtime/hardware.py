@@ -180,8 +180,7 @@ def describe_system(device: torch.device) -> SystemFacts:
 def throttle_count(device: torch.device) -> int | None:
     """Returns how much the device was slowed down for heat or power since it started.
 
-    On a CPU the number of such events over all cores, on a GPU microseconds. A higher count
-    afterwards means that a measurement was throttled. None: not known, as in a virtual machine.
+    On a CPU events over all cores, on a GPU microseconds; None: not known, as in a virtual machine.
     """
     if device.type != "cuda":
         return cpu_throttle_count(SYS_CPU)
@@ -194,9 +193,8 @@ def throttle_count(device: torch.device) -> int | None:
 def strangers(device: torch.device, *, for_s: float, tenants: Collection[int] = ()) -> str:
     """Returns what else has used or slowed the GPU for so many seconds up to now, in words.
 
-    `tenants` are processes that paused meanwhile; they and their descendants do not count. Empty:
-    nothing, or nothing that can be known, as on a CPU, a part of a GPU, and of processes in a
-    container, which have other numbers outside.
+    `tenants` are processes that paused meanwhile, which do not count, nor their descendants. Empty:
+    nothing, or not known, as on a CPU, a part of a GPU, and of processes in a container.
     """
     began_us = int(1e6 * (time.time() - for_s))
     samples = ask_nvml(device, "nvmlDeviceGetProcessUtilization", began_us) or ()
@@ -273,7 +271,6 @@ def driver_version() -> str | None:
 
 
 def compute_mode(device: torch.device) -> str | None:
-    """Returns how processes may use the GPU: `Default`, `Exclusive_Process` …; None: not known."""
     return _named(ask_nvml(device, "nvmlDeviceGetComputeMode", of_whole=True), COMPUTE_MODES)
 
 
@@ -296,7 +293,6 @@ def cudnn_version(version: int | None) -> str | None:
 
 
 def is_virtual_machine(cpuinfo: str) -> bool | None:
-    """Returns whether the CPU says that a hypervisor runs below; None if it has no flags."""
     found = re.search(r"^flags\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return "hypervisor" in found[1].split() if found else None
 
@@ -317,7 +313,6 @@ def cpu_turbo(sys_cpu: Path) -> bool | None:
 
 
 def cpu_throttle_count(sys_cpu: Path) -> int | None:
-    """Returns the throttling events of all cores; None where the kernel does not count them."""
     files = sys_cpu.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
     counts = [int(text) for text in map(read_text, files) if text is not None]
     return sum(counts) if counts else None
@@ -332,7 +327,6 @@ def container_id(*, cgroup: str, mountinfo: str) -> str | None:
 
 
 def read_text(path: Path) -> str | None:
-    """Returns the text of a file of the system, stripped; None if it is not there, or empty."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:

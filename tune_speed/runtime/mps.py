@@ -21,7 +21,6 @@ class Mps(NamedTuple):
 
     runs: bool
     can_start: bool
-    """Whether its control program is there."""
 
     @property
     def sharing(self) -> str:
@@ -58,7 +57,6 @@ def _answers(control: str) -> bool:
 
 
 def _is_seen() -> bool:
-    """Returns whether its pipe directory is named and there, as in a container, or it runs."""
     # A program that finds no daemon at its pipe continues without MPS.
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
     if pipes and Path(pipes).is_dir():

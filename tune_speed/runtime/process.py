@@ -122,11 +122,10 @@ def end_with_parent() -> None:
 
 @contextmanager
 def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Yields whether one of these signals came, which act at the next look and not in mid-sentence.
+    """Yields whether one of these signals came; a second one of a kind acts as it would without.
 
-    An exception that a signal raises anywhere may come out of a library as another one. A second
-    one of the same kind acts at once, as it would without. Outside of the main thread, which alone
-    gets signals, none is heard.
+    An exception that a signal raises may come out of a library as another one. None is seen outside
+    of the main thread, which alone gets signals.
     """
     came: list[int] = []
     with handlers_kept(*numbers) as before:

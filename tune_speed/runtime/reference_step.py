@@ -65,7 +65,6 @@ class ReferenceStep:
         self._spent_s += self._now() - began_s
 
     def _take(self) -> float:
-        """Returns how long one step took [s]."""
         delay_s, began_s = self._delayed_s(), self._now()
         # Whatever kernels the recipe at hand asks for.
         with (

@@ -55,7 +55,6 @@ class Sharing:
         self.known = {step_time.key: step_time for step_time in steps.times}
         self.due = frozenset(steps.due)
         self.windows: list[StepTime] = []
-        """What this run measured."""
         self.why_shared = NOBODY_STOOD
         """Why no step time of this run is isolated, where it is to be."""
         self.warm = steps.warm
@@ -81,7 +80,6 @@ class Sharing:
         steps: KnownSteps = KnownSteps(),
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> Iterator[Self]:
-        """Takes a place on the physical device of that key, until the block ends."""
         turnstile = Turnstile.open(device_key, longest_pause_s=longest_pause_s)
         with ExitStack() as stack:
             yield cls(
@@ -99,7 +97,6 @@ class Sharing:
 
     @property
     def usual(self) -> dict[str, float]:
-        """Returns the reference step [s] by place at which known times are told."""
         return {each.place: each.reference_s for each in self.known.values() if each.reference_s}
 
     def explain(self, why_shared: str) -> None:

@@ -179,7 +179,6 @@ def _too_long(step_s: float, longest_s: float) -> str:
 
 
 def _joined(singles: list[tuple[float, Timed]]) -> tuple[float, Timed]:
-    """Returns single steps of several turns as one window, as disturbed as the worst."""
     low, middle, high = steady_interval([timed.step_s for _, timed in singles])
     references = [timed.reference_s for _, timed in singles if timed.reference_s is not None]
     reference_s = statistics.fmean(references) if references else None
@@ -194,9 +193,8 @@ def take_all(
 ) -> float:
     """Takes steps while `train_s` runs; returns what it counted beyond their isolated time [s].
 
-    `steps` may end early. Those that fit into one turn, while all co-tenants are paused, give the
-    time of the others; the first, which chooses kernels, counts as it is. 0.0 where nobody could be
-    paused.
+    Those that fit into one turn give the time of the others; the first, which chooses kernels,
+    counts as it is. 0.0 where nobody could be paused. `steps` may end early.
     """
     clock.switch("measuring_s")
     with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
@@ -249,16 +247,12 @@ def warm_up(
 def time_steps(steps: Steps, meters: Meters, *, step_s: float, limit_s: float) -> Timed:
     """Times steps of the real pipeline until their mean is precise, or `limit_s` is used up.
 
-    The mean is over blocks of steps, each as seconds per sample, so that a ragged step at an
-    epoch's end counts by its samples; its interval is Student's. A run's time is a sum over steps,
-    so it is their mean that counts where they differ: with stochastic depth a median lands on a
-    whole number of blocks, and it does not see what is done at every fifth step. No block is begun
-    that would not end in time, but for the first.
-
-    Steps may be left queued on the device. A block spans whole periods if two of them fit into the
-    time; of a longer one the mean is that over the places in a period, if one fits into `limit_s`.
-    `step_s` is rough; two blocks, or a period, that fit into `limit_s` may take longer than
-    `LONGEST_S`, more may not.
+    The mean, not the median, which does not see what is done at every fifth step, is over blocks of
+    steps, as seconds per sample, so that a ragged step counts by its samples; its interval is
+    Student's. Steps may be left queued on the device. A block spans whole periods if two of them
+    fit into the time; of a longer one the mean is that over the places in a period. `step_s` is
+    rough. No block but the first is begun that would not end in time: two blocks, or a period, that
+    fit into `limit_s` may take longer than `LONGEST_S`, more may not.
     """
     samples_per_step, num_train, period = steps.samples_per_step, steps.num_train, steps.period
     block_s, take_step = steps.block_s, steps.take

@@ -33,7 +33,6 @@ class TemporaryFolder:
         self.close()
 
     def close(self) -> None:
-        """Removes it; what cannot be removed is left to the next session."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)

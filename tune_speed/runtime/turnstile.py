@@ -98,11 +98,9 @@ class Measurement:
 
 
 class Turnstile:
-    """One process's side of the turnstile of one device. Open one a process; for one thread only.
+    """One process's side of the turnstile of one device, for one thread only.
 
-    `why_not` says why nothing can be isolated here, None if all is well. `waited_s` adds up all
-    seconds that this process was paused for others, of which none takes longer than
-    `longest_pause_s`.
+    `why_not` says why nothing can be isolated here; `waited_s` adds up all pauses for others.
     """
 
     def __init__(
@@ -211,10 +209,9 @@ class Turnstile:
     ) -> Iterator[Measurement | None]:
         """Yields once all others are paused, or None if that took longer than `patience_s`.
 
-        Who needs more than `TURN_S` gets up to `longest_pause_s`, steps of others included that
-        have to end before. A measurement within a measurement of the same process gets None too.
-        Own training and busy work count as paused until the block ends; `waited_s` leaves that time
-        out.
+        Who needs more than `TURN_S` gets up to `longest_pause_s`, steps of others that have to end
+        before included. A measurement within another of the same process gets None too. Own work
+        counts as paused until the block ends; `waited_s` leaves that time out.
         """
         if self.why_not or self._is_measuring:
             yield None

@@ -19,7 +19,6 @@ from tune_speed.study.yaml import TreePath
 
 
 def component_of(field: FieldInfo) -> Component | None:
-    """Returns the table whose entries the field holds, or None."""
     # pydantic moves only the outermost `Annotated` to `metadata`; that inside a union stays there.
     metadata = [*field.metadata, *_annotations(field.annotation)]
     return next((mark for mark in metadata if isinstance(mark, Component)), None)
@@ -31,7 +30,6 @@ def _annotations(annotation: Any) -> list[Any]:
 
 
 def nested_of(field: FieldInfo) -> type[Config] | None:
-    """Returns the config class whose fields the field holds, or None."""
     return _first_config(_members(field.annotation))
 
 
@@ -53,7 +51,6 @@ def _first_config(kinds: Iterable[Any]) -> type[Config] | None:
 
 @functools.cache
 def properties(kind: type[Config]) -> dict[str, Any]:
-    """Returns the JSON Schema of each field of `kind`."""
     # Cached, as pydantic builds it again at every call.
     schema = kind.model_json_schema()
     fields: dict[str, Any] = schema.get("properties", {})
@@ -68,7 +65,6 @@ def number_types(kind: type[Config], name: str) -> frozenset[str]:
 
 
 def takes_list(kind: type[Config], name: str) -> bool:
-    """Returns whether a list may be the value of a field."""
     schema = properties(kind)[name]
     return any(option.get("type") == "array" for option in [schema, *schema.get("anyOf", [])])
 

@@ -94,7 +94,6 @@ class _File:
     tree: Mapping[str, Any]
     """The file's tree, overrides put in."""
     text: str
-    """The file as it was written."""
     file: str
 
 

@@ -16,7 +16,6 @@ SHORT_FORMS: Mapping[str, JsonSchema] = {
     "target": {"type": "number", "description": "Of `accuracy`."},
     "max_train_s": {"type": "string", "description": "A duration, such as `90s` or `1m`."},
 }
-"""Other forms of the fields of `workload`."""
 # Characters of a part up to which it is repeated: a reference to it would be about as long.
 SHORT = 80
 

@@ -58,6 +58,5 @@ def shown(value: Any, *, width: int = 80) -> str:
 
 
 def near_miss(name: Any, known: Iterable[str]) -> str | None:
-    """Returns `Did you mean …?` with the nearest of `known`, or None where none is near."""
     text = did_you_mean(str(name), known).removeprefix("; ")
     return text[:1].upper() + text[1:] or None

@@ -55,10 +55,7 @@ def read_override(override: str) -> tuple[str, Any]:
 
 
 class _Walk:
-    """Finds the tree path of a dotted name, and writes short forms out on its way.
-
-    A name's short forms are `sgd` for `{sgd: {}}`, and a list of choices for a mapping.
-    """
+    """Finds the tree path of a dotted name, and writes short forms out on its way."""
 
     def __init__(self, source: Source, *, num_hidden: int, sections: type[Config]) -> None:
         self.source, self._sections = source, sections
@@ -66,7 +63,6 @@ class _Walk:
         self._seen: list[str] = []
 
     def to(self, path: TreePath, kind: type[Config], names: list[str]) -> TreePath:
-        """Returns the path of `names` below `path`, where the fields of `kind` are."""
         name, *rest = names
         if name not in kind.model_fields:
             raise self._no_field(name, kind.model_fields)

@@ -24,9 +24,7 @@ class Parameter:
     low: float | None = None
     """Least value, itself included; None for a categorical."""
     high: float | None = None
-    """Greatest value, itself included."""
     log: bool = False
-    """Uniform over the logarithm."""
     step: float | None = None
     """Distance of neighbouring values from `low` on; None: 1 for `int`, none for `float`."""
     choices: tuple[Scalar, ...] = ()
@@ -155,7 +153,6 @@ def listed_choices(leaf: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
 def leaf_parameter(
     name: str, leaf: Mapping[str, Any], condition: Mapping[str, Scalar]
 ) -> Parameter:
-    """Returns the parameter of a leaf that has no mistakes."""
     if "choices" in leaf:
         choices = tuple(leaf["choices"])
         return Parameter(name=name, kind="categorical", choices=choices, condition=condition)
@@ -259,7 +256,6 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Returns whether `value` is text, a finite number, true, false or null."""
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
@@ -286,7 +282,6 @@ FEWEST = 3
 
 
 def at_ends(parameters: Sequence[Parameter], best: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields in words each range at an end of which most of the best configurations lie."""
     for parameter in parameters:
         if parameter.kind == "categorical" or parameter.low == parameter.high:
             continue

@@ -123,7 +123,6 @@ def with_goal(source: Source) -> Source:
 
 
 def goal_mistakes(source: Source) -> Iterator[Mistake]:
-    """Yields what a file, as it was written, says twice."""
     tree = source.tree
     if not isinstance(tree, Mapping) or tree.get("goal") is None:
         return

@@ -181,7 +181,6 @@ Values = Callable[[Parameter], Sequence[Scalar] | None]
 
 
 def tree_mistakes(tree: Any) -> Iterator[Mistake]:
-    """Yields every mistake in the form of a search space's tree, whatever its fields mean."""
     if not isinstance(tree, Mapping) or is_leaf(tree):
         yield Mistake((), "a search space must be a mapping of fields", shown(tree))
         return
@@ -288,7 +287,6 @@ def _with_conditions(known: Mapping[str, Parameter], point: Mapping[str, Any]) -
 
 
 def read_point(space: SearchSpace, point: Mapping[str, Any]) -> Params:
-    """Returns a point without mistakes in the space's types and order, implied choices included."""
     known = {parameter.name: parameter for parameter in space.parameters}
     whole = _with_conditions(known, point)
     return {name: p.read(whole[name]) for name, p in known.items() if name in whole}
@@ -305,7 +303,6 @@ def typical(space: SearchSpace, points: Sequence[Mapping[str, Any]]) -> Params:
 
 
 def _middle(parameter: Parameter) -> Scalar:
-    """Returns the middle one of the values, on a log scale where they are searched on one."""
     values = parameter.values()
     if values is not None and not parameter.log:
         return values[len(values) // 2]

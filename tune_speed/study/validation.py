@@ -25,7 +25,6 @@ from tune_speed.training.workload import WORKLOADS, Workload
 
 
 def most_devices(space: SearchSpace) -> int:
-    """Returns the largest number of devices that a trial may train on."""
     searched = [parameter for parameter in space.parameters if parameter.name == "devices"]
     ends = searched[0].ends() if searched else (space.tree.get("devices", 1),)
     return max(int(end or 1) for end in ends)
@@ -66,7 +65,6 @@ _SEEN = (
 )
 
 Found = Mapping[str, list[Mistake]]
-"""Mistakes by the section that they are in."""
 
 
 def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
@@ -101,7 +99,6 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
-    """Yields every mistake of a study that is to be trained once, searched leaves included."""
     tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
     if found:
@@ -258,7 +255,6 @@ _OF_DEFAULT_POLICY = {
 
 
 def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that its policy ignores."""
     own = {name: field.default for name, field in SearchConfig.model_fields.items()}
     policy = search.get("policy", own["policy"])
     if policy == own["policy"]:
@@ -284,7 +280,6 @@ def _goal_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
-    """Yields what keeps a space from being a grid."""
     try:
         space.grid()
     except ConfigError as error:
