@@ -23,7 +23,7 @@ call in the main thread early, with what is done: `was_stopped` says so.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 
@@ -129,33 +129,25 @@ def search(
     )
 
 
+class _TrainOptions(TypedDict, total=False):
+    workload: "str | Tree | Workload | None"
+    study: str | None
+    seeds: int
+    set: "Overrides | None"
+    download: bool
+    progress: "bool | Progress | None"
+    plugins: Sequence[str | Path]
+
+
 @overload
 def train(
-    recipe: "str | Path | Tree",
-    *,
-    workload: "str | Tree | Workload | None" = ...,
-    study: str | None = ...,
-    seeds: int = ...,
-    against: None = ...,
-    set: "Overrides | None" = ...,
-    download: bool = ...,
-    progress: "bool | Progress | None" = ...,
-    plugins: Sequence[str | Path] = ...,
+    recipe: "str | Path | Tree", *, against: None = ..., **options: Unpack[_TrainOptions]
 ) -> "Trained": ...
 
 
 @overload
 def train(
-    recipe: "str | Path | Tree",
-    *,
-    workload: "str | Tree | Workload | None" = ...,
-    study: str | None = ...,
-    seeds: int = ...,
-    against: "str | Path | Tree",
-    set: "Overrides | None" = ...,
-    download: bool = ...,
-    progress: "bool | Progress | None" = ...,
-    plugins: Sequence[str | Path] = ...,
+    recipe: "str | Path | Tree", *, against: "str | Path | Tree", **options: Unpack[_TrainOptions]
 ) -> "Compared": ...
 
 

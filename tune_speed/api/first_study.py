@@ -124,7 +124,8 @@ def init(
     A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs; without a
     `target`, that is a little below what it reaches. Raises: ConfigError, DataError.
     """
-    name = study or _study_name(Path(data))
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(data).absolute().stem).strip("._-")
+    name = study or stem[:100] or "my_images"
     check_study_name(name)
     file = Path(out) if out is not None else Path(f"{name}.yaml")
     if file.exists() and not replace:
@@ -142,7 +143,7 @@ def init(
     ):
         progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
-    batch_sizes = _batch_sizes(sizes.train)
+    batch_sizes = tuple(size for size in BATCH_SIZES if 4 * size <= sizes.train)[-3:] or (1,)
     trained = partial(_trained, workload, machine, _middle(batch_sizes), progress)
     plain, epochs = _plain_run(trained, sizes.train / _middle(batch_sizes), probe_s, progress)
     reached = _learnt(plain, share, probe_s, is_needed=target is None)
@@ -193,11 +194,6 @@ def _seen_from(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
     return dataset.model_copy(update=ours)
 
 
-def _study_name(data: Path) -> str:
-    stem = data.absolute().stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", stem).strip("._-")[:100] or "my_images"
-
-
 def _workload(dataset: DatasetConfig, num_images: int, probe_s: float) -> Workload:
     split = {"validation_frac": 0.2} if num_images < SMALL_SET else {}
     tree = {
@@ -212,10 +208,6 @@ def _workload(dataset: DatasetConfig, num_images: int, probe_s: float) -> Worklo
 def _tree_of(dataset: DatasetConfig) -> dict[str, Any]:
     name = next(name for name, kind in DATASETS.items() if kind is type(dataset))
     return {"name": name, **dataset.model_dump(exclude_defaults=True)}
-
-
-def _batch_sizes(num_train: int) -> tuple[int, ...]:
-    return tuple(size for size in BATCH_SIZES if 4 * size <= num_train)[-3:] or (1,)
 
 
 def _middle(sizes: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from tune_speed.core.forecast import CHECKED_RATIO, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, duration
 from tune_speed.reporting.study.reader import StudyReader
-from tune_speed.reporting.watch.status import StudyStatus, glance
+from tune_speed.reporting.watch.status import glance
 from tune_speed.study.settings import parse_duration_s
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
@@ -101,7 +101,16 @@ class Forecasted(Shown):
             trials=known.runs,
             best=known.best,
             spent_s=seen.elapsed_s,
-            rows=tuple(_by_then(known, seen, share, share * ratio) for share in SHARES),
+            rows=tuple(
+                ByThen(
+                    share=share,
+                    after_s=share * ratio * seen.elapsed_s,
+                    trials=share * ratio * seen.num_finished,
+                    chance=known.chance(share * ratio),
+                    best=Range(*map(known.metric, known.law.falls(share * ratio))),
+                )
+                for share in SHARES
+            ),
             first_hit_s=Range(*(0.0 if known.met_by else each * seen.elapsed_s for each in hit)),
         )
 
@@ -153,13 +162,3 @@ class Forecasted(Shown):
             "first_hit_s": hit_s,
             "budgets": [{**row._asdict(), "best": row.best._asdict()} for row in self.rows],
         }
-
-
-def _by_then(known: Outlook, seen: StudyStatus, share: float, ratio: float) -> ByThen:
-    return ByThen(
-        share=share,
-        after_s=ratio * seen.elapsed_s,
-        trials=ratio * seen.num_finished,
-        chance=known.chance(ratio),
-        best=Range(*map(known.metric, known.law.falls(ratio))),
-    )

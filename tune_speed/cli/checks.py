@@ -35,7 +35,6 @@ class Finding(NamedTuple):
 
 
 def run_checks() -> list[Finding]:
-    """Returns what each check found; a check that fails says what was wrong, never raises."""
     findings = []
     for name, check in CHECKS.items():
         try:
@@ -124,7 +123,6 @@ def _memory() -> tuple[bool, str]:
 
 
 def _writable(folder: Path) -> tuple[bool, str]:
-    """Writes a file where `folder` is or would be; returns how much is free there."""
     # The folder need not be there yet: then its nearest parent is what a search writes to.
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     with tempfile.TemporaryFile(dir=existing):
@@ -161,16 +159,15 @@ def _mlflow() -> tuple[bool, str]:
 def _leftovers() -> tuple[bool, str]:
     from tune_speed.runtime.temporary import leftovers
 
-    left = [(path, _megabytes(path)) for path in leftovers()]
+    def megabytes(folder: Path) -> float:
+        files = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+        return sum(each.stat().st_size for each in files) / 1e6
+
+    left = [(path, megabytes(path)) for path in leftovers()]
     if not left:
         return True, "nothing of killed sessions"
     named = ", ".join(f"{path} ({size:.1f} MB)" for path, size in left)
     return True, f"of killed sessions: {named}; `tune-speed doctor --clean` removes them"
-
-
-def _megabytes(folder: Path) -> float:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files) / 1e6
 
 
 CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {

@@ -30,7 +30,6 @@ def studies_and_trials(incomplete: str) -> list[str]:
 
 
 def files(incomplete: str) -> list[str]:
-    """Returns the YAML files and folders here, and the shipped files, that begin so."""
     shipped = [path.stem for path in sorted(shipped_folder().glob("*.yaml"))]
     return [*_files(incomplete), *(name for name in shipped if name.startswith(incomplete))]
 

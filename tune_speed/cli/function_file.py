@@ -44,7 +44,6 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def again_with(name: str) -> str:
-    """Returns ` --train FILE.py:FUNCTION` as a shell takes it: a further command needs it."""
     return f" {_OPTION} {shlex.quote(name)}"
 
 

@@ -1,7 +1,8 @@
 """The commands on leaderboards: `best` and `leaderboard`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -72,7 +73,8 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
 
     common.check_export(export, format_)
-    choice = _choice(study, workload, device, kind, where, target)
+    only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
+    choice = _choice(where, **only)
     boards = find_boards(choice, top=top, order=sort)
     shown = _boards_in("json" if as_json else "table", boards)
     common.show_parts([shown], piped_width=common.BOARD_WIDTH)
@@ -119,7 +121,8 @@ def leaderboard(
     """
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
 
-    choice = _choice(study, workload, device, kind, where, target)
+    only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
+    choice = _choice(where, **only)
     form = "json" if as_json else format_
     if history and misses:
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
@@ -140,55 +143,37 @@ def leaderboard(
     common.write_shown(out, shown)
 
 
-def _choice(
-    study: str | None,
-    workload: str | None,
-    device: str | None,
-    kind: Kind | None,
-    where: str | None,
-    target: float | None,
-) -> "Choice":
+def _choice(where: str | None, **only: Any) -> "Choice":
     from tune_speed.reporting.leaderboard.queries import Choice
     from tune_speed.tracking.filter.where import parse_where
     from tune_speed.tracking.store.uri import tracking_uri
 
-    return Choice(
-        uri=tracking_uri(),
-        study=study,
-        workload=workload,
-        device=device,
-        kind=kind,
-        where=None if where is None else parse_where(where),
-        target=target,
-    )
+    parsed = None if where is None else parse_where(where)
+    return Choice(uri=tracking_uri(), where=parsed, **only)
 
 
 def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":
-    from tune_speed.reporting.leaderboard import tables as report
-    from tune_speed.reporting.leaderboard.tables import as_renderable
+    from tune_speed.reporting.leaderboard import tables
 
-    if form == "table":
-        return as_renderable(boards)
     if form == "html":
         from tune_speed.reporting.page.boards import boards_page
 
         return boards_page(boards)
-    forms = {
-        "json": report.as_json,
-        "csv": report.as_csv,
-        "markdown": report.as_markdown,
+    forms: dict[str, Callable[[list[Board]], str | RenderableType]] = {
+        "table": tables.as_renderable,
+        "json": tables.as_json,
+        "csv": tables.as_csv,
+        "markdown": tables.as_markdown,
     }
     return forms[form](boards)
 
 
 def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | RenderableType":
-    from tune_speed.reporting.leaderboard import history
-    from tune_speed.reporting.leaderboard.tables import as_json
+    from tune_speed.reporting.leaderboard import history, tables
 
-    if form == "table":
-        return history.history_renderable(held)
-    forms = {
-        "json": as_json,
+    forms: dict[str, Callable[[list[RecordHeld]], str | RenderableType]] = {
+        "table": history.history_renderable,
+        "json": tables.as_json,
         "csv": history.history_csv,
         "markdown": history.history_markdown,
     }

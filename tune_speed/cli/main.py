@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -97,7 +96,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         _refuse_removed_folder()
-        _refuse_left_options(sys.argv[1:])
+        for option in sys.argv[2:]:
+            if instead := LEFT_OPTIONS.get((sys.argv[1], option)):
+                raise ConfigError(f"{sys.argv[1]} {option} {LEFT_MUST}. {instead}")
         app()
     except TuneSpeedError as error:
         tell(f"error: {error}")
@@ -106,12 +107,6 @@ def main() -> None:
         if end.code == INTERRUPTED:
             gc.freeze()  # Ctrl-C is to answer at once: a last look for garbage takes seconds.
         raise
-
-
-def _refuse_left_options(arguments: Sequence[str]) -> None:
-    for option in arguments[1:]:
-        if instead := LEFT_OPTIONS.get((arguments[0], option)):
-            raise ConfigError(f"{arguments[0]} {option} {LEFT_MUST}. {instead}")
 
 
 def _refuse_removed_folder() -> None:

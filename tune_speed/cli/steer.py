@@ -182,7 +182,11 @@ def delete(
         )
     trials = sum(found.num_trials.values()) if found else 0
     _refuse_while_used(folder)
-    _confirm(f"Delete {study}, {counted(trials, 'trial')} on record, and {folder}?", yes=yes)
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("a study must not be deleted without a question: give --yes.")
+    question = f"Delete {study}, {counted(trials, 'trial')} on record, and {folder}?"
+    if not yes and not typer.confirm(question, err=True):
+        raise typer.Exit(common.NOT_REACHED)
     _refuse_while_used(folder)
     # The store first: the study can still be resumed from its folder if that fails.
     trash = discard_study(uri, found.experiment_id, study) if found else None
@@ -215,12 +219,3 @@ def _remove(folder: Path) -> None:
             shutil.rmtree(folder)
     except OSError as error:
         raise StorageError(f"{folder} cannot be removed: {error.strerror or error}.") from error
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError("a study must not be deleted without a question: give --yes.")
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(common.NOT_REACHED)

@@ -186,7 +186,6 @@ def report(
 
 
 def recipe_text(trial: "ViewedTrial") -> str:
-    """Returns how to run a trial again: a recipe file, or what its function was called with."""
     from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
 
     try:

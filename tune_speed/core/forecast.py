@@ -81,7 +81,7 @@ class Law(NamedTuple):
     def ratios(self, fall: float, until: float) -> Range:
         """Returns the interval of when the error has fallen so far; infinite: not `until` then.
 
-        Where that has a chance above a tenth, it is the upper end, and a fifth lies below the lower.
+        Where that has a chance above a tenth, it is the upper end, and a fifth is below the lower.
         """
         never = 1 - self.chance(fall, until)
         if never >= 0.8:
@@ -134,7 +134,6 @@ class Outlook(NamedTuple):
         return metric if self.target.mode == "min" else 1 - metric + FINEST
 
     def metric(self, fall: float) -> float:
-        """Returns the best metric after a fall of the best error."""
         error = self.error(self.best) * math.exp(-fall)
         return error if self.target.mode == "min" else min(1 - error + FINEST, 1.0)
 
@@ -148,7 +147,6 @@ class Outlook(NamedTuple):
         return max(math.log(self.error(self.best) / self.error(self.target.value)), 0.0)
 
     def chance(self, ratio: float) -> float:
-        """Returns the probability to meet the target after `ratio` times what was spent."""
         return 1.0 if self.met_by else self.law.chance(self.fall, ratio)
 
     def words(self, ratio: float) -> str:

@@ -345,12 +345,10 @@ class RunStatistics:
 
     @property
     def spent_s(self) -> float:
-        """Training clock of all runs together [s]."""
         return math.fsum(sample.spent_s for sample in self.samples)
 
     @property
     def success_rate(self) -> RateInterval:
-        """Where the chance of meeting the target lies (Wilson)."""
         low, high = wilson_interval(self.hits, self.n, confidence=self.confidence)
         return RateInterval(low=low, high=high, confidence=self.confidence)
 
@@ -366,7 +364,6 @@ class RunStatistics:
 
     @property
     def mean_hit_s(self) -> float | None:
-        """Mean time of the runs that met the target [s], or None if none did."""
         return statistics.fmean(self.hits_s) if self.hits else None
 
     @property

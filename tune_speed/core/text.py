@@ -20,7 +20,6 @@ def significant(value: float | None, digits: int = 4, *, none: str = ABSENT) -> 
 
 
 def fixed(value: float | None, digits: int, *, none: str = ABSENT) -> str:
-    """Returns so many decimals: `0.12`."""
     return none if value is None else f"{value:.{digits}f}"
 
 
@@ -35,12 +34,10 @@ def compact(value: float | None, *, none: str = ABSENT) -> str:
 
 
 def percent(share: float | None, digits: int = 3, *, none: str = ABSENT) -> str:
-    """Returns a share in [0, 1] as `95 %`, with so many significant digits at most."""
     return none if share is None else f"{100 * share:.{digits}g} %"
 
 
 def factor(ratio: float | None, *, none: str = ABSENT) -> str:
-    """Returns a ratio as `1.25×`."""
     return none if ratio is None else f"{ratio:.2f}×"
 
 
@@ -55,7 +52,6 @@ def recorded_device(part: str) -> str:
 
 
 def seconds(time_s: float | None, digits: int = 3, *, none: str = INFINITE) -> str:
-    """Returns a time with so many decimals: `1.234 s`; infinity as `∞`."""
     if time_s is None or math.isinf(time_s):
         return none
     return f"{time_s:.{digits}f} s"
@@ -77,7 +73,6 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns `1 trial` or `1,200 trials`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

@@ -140,10 +140,6 @@ class _Reading(NamedTuple):
     """How long this thread has waited for a core so far [s]."""
     energy_j: float | None
 
-    def share_delayed(self, after: "_Reading") -> float:
-        """Returns for which share of the time until then the thread waited for a core."""
-        return (after.delayed_s - self.delayed_s) / max(after.at_s - self.at_s, 1e-6)
-
 
 @dataclass
 class _Turn:
@@ -160,10 +156,10 @@ class _Turn:
 
     def window_at(self, ended: _Reading) -> _Window:
         """Returns what was measured, as the turn ends."""
-        power_w = mean_power_w(self.began.energy_j, ended.energy_j, ended.at_s - self.began.at_s)
-        self.window.powers_w = [power_w]
+        took_s = ended.at_s - self.began.at_s
+        self.window.powers_w = [mean_power_w(self.began.energy_j, ended.energy_j, took_s)]
         self.window.references_s = self.reference.times_s
-        share = self.began.share_delayed(ended)
+        share = (ended.delayed_s - self.began.delayed_s) / max(took_s, 1e-6)
         if share > MOST_DELAYED:
             self.window.disturbed = f"it waited {share:.0%} of the time for a core"
         return self.window

@@ -9,14 +9,8 @@
 
 ```python
 def my_train(params, run):
-    model = MyModule(lr=params["lr"])
-    trainer = Trainer(
-        max_epochs=10,
-        accelerator="gpu" if run.device == "cuda" else "cpu",
-        devices=1,
-        callbacks=[SpeedCallback(run, metric="val_acc")],
-    )
-    trainer.fit(model, train_loader, validation_loader)
+    trainer = Trainer(max_epochs=10, devices=1, callbacks=[SpeedCallback(run, metric="val_acc")])
+    trainer.fit(MyModule(lr=params["lr"]), train_loader, validation_loader)
 ```
 
 Needs `pip install 'tune_speed[lightning]'`. With `pytorch_lightning`, import that one first.

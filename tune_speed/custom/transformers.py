@@ -11,14 +11,7 @@
 def my_train(params, run):
     trainer = Trainer(
         model=BertForSequenceClassification(BertConfig(...)),
-        args=TrainingArguments(
-            num_train_epochs=3,
-            learning_rate=params["lr"],
-            eval_strategy="epoch",
-            save_strategy="no",
-            seed=run.seed,
-            use_cpu=run.device == "cpu",
-        ),
+        args=TrainingArguments(learning_rate=params["lr"], eval_strategy="epoch", seed=run.seed),
         compute_metrics=accuracy,
         callbacks=[SpeedCallback(run, metric="eval_accuracy")],
         ...

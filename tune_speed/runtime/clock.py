@@ -113,7 +113,6 @@ class Clock:
 
     @contextmanager
     def span(self, span: Span) -> Iterator[None]:
-        """Counts the block as `span`, also when it raises."""
         self.start(span)
         try:
             yield

@@ -65,13 +65,11 @@ class Tenancy:
         return tuple(sorted(self._others().values()))
 
     def pids(self) -> frozenset[int]:
-        """Returns the processes of all other live tenants; none if `why_not`."""
         found = (name.partition("-")[0] for name in self._others())
         # In a container a tenant may be process 1, from which all descend outside.
         return frozenset(int(pid) for pid in found if pid.isdecimal() and pid != "1")
 
     def _others(self) -> dict[str, str]:
-        """Returns the labels of all other live tenants by the names of their files."""
         if self.why_not:
             return {}
         try:

@@ -160,7 +160,6 @@ def describe_device(device: torch.device) -> str:
 
 
 def describe_devices(device: torch.device, count: int) -> str:
-    """Returns the name of so many devices that train together: `2 x NVIDIA H200`."""
     return describe_device(device) if count == 1 else f"{count} x {describe_device(device)}"
 
 

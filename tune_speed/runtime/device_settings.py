@@ -28,7 +28,6 @@ def device_settings(device: torch.device) -> dict[str, str]:
 
 
 def speed_settings(device: torch.device) -> Mapping[str, str]:
-    """Returns those on which a step's speed depends and that no field of a recipe decides."""
     if device.type != "cuda":
         return {}
     return {k: v for k, v in _around_the_recipe(device).items() if k not in NOT_OF_SPEED}
@@ -54,7 +53,6 @@ def _of_driver(device: torch.device) -> Mapping[str, str]:
 
 
 def describe_modes(gpu: GpuFacts) -> str:
-    """Returns the modes of a GPU that decide how it can be shared, in words."""
     modes = {
         "compute mode": gpu.compute_mode,
         "MPS": "on" if gpu.mps else "off",

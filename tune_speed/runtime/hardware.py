@@ -275,7 +275,6 @@ def compute_mode(device: torch.device) -> str | None:
 
 
 def _named(number: int | Sequence[int] | None, names: Sequence[str]) -> str | None:
-    """Returns the name of a mode's number, or of the present one of a present and a pending one."""
     now = number[0] if isinstance(number, Sequence) else number
     return names[now] if now is not None and now < len(names) else None
 
@@ -304,7 +303,6 @@ def cpu_quota(cpu_max: str | None) -> float | None:
 
 
 def cpu_turbo(sys_cpu: Path) -> bool | None:
-    """Returns whether the CPU may exceed its base frequency; None if it is not known."""
     no_turbo = read_text(sys_cpu / "intel_pstate/no_turbo")
     if no_turbo is not None:
         return no_turbo == "0"
@@ -363,6 +361,9 @@ def describe_gpu(device: torch.device) -> GpuFacts:
 
 
 def _cpu_facts() -> CpuFacts:
+    load: tuple[float, ...] = ()
+    with suppress(OSError):
+        load = os.getloadavg()
     return CpuFacts(
         name=cpu_name(),
         physical_cores=psutil.cpu_count(logical=False),
@@ -374,7 +375,7 @@ def _cpu_facts() -> CpuFacts:
         quota=cpu_quota(read_text(Path("/sys/fs/cgroup/cpu.max"))),
         governor=read_text(SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         turbo=cpu_turbo(SYS_CPU),
-        load_average=_load_average(),
+        load_average=load[0] if load else None,
     )
 
 
@@ -401,10 +402,3 @@ def visible_mig(visible: str, index: int) -> str | None:
     names = [name.strip() for name in visible.split(",")]
     name = names[index] if index < len(names) else ""
     return name if name.startswith("MIG-") else None
-
-
-def _load_average() -> float | None:
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None

@@ -91,7 +91,6 @@ def busy_text(threads: int) -> str:
 
 
 def _others_cpu_s() -> float:
-    """Returns for how long cores have worked for others than this process and its children [s]."""
     every, own = psutil.cpu_times()._asdict(), psutil.Process()
     # Guests are part of `user`.
     idle = ("idle", "iowait", "guest", "guest_nice")

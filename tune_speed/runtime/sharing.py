@@ -92,7 +92,6 @@ class Sharing:
 
     @classmethod
     def alone(cls) -> Self:
-        """Returns the place of a run that nobody is to know of, such as a test's."""
         return cls(label="", turnstile=Turnstile(None, why_not="The run keeps to itself."))
 
     @property
@@ -145,7 +144,6 @@ class Sharing:
         return Timing.EXCLUSIVE, ""
 
     def _why_not(self) -> str | None:
-        """Returns why co-tenants cannot, or could not, be seen or stopped; None if all is well."""
         if self._tenancy is None:
             return None
         return self._why_not_earlier or self.turnstile.why_not or self._tenancy.why_not

@@ -1,7 +1,6 @@
 """Steps are timed while the co-tenants of a device are paused: a turnstile of `flock` files.
 
-Trials that share a physical device slow one another down, so whoever times a step makes the others
-wait meanwhile. The kernel frees all locks of a process that dies. Four files a device:
+The kernel frees all locks of a process that dies. Four files a device:
 
 | file         | held shared by                             | held exclusively by           |
 |--------------|--------------------------------------------|-------------------------------|
@@ -11,17 +10,12 @@ wait meanwhile. The kernel frees all locks of a process that dies. Four files a 
 | `long`       | who looks, for a blink                     | who needs more time           |
 
 Nobody waits longer than `PATIENCE_S` for another's measurement, or than its own `longest_pause_s`
-while `long` is held. Who continues regardless says so in the third file; so a measurer knows
-whether it was alone, even where somebody's patience ran out during the second of two measurements
-in a row. Taking `main` again needs `intent`, so nobody returns to the lock in the middle of a
-measurement.
+while `long` is held; who continues regardless says so in the third file, so that a measurer knows
+whether it was alone. Taking `main` again needs `intent`, so nobody returns in the middle of one.
 
-`long` is held by who measures long steps, and by who waited in vain for the long step of another,
-until its turn begins. Trainers with long steps stand still at it between two of them, so that all
-of them do so in the end, while those with short steps go on between its attempts at `main`.
-
-All waits poll without blocking and end, so a process cannot lock itself out, whatever it calls in
-whichever order. Without `flock`, or without a folder to write to, all calls do nothing.
+`long` is held by who measures long steps, and by who waited in vain for the long step of another.
+Trainers with long steps pause at it between two of them, those with short steps continue. All waits
+poll and end. Without `flock`, or without a folder to write to, all calls do nothing.
 """
 
 import errno
@@ -93,7 +87,6 @@ class Measurement:
         return self._nobody_continued() and self.left_s > 0
 
     def end(self) -> None:
-        """Freezes the figures; called while the locks are still held."""
         self._at_end = (self.left_s, self.is_isolated)
 
 
@@ -431,7 +424,6 @@ os.register_at_fork(after_in_child=_close_all)
 
 
 def default_folder() -> Path:
-    """Returns `$TUNE_SPEED_TURNSTILE`, else a folder that all users of this machine share."""
     chosen = os.environ.get("TUNE_SPEED_TURNSTILE")
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / "tune_speed-turnstile"
 

@@ -215,14 +215,10 @@ def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Pr
 
 
 def _written_out(source: Source) -> Source:
-    return with_choices(with_whole_task(_with_workload(source)))
-
-
-def _with_workload(source: Source) -> Source:
     name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
-    if not isinstance(name, str) or name not in WORKLOADS:
-        return source
-    return source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
+    if isinstance(name, str) and name in WORKLOADS:
+        source = source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
+    return with_choices(with_whole_task(source))
 
 
 def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:

@@ -38,7 +38,6 @@ class Mistake(NamedTuple):
 
 
 def left_mistakes(source: Source) -> Iterator[Mistake]:
-    """Yields the settings in `source` that have left the package, and what to do instead."""
     for left in LEFT:
         path = tuple(left.path.split("."))
         found = functools.reduce(_below, path, source.tree)

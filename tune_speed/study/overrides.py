@@ -77,7 +77,6 @@ class _Walk:
         return self._to_written(path, rest)
 
     def _to_written(self, path: TreePath, names: list[str]) -> TreePath:
-        """Returns the path of `names` below a field without fields of its own: they are written."""
         node, (name, *rest) = self._node(path), names
         if is_leaf(node) and names in [[key] for key in LEAF_KEYS]:
             return (*path, name)

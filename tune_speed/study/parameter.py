@@ -111,7 +111,6 @@ def _form(choice: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are the same choice."""
     return one is other or _form(one) == _form(other)
 
 
@@ -171,7 +170,6 @@ def leaf_parameter(
 
 
 def leaf_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
-    """Yields what is wrong with a leaf itself; not of the sub-trees of its choices."""
     own_keys = ("choices",) if "choices" in leaf else RANGE_KEYS
     for key in leaf:
         if key not in own_keys:

@@ -25,7 +25,6 @@ from tune_speed.training.recipe import Recipe
 
 
 def with_whole_task(source: Source) -> Source:
-    """Returns `source` with the short forms of `workload` written out."""
     workload = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
     if not isinstance(workload, Mapping):
         return source
@@ -38,7 +37,6 @@ def with_whole_task(source: Source) -> Source:
 
 
 def with_choices(source: Source) -> Source:
-    """Returns `source` with the bare lists of `recipe` as choices."""
     recipe = source.tree.get("recipe") if isinstance(source.tree, Mapping) else None
     for path, values in _bare_lists(Recipe, recipe, ("recipe",)):
         source = source.with_value(path, {"choices": values})
@@ -103,20 +101,14 @@ class GoalConfig(Config):
         }
 
 
-def goal_of(tree: Any) -> GoalConfig | None:
-    goal = tree.get("goal") if isinstance(tree, Mapping) else None
-    try:
-        return None if goal is None else GoalConfig.model_validate(goal)
-    except ValidationError:  # The schema says what is wrong.
-        return None
-
-
 def with_goal(source: Source) -> Source:
-    """Returns `source` with its goal written out; as it is without one, or one with mistakes."""
-    goal = goal_of(source.tree)
-    if goal is None:
+    goal = source.tree.get("goal") if isinstance(source.tree, Mapping) else None
+    try:
+        target = {} if goal is None else GoalConfig.model_validate(goal).target()
+    except ValidationError:  # The schema says what is wrong.
+        target = {}
+    if not target:
         return source
-    target = goal.target()
     place = source.place(("goal",))
     source = source.with_value(("workload", "target"), target, place=place)
     return source.with_value(("workload", "max_train_s"), target["within_s"], place=place)

@@ -31,7 +31,6 @@ def most_devices(space: SearchSpace) -> int:
 
 
 def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields why several devices cannot be had: a GPU holds no more than one rank of a trial."""
     if most_devices(space) == 1:
         return
     if search.get("concurrent") == "auto":
@@ -268,7 +267,6 @@ def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _goal_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that need a target, where there is a goal."""
     workload, search = tree.get("workload"), tree.get("search") or {}
     target = workload.get("target") if isinstance(workload, Mapping) else None
     if not isinstance(target, Mapping) or not target.get("within_s"):
