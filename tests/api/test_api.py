@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import signal
-import subprocess
 import sys
 import threading
 import traceback
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from imports import imported, printed_by
 from making import make_record
 from plugging import write
 from ray import cloudpickle
@@ -93,7 +93,6 @@ def kept_log() -> Iterator[list[logging.LogRecord]]:
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
-    """Returns what `call` returns in another thread than the main one."""
     found: list[Any] = []
 
     def work() -> None:
@@ -142,7 +141,6 @@ def called(folder: Path, session_cache: Path) -> Called:
 
 @pytest.fixture
 def study(called: Called, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tune_speed.Study:
-    """The study that was searched, where it was searched."""
     environment(monkeypatch, folder)
     return called.study
 
@@ -521,23 +519,18 @@ def test_a_call_is_a_plain_function_and_no_module_has_its_name(name: str) -> Non
 
 
 def test_importing_the_package_imports_nothing_that_takes_long() -> None:
-    code = (
+    added = printed_by(
         "import sys; before = set(sys.modules); import tune_speed\n"
-        "print(sorted({name.split('.')[0] for name in sys.modules.keys() - before}))\n"
-        "from tune_speed import search\n"
-        "print([name for name in ('torch', 'ray', 'pandas', 'mlflow') if name in sys.modules])\n"
+        "print(*{name.split('.')[0] for name in sys.modules.keys() - before})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported, with_search = done.stdout.splitlines()
-    assert set(eval(imported)) <= {"tune_speed", "typing"} | set(sys.stdlib_module_names)
-    assert with_search == "[]"
+    assert {*added.split()} <= {"tune_speed", "typing"} | set(sys.stdlib_module_names)
+    heavy = ("torch", "ray", "pandas", "mlflow")
+    assert imported("from tune_speed import search", *heavy) == set()
 
 
 def test_a_search_reads_its_study_before_torch_is_imported() -> None:
     """Torch takes a second, in which Ray can start already."""
-    code = "import sys, tune_speed.api.study, tune_speed.api.inputs; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert imported("import tune_speed.api.study, tune_speed.api.inputs", "torch") == set()
 
 
 def test_every_export_is_there() -> None:

@@ -200,7 +200,6 @@ def test_what_nobody_published_is_said(call: Call) -> None:
 
 
 def read_back(form: str, path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a file, read by others than us."""
     if form == "csv":
         return pd.read_csv(path).to_dict("records")
     if form == "jsonl":

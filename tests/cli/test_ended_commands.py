@@ -197,7 +197,6 @@ def test_ablation_prints_arms_and_effects_in_each_form(
 
 @pytest.fixture
 def profiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Lets a profile be a made-up one; lists what was to be profiled."""
     asked: list[dict[str, Any]] = []
 
     def found(file: Any, **options: Any) -> Any:

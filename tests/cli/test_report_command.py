@@ -22,7 +22,6 @@ RECIPE = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A folder with a store in which a study of three trials still runs."""
     client = open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
     tracker = Tracker(client, study="first", study_tags={"workload": "digits"}, linger_s=0.02)
     for i in range(3):

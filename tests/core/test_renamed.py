@@ -29,7 +29,6 @@ PARAMS = {"lr_schedule": "step_drops", "lr_schedule.step_drops.gamma": 0.1}
 
 
 def old_record() -> TrialRecord:
-    """Returns a record that is written as a version with other names wrote it."""
     return make_record().model_copy(update={"recipe": OLD, "params": PARAMS})
 
 

@@ -1,13 +1,12 @@
 """Hugging Face's own Trainer with `SpeedCallback`, on a clock that only data and model wind."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from adapted import Hand, run_on
+from imports import refusal_without
 from torch.utils.data import Dataset
 from transformers import (
     PretrainedConfig,
@@ -250,13 +249,5 @@ def test_several_processes_are_refused(hand: Hand, tmp_path: Path) -> None:
 
 
 def test_without_transformers_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None;"
-        "from tune_speed.core.errors import ConfigError\n"
-        "try: import tune_speed.custom.transformers\n"
-        "except ConfigError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert "pip install 'tune_speed[transformers]'" in done.stdout
+    said = refusal_without("transformers", module="tune_speed.custom.transformers")
+    assert "pip install 'tune_speed[transformers]'" in said

@@ -13,7 +13,6 @@ from tune_speed.runtime import cuda_context
 
 @pytest.fixture
 def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """torch and NVML as on a machine with one H200."""
     put_h200(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.cuda_context import GIB, context_gib
-from tune_speed.runtime.device import limit_memory, memory_limit_gib
+from tune_speed.runtime.device import memory_limit_gib
 from tune_speed.tuning.ray.step_rate import PackedSteps
 
 CUDA = torch.device("cuda", 0)
@@ -58,23 +57,6 @@ def test_trials_fit_their_gpu_with_their_contexts(trials: int) -> None:
     each_gib = memory_limit_gib(CUDA, gpu_fraction=1 / trials, cpu_fraction=1.0)
     assert 20 < trials * (each_gib + 0.5) < 23.5
     assert memory_limit_gib(CUDA, gpu_fraction=1.0, cpu_fraction=1.0) == 24
-
-
-@pytest.mark.usefixtures("starts")
-def test_torch_is_told_the_share_without_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[float, int]] = []
-    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
-    monkeypatch.setattr(
-        torch._C, "_cuda_setMemoryFraction", lambda *share: told.append(share), raising=False
-    )
-    limit_memory(CUDA, gpu_fraction=0.25)
-    assert told == [(pytest.approx(0.9 * (6 - 0.5) / 24), 0)]
-
-
-@pytest.mark.usefixtures("starts")
-def test_share_that_its_context_fills_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"context of 0.5 GiB, but got 0.02 of 24 GiB"):
-        limit_memory(CUDA, gpu_fraction=0.02)
 
 
 @pytest.mark.usefixtures("starts")

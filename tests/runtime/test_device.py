@@ -54,7 +54,6 @@ RunPython = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def run_python() -> Iterator[RunPython]:
-    """Returns what a program prints, in a process of its own."""
     command = [sys.executable, "-c", FORKING]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 

@@ -78,7 +78,6 @@ SPACE = SearchSpace.from_tree(
 
 
 def lines(*best: tuple[float, int]) -> list[str]:
-    """Returns what is said of configurations of these rates and epochs."""
     named = [
         {"optimizer": "sgd", "optimizer.sgd.lr": lr, "epochs": epochs, "batch_size": 32}
         for lr, epochs in best

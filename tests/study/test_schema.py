@@ -44,7 +44,6 @@ def test_the_schema_says_a_repeated_part_once():
 
 
 def resolved(part):
-    """Returns a part of the schema, or what it refers to."""
     reference = part.get("$ref")
     return part if reference is None else json_schema()["$defs"][reference.rpartition("/")[2]]
 

@@ -216,7 +216,6 @@ def root_of(file: Path, *overrides: str) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study file in a folder that is not the current one."""
     (tmp_path / "studies").mkdir()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
