@@ -9,9 +9,9 @@ import math
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,20 +93,8 @@ def kept_log() -> Iterator[list[logging.LogRecord]]:
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-
-    def work() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
 
 
 def environment(patch: pytest.MonkeyPatch, folder: Path) -> None:

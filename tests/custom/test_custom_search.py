@@ -124,13 +124,6 @@ def test_function_is_certified_on_fresh_seeds_and_the_test_part(
     assert record.certificate["recipe"]["resolved"] == {"params": searched.params}
 
 
-def test_certification_by_name_needs_the_function(searched: tune_speed.Study) -> None:
-    with pytest.raises(ConfigError, match="training function climbs"):
-        tune_speed.certify("climbs")
-    with pytest.raises(ConfigError, match="must be certified with the training function"):
-        tune_speed.certify("climbs", train=misbehaves)
-
-
 @pytest.fixture(scope="module")
 def misbehaved(folder: Path) -> dict[str, TrialRecord]:
     hows = ["hangs", "raises", "nan", "backwards", "silent", "exits"]

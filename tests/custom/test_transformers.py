@@ -233,11 +233,6 @@ def test_missing_metric_is_refused_with_those_that_were_evaluated(
     assert "eval_accuracy" in str(refused.value) and "'eval_f1'" in str(refused.value)
 
 
-def test_missing_metric_is_refused_at_the_very_end_too(hand: Hand, tmp_path: Path) -> None:
-    with run_on(hand) as run, pytest.raises(ConfigError, match="eval_accuracy"):
-        trainer_of(run, hand, tmp_path, metric="eval_f1", num_train_epochs=1).train()
-
-
 def test_several_processes_are_refused(hand: Hand, tmp_path: Path) -> None:
     class Two(TrainingArguments):
         world_size = 2

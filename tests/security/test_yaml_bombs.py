@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.study.file import load_recipe, load_study
+from tune_speed.study.file import load_study
 from tune_speed.study.yaml import MAX_BYTES, MAX_PROBLEMS, scan_file, scan_yaml
 
 M = MAX_BYTES - 100
@@ -69,14 +69,6 @@ def test_bombs_are_refused_within_bounds_of_memory_and_time(tmp_path: Path) -> N
         problems = found[str(path)]
         assert 0 < len(problems) <= MAX_PROBLEMS + 1, name
         assert all(problem.startswith(str(path)) and len(problem) < 2000 for problem in problems)
-
-
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a: \xc3(", b"a: \xed\xa0\x80", b"\x80abc"])
-def test_what_is_not_utf_8_is_refused(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_bytes(data)
-    with pytest.raises(ConfigError, match=r"study.yaml:1: must be UTF-8 text"):
-        load_recipe(path)
 
 
 def test_a_device_that_never_ends_is_read_no_further_than_the_limit() -> None:

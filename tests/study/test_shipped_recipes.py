@@ -23,31 +23,20 @@ def first_recipes(name: str) -> list[Recipe]:
 
 
 @pytest.mark.parametrize(
-    ("name", "samples_per_step", "num_steps"),
+    ("name", "samples_per_step", "num_steps", "rates"),
     [
-        ("seed_resnet50", [128, 256], [352 * 30, 176 * 30]),
-        ("seed_vit", [70, 1050], [643 * 10, 43 * 10]),
-        ("seed_efficientnet", [192, 200], [235 * 20, 225 * 20]),
-        ("seed_resnet20", [128, 1024], [352 * 200, 44 * 200]),
+        ("seed_resnet50", [128, 256], [352 * 30, 176 * 30], [1e-3, 1e-3]),
+        ("seed_vit", [70, 1050], [643 * 10, 43 * 10], [2e-5, 2e-5]),
+        ("seed_efficientnet", [192, 200], [235 * 20, 225 * 20], [0.01, 0.01]),
+        ("seed_resnet20", [128, 1024], [352 * 200, 44 * 200], [0.1, 0.8]),
     ],
 )
-def test_first_points_have_the_batches_and_steps_of_the_study(name, samples_per_step, num_steps):
+def test_first_points_have_batches_steps_and_rates_of_the_study(
+    name, samples_per_step, num_steps, rates
+):
     recipes = first_recipes(name)
     assert [recipe.samples_per_step for recipe in recipes] == samples_per_step
     assert [recipe.steps(num_train=NUM_TRAIN) for recipe in recipes] == num_steps
-
-
-@pytest.mark.parametrize(
-    ("name", "rates"),
-    [
-        ("seed_resnet50", [1e-3, 1e-3]),
-        ("seed_vit", [2e-5, 2e-5]),
-        ("seed_efficientnet", [0.01, 0.01]),
-        ("seed_resnet20", [0.1, 0.8]),
-    ],
-)
-def test_first_points_have_the_rates_of_the_study(name, rates):
-    recipes = first_recipes(name)
     assert [r.optimizer.step_lr(r.samples_per_step) for r in recipes] == pytest.approx(rates)
 
 

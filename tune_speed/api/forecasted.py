@@ -67,10 +67,7 @@ class Forecasted(Shown):
         target: float | None = None,
         time_budget: str | float | None = None,
     ) -> "Forecasted":
-        """Returns a study's forecast; `target`: another value; `time_budget`: from now on.
-
-        Raises: ConfigError, ServiceError, StorageError.
-        """
+        """Returns a study's forecast; `time_budget` is from now on. Raises: a TuneSpeedError."""
         seen = glance(StudyReader(uri, study).read(with_boards=False))
         parts = seen.parts[:1]
         if target is not None and any(part.target.seeks_best for part in parts):

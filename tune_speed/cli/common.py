@@ -160,10 +160,7 @@ def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> 
 
 
 def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = False) -> str:
-    """Returns what stdout shows, with colours on a terminal, else so many characters wide.
-
-    What it holds of others' texts is printable. `is_file`: it is not for a terminal.
-    """
+    """Returns what stdout shows, coloured on a terminal, else so wide; others' texts are printable."""
     from tune_speed.reporting.display import PlainConsole
 
     is_terminal = sys.stdout.isatty() and not is_file

@@ -76,7 +76,6 @@ def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
 
 
 def best_first(record: TrialRecord) -> SortKey:
-    """Returns the key by which records of one `ComparisonKey` are sorted best first."""
     return sort_key(ranked_s(record), final_goodness(record), record.study, record.trial_id)
 
 
@@ -92,7 +91,6 @@ def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
 
 
 def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Returns the first record by `best_first`; None: none met the target."""
     return min((r for r in records if ranked_s(r) is not None), key=best_first, default=None)
 
 

@@ -149,7 +149,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Returns an error's traceback; of one that is too long, its beginning and its end."""
     return readable("".join(traceback.format_exception(error)), most=MOST_OF_TRACEBACK)
 
 

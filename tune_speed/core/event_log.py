@@ -44,11 +44,7 @@ class EventLog:
     def __init__(
         self, path: Path, *, what: str, advice: LogAdvice | None = None, key: str = "event"
     ) -> None:
-        """Opens the file, creating it and its folder if needed; `key` is each event's first field.
-
-        Raises: ConfigError if another process holds it; StorageError if it is no file, or not
-        writable.
-        """
+        """Opens or creates the file. Raises: ConfigError if it is held elsewhere; StorageError."""
         self.path = path
         self._what, self._advice, self._key = what, advice or LogAdvice(), key
         self._number = 0
@@ -126,10 +122,7 @@ class EventLog:
             os.write(self._file, b"\n")
 
     def replay(self, take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Passes kind and fields of each event to `take`; closes the log if that fails.
-
-        Raises: StorageError for a damaged line, as a ValueError and the like of `take` says.
-        """
+        """Passes kind and fields of each event to `take`. Raises: StorageError for a damaged line."""
         try:
             for number, event in self.events():
                 self._number = number
@@ -262,7 +255,6 @@ def _holder(file: int) -> str:
 
 
 def differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns how `now` differs from what was begun, a phrase a field."""
     # As read back from the file: tuples become lists, and numbers as keys become strings.
     ours = json.loads(json.dumps(dict(now)))
     other = [name for name in ours if ours[name] != begun.get(name)]

@@ -31,10 +31,7 @@ def write_file(path: Path, content: bytes) -> None:
 def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
     """Yields a file that replaces `path` when the block ends, or is removed if the block fails.
 
-    A reader finds the old content or the new, never a part of it. A killed writer leaves
-    `<name>.<random>.tmp` behind. To be `durable`, to outlast a loss of power, waits for the disk.
-
-    Raises: OSError, as where the folder is missing.
+    A killed writer leaves `<name>.<random>.tmp`. `durable` waits for the disk. Raises: OSError.
     """
     # A name of its own for each writer: several processes may write the same file at once.
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")

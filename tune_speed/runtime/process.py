@@ -121,11 +121,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Yields whether one of these signals came; a second one of a kind acts as it would without.
-
-    An exception that a signal raises may come out of a library as another one. None is seen outside
-    of the main thread, which alone gets signals.
-    """
+    """Yields, in the main thread, whether one of these signals came; a second one acts as ever."""
     came: list[int] = []
     with handlers_kept(*numbers) as before:
 

@@ -12,10 +12,7 @@ PREFIX = "tune_speed-tmp-"
 
 
 class TemporaryFolder:
-    """A new folder, locked until it is removed: at the end of a `with` block, or by `close`.
-
-    If the process is killed first, the next session on the machine removes it.
-    """
+    """A new folder, locked until it is removed; of a killed process the next session removes it."""
 
     def __init__(self) -> None:
         """Makes it in the usual place. Raises: OSError."""

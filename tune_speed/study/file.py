@@ -126,12 +126,7 @@ class RecipeFile(_File):
 def load_study(
     path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
 ) -> StudyFile:
-    """Returns the study of a file, or of a shipped one by name, with `path=value` overrides.
-
-    With `check_data` False the data set is not read, which may still have to be downloaded.
-
-    Raises: ConfigError with every mistake of the file and of the overrides.
-    """
+    """Returns the study of a file, or a shipped one; `check_data` reads its data. Raises: ConfigError."""
     return study_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 

@@ -55,7 +55,6 @@ def _once_each(whole: JsonSchema) -> JsonSchema:
 def _with_parts(
     part: JsonSchema, name: str, change: Callable[[JsonSchema, str], JsonSchema]
 ) -> JsonSchema:
-    """Returns `part` with the schemas directly in it changed, given the name of their field."""
     changed = dict(part)
     if "properties" in part:
         changed["properties"] = {n: change(each, n) for n, each in part["properties"].items()}
@@ -128,7 +127,6 @@ def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchem
 
 
 def _constraints(schema: JsonSchema) -> JsonSchema:
-    """Returns a field's schema without its description, which is written by `_field_schema`."""
     described = ("title", "description", "default")
     return {key: part for key, part in schema.items() if key not in described}
 
