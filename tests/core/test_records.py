@@ -45,11 +45,6 @@ def test_nan_never_becomes_a_score() -> None:
         make_evaluation(accuracy=float("nan"))
 
 
-def test_miss_has_no_time() -> None:
-    assert make_record(status=Status.MISSED).time_to_target_s is None
-    assert make_record(status=Status.REACHED, time_s=2.5).time_to_target_s == 2.5
-
-
 def test_record_of_a_later_version_with_more_fields_still_reads() -> None:
     fields = make_record().model_dump(mode="json") | {"new_field": 1}
     assert TrialRecord.model_validate(fields) == make_record()

@@ -54,9 +54,6 @@ def test_parameters_have_present_names() -> None:
         "lr_schedule.multi_step.gamma": 0.1,
         "epochs": 2,
     }
-
-
-def test_names_elsewhere_stay() -> None:
     other = {"model": "step_drops", "lr_schedules.step_drops.gamma": 1, "a": {"step_drops": None}}
     assert with_present_names(other) == other
 

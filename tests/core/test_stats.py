@@ -35,9 +35,6 @@ from tune_speed.core.stats import (
 def test_wilson_interval_of_8_of_10_is_the_textbooks() -> None:
     low, high = wilson_interval(8, 10)
     assert (low, high) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
-
-
-def test_wilson_interval_of_20_of_20_ends_near_084() -> None:
     assert wilson_interval(20, 20)[0] == pytest.approx(0.8388747, abs=1e-6)
 
 
@@ -55,9 +52,6 @@ def test_median_counts_misses_as_infinite() -> None:
     assert median_time_s([3.0, None, 1.0]) == 3.0
     assert median_time_s([None, None, 1.0]) is None
     assert median_time_s([1.0, 2.0, 3.0, None]) == 2.5
-
-
-def test_median_is_infinite_where_a_middle_one_is() -> None:
     assert median_time_s([1.0, None]) is None
 
 

@@ -73,7 +73,7 @@ def test_field_of_a_short_form_can_be_overridden() -> None:
 
 def test_short_forms_are_valid_in_editors() -> None:
     validator = jsonschema.Draft202012Validator(json_schema())
-    for text in (SHORT, WHOLE):
+    for text in (SHORT, WHOLE, WITH_GOAL.replace("{dataset: digits}", "digits")):
         assert list(validator.iter_errors(scan_yaml(text).tree)) == []
 
 
@@ -180,12 +180,6 @@ def test_a_training_function_has_goals_too() -> None:
     source = scan_yaml(text, file="own.yaml")
     found = own_study_of(source, packed(my_train)).workload
     assert (found.target.within_s, found.max_train_s) == (5.0, 5.0)
-
-
-def test_editors_accept_it() -> None:
-    tree = scan_yaml(WITH_GOAL, file="tiny.yaml").tree
-    tree = {**tree, "workload": "digits"}
-    jsonschema.validate(tree, json_schema())
 
 
 TEXT = """

@@ -160,7 +160,7 @@ def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> 
 
 
 def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = False) -> str:
-    """Returns what stdout shows, coloured on a terminal, else so wide; others' texts are printable."""
+    """Returns what stdout shows, coloured on a terminal, else so wide; all of it printable."""
     from tune_speed.reporting.display import PlainConsole
 
     is_terminal = sys.stdout.isatty() and not is_file

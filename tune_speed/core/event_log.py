@@ -122,7 +122,7 @@ class EventLog:
             os.write(self._file, b"\n")
 
     def replay(self, take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Passes kind and fields of each event to `take`. Raises: StorageError for a damaged line."""
+        """Passes kind and fields of each event to `take`. Raises: StorageError: a damaged line."""
         try:
             for number, event in self.events():
                 self._number = number
