@@ -126,7 +126,7 @@ class RecipeFile(_File):
 def load_study(
     path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
 ) -> StudyFile:
-    """Returns the study of a file or shipped one; `check_data` reads its data. Raises: ConfigError."""
+    """Returns the study of a file or name; `check_data` reads its data. Raises: ConfigError."""
     return study_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
