@@ -17,13 +17,12 @@ from tune_speed.core.version import __version__
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
-    from tune_speed.api.calls import ablate, certify, search, steer, train
+    from tune_speed.api.calls import ablate, search, steer, train
     from tune_speed.api.certified import Certified
-    from tune_speed.api.compared import Compared
     from tune_speed.api.results import Results
     from tune_speed.api.steering import Steering
-    from tune_speed.api.study import Study
-    from tune_speed.api.trained import Trained
+    from tune_speed.api.study import Study, certify
+    from tune_speed.api.trained import Compared, Trained
 
 __all__ = [
     "Ablated",
@@ -46,8 +45,13 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "api.calls": ("ablate", "certify", "search", "steer", "train"),
-        **{f"api.{name.lower()}": (name,) for name in __all__ if name.istitle()},
+        "api.calls": ("ablate", "search", "steer", "train"),
+        "api.ablated": ("Ablated",),
+        "api.certified": ("Certified",),
+        "api.results": ("Results",),
+        "api.steering": ("Steering",),
+        "api.study": ("Study", "certify"),
+        "api.trained": ("Compared", "Trained"),
     },
 )
 

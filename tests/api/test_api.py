@@ -8,11 +8,10 @@ import logging
 import math
 import os
 import signal
-import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.components.plugins import write
+from helpers.imports import imported, printed_by
 from helpers.making import make_record
 from ray import cloudpickle
 
 import tune_speed
-from tune_speed.api import calls
+from tune_speed.api.entry import in_python
 from tune_speed.api.inputs import overrides_of, recipe_from, study_from
 from tune_speed.api.progress import Progress, is_shown
-from tune_speed.api.wording import in_python
 from tune_speed.cli import ablate, search, train
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError
@@ -94,21 +93,8 @@ def kept_log() -> Iterator[list[logging.LogRecord]]:
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
-    """Returns what `call` returns in another thread than the main one."""
-    found: list[Any] = []
-
-    def work() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
 
 
 def environment(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -143,7 +129,6 @@ def called(folder: Path, session_cache: Path) -> Called:
 
 @pytest.fixture
 def study(called: Called, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tune_speed.Study:
-    """The study that was searched, where it was searched."""
     environment(monkeypatch, folder)
     return called.study
 
@@ -517,28 +502,23 @@ def test_calls_have_the_options_of_the_commands_and_their_defaults(command: Any)
 
 @pytest.mark.parametrize("name", ["search", "train", "certify", "ablate"])
 def test_a_call_is_a_plain_function_and_no_module_has_its_name(name: str) -> None:
-    assert getattr(tune_speed, name) is getattr(calls, name)
+    assert inspect.isfunction(getattr(tune_speed, name))
     assert importlib.util.find_spec(f"tune_speed.{name}") is None
 
 
 def test_importing_the_package_imports_nothing_that_takes_long() -> None:
-    code = (
+    added = printed_by(
         "import sys; before = set(sys.modules); import tune_speed\n"
-        "print(sorted({name.split('.')[0] for name in sys.modules.keys() - before}))\n"
-        "from tune_speed import search\n"
-        "print([name for name in ('torch', 'ray', 'pandas', 'mlflow') if name in sys.modules])\n"
+        "print(*{name.split('.')[0] for name in sys.modules.keys() - before})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported, with_search = done.stdout.splitlines()
-    assert set(eval(imported)) <= {"tune_speed", "typing"} | set(sys.stdlib_module_names)
-    assert with_search == "[]"
+    assert {*added.split()} <= {"tune_speed", "typing"} | set(sys.stdlib_module_names)
+    heavy = ("torch", "ray", "pandas", "mlflow")
+    assert imported("from tune_speed import search", *heavy) == set()
 
 
 def test_a_search_reads_its_study_before_torch_is_imported() -> None:
     """Torch takes a second, in which Ray can start already."""
-    code = "import sys, tune_speed.api.study, tune_speed.api.inputs; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert imported("import tune_speed.api.study, tune_speed.api.inputs", "torch") == set()
 
 
 def test_every_export_is_there() -> None:

@@ -2,18 +2,18 @@
 
 import json
 import math
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.command import Done
 from helpers.making import make_evaluation, make_record, make_run
 from rich.table import Table
 
 from tune_speed.api.forecasted import SHARES, Forecasted
-from tune_speed.cli import main
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.forecast import FINEST, LAW
 from tune_speed.core.records import Status, TrialRecord
@@ -93,14 +93,14 @@ def test_arguments_that_make_no_sense_are_refused_in_words(uri: str, wrong: dict
 
 
 def test_the_command_prints_a_table_or_json(
-    uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    uri: str, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Done], tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+
     def command(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["tune-speed", "forecast", "mine", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        assert not ended.value.code
-        return capsys.readouterr().out
+        done = call("forecast", "mine", *arguments, folder=tmp_path)
+        assert done.code == 0, done.err
+        return done.out
 
     found = Forecasted.of(uri, "mine", target=0.95)
     assert json.loads(command("--target", "0.95", "--json")) == found.as_dict()

@@ -1,16 +1,16 @@
 """Frames over a real store with two studies, two devices, misses and a certified trial."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.imports import imported
 from helpers.making import make_evaluation, make_record, make_run
 from helpers.tracking.stores import store_of
 
+import tune_speed
 from tune_speed.api.results import COLUMNS, Results
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
@@ -47,7 +47,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def frames(results: Results) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """By method: a frame with rows, and one without."""
     full_and_empty = {
         "best": (results.best(), results.best(workload="nothing")),
         "trials": (results.trials("on-cpu"), results.trials("on-cpu", where="n > 99")),
@@ -202,12 +201,7 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_the_package_imports_pandas_only_once_results_are_asked_for() -> None:
-    code = (
-        "import sys, tune_speed; before = 'pandas' in sys.modules\n"
-        "from tune_speed import Results\n"
-        "print(before, Results.__name__, 'torch' in sys.modules)\n"
-        "tune_speed.Result"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "False Results False"
-    assert "AttributeError: module 'tune_speed' has no attribute 'Result'" in done.stderr
+    assert imported("import tune_speed", "pandas") == set()
+    assert imported("from tune_speed import Results", "pandas", "torch") == {"pandas"}
+    with pytest.raises(AttributeError, match="module 'tune_speed' has no attribute 'Result'"):
+        tune_speed.Result  # noqa: B018

@@ -39,7 +39,6 @@ def ablated(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> tu
 
 
 def trials_of(folder: Path, study: str = "tiny-ablation") -> Any:
-    """Returns a study's trials as MLflow has them."""
     return Results(f"sqlite:///{folder}/mlflow.db").trials(study)
 
 

@@ -28,21 +28,6 @@ def closed_port() -> int:
         return port
 
 
-def test_five_mistakes_are_reported_in_one_go_with_their_lines(tmp_path: Path, call: Call) -> None:
-    text = TINY_STUDY.replace("lr: {low: 0.02, high: 0.4", "lr: {low: 0.4, high: 0.02")
-    text = text.replace("value: 0.8", "value: {low: 0.5, high: 0.9}")
-    text = text.replace("lr_schedule: one_cycle", "lr_scheduler: one_cycle")
-    text = text.replace("[25, 50]", "[25, 5000]").replace("trials: 6", "trials: many")
-    done = call("search", write(tmp_path, text), folder=tmp_path)
-    assert done.code == 2
-    assert done.out == ""
-    lines = done.err.strip().splitlines()
-    assert [line.split(":")[1] for line in lines[1:]] == ["10", "11", "13", "14"]
-    assert lines[0].startswith("error: tiny.yaml:5: workload.target.value")
-    for part in ("Did you mean `lr_schedule`?", "5000", "low 0.4, high 0.02", '"many"'):
-        assert part in done.err
-
-
 @pytest.mark.parametrize(
     ("override", "said"),
     [

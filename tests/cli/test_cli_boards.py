@@ -1,7 +1,6 @@
 """`best` and `leaderboard` over a real store with two studies on two devices."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 from helpers.making import make_record, make_run
 
-from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.queries import choices_of
@@ -19,7 +17,7 @@ from tune_speed.tracking import Tracker, find_trials, open_store
 
 CPU, GPU = "cpu (1 threads, test)", "NVIDIA H200"
 RECIPE = {"model": {"resnet20": {}}, "epochs": 2.0}
-Call = Callable[..., str]
+Call = Callable[..., Any]
 
 
 def trial(number: int, time_s: float, **fields: Any) -> TrialRecord:
@@ -57,23 +55,14 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def call(
-    uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Runs a command in this process: `call(*arguments, code=0)` returns stdout, then stderr."""
+def call(call: Call, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs a command over the store: `call(*arguments, code=0)` returns stdout, then stderr."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out + shown.err
+        done: Any = call(*arguments, folder=tmp_path)
+        assert done.code == code, done.err
+        return str(done.out + done.err)
 
     return run
 

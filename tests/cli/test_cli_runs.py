@@ -3,19 +3,18 @@
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from helpers.command import Done
 from helpers.making import make_record, make_run
 from helpers.tracking.stores import store_of
 
 from tune_speed.api.results import trials_frame, write_parquet
-from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.study.file import parse_recipe
 from tune_speed.tracking import find_trial
@@ -25,14 +24,7 @@ CIFAR = {"dataset": {"name": "cifar10"}, "target": {"metric": "accuracy", "value
 RESNET20 = {"model": {"resnet20": {"stem": "cifar"}}, "epochs": 2.0, "batch_size": 32}
 
 
-class Shown(NamedTuple):
-    """What a command printed."""
-
-    out: str
-    err: str
-
-
-Call = Callable[..., Shown]
+Call = Callable[..., Done]
 
 
 def trial(
@@ -62,30 +54,21 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def call(
-    uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Runs a command in this process, which must end with `code`."""
+def call(call: Call, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs a command over the store, which must end with `code`."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, code: int = 0) -> Shown:
-        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        shown = Shown(*capsys.readouterr())
-        assert (ended.value.code or 0) == code, shown.err
-        return shown
+    def run(*arguments: str, code: int = 0) -> Done:
+        done = call(*arguments, folder=tmp_path)
+        assert done.code == code, done.err
+        return done
 
     return run
 
 
 def test_trials_of_a_study_are_listed_with_all_fields(call: Call) -> None:
-    rows = json.loads(call("list", "trials", "--study", "digits", "--json").out)
-    assert rows == json.loads(call("list", "trials", "digits", "--json").out)
+    rows = call("list", "trials", "--study", "digits", "--json").json
+    assert rows == call("list", "trials", "digits", "--json").json
     assert [(row["device"], row["kind"], row["trial_id"]) for row in rows] == [
         (GPU, "estimate", "t0004"),
         (CPU, "certified", "t0001"),
@@ -150,7 +133,7 @@ def test_a_study_or_trial_that_is_not_there_is_wrong_input(call: Call) -> None:
 
 
 def test_fields_of_filters_are_listed(call: Call) -> None:
-    rows = {row["name"]: row["of"] for row in json.loads(call("list", "fields", "--json").out)}
+    rows = {row["name"]: row["of"] for row in call("list", "fields", "--json").json}
     assert (rows["time_to_target_s"], rows["batch_size"]) == ("result", "recipe")
 
 
@@ -159,7 +142,7 @@ def test_show_leads_to_mlflow(call: Call, uri: str) -> None:
     last = call("show", "digits/t0001").out.splitlines()[-1]
     assert last.startswith(f"in MLflow: mlflow ui --backend-store-uri {uri}")
     assert last.endswith(f"/runs/{run_id}")
-    found = json.loads(call("show", "digits/t0001", "--json").out)
+    found = call("show", "digits/t0001", "--json").json
     assert (found["url"], found["run_id"]) == (None, run_id)
     assert found["ui_command"] == f"mlflow ui --backend-store-uri {uri}"
 
@@ -184,7 +167,7 @@ def test_results_of_one_board_are_compared_and_ranked(call: Call) -> None:
 
 
 def test_equal_settings_are_shown_with_all(call: Call) -> None:
-    found = json.loads(call("compare", "digits/t0000", "digits/t0001", "--all", "--json").out)
+    found = call("compare", "digits/t0000", "digits/t0001", "--all", "--json").json
     assert found["recipe"]["batch_size"] == [32, 32]
 
 
@@ -206,7 +189,7 @@ def test_comparison_as_csv_reads_back_unrounded(call: Call) -> None:
 def test_one_result_is_enough_beside_the_source_documents(call: Call) -> None:
     shown = call("compare", "cifar/t0000", "--with-paper")
     assert "ours and theirs" in shown.out and "Solomatov" in shown.out
-    found = json.loads(call("compare", "cifar/t0000", "--with-paper", "--json").out)
+    found = call("compare", "cifar/t0000", "--with-paper", "--json").json
     assert {row["run"] for row in found["paper"]["figures"]} == {"cifar/t0000"}
 
 
@@ -217,7 +200,6 @@ def test_what_nobody_published_is_said(call: Call) -> None:
 
 
 def read_back(form: str, path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a file, read by others than us."""
     if form == "csv":
         return pd.read_csv(path).to_dict("records")
     if form == "jsonl":
@@ -234,7 +216,7 @@ def test_trials_are_written_with_a_column_for_each_parameter(
     done = call("list", "trials", *options)
     assert (done.out, done.err) == ("", f"wrote {file}\n")
     rows = read_back(form, file)
-    wanted = json.loads(call("list", "trials", "--study", "digits", "--json").out)
+    wanted = call("list", "trials", "--study", "digits", "--json").json
     keys = ("run_id", "trial_id", "device", "kind", "status", "steps", "final_metric")
     assert [[row[key] for key in keys] for row in rows] == [
         [r[key] for key in keys] for r in wanted

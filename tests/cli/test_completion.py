@@ -35,7 +35,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """Returns what bash offers at the end of a line, by the function that the command gives it."""
     words = line.split(" ")
     script = f"""
 eval "$({TUNE_SPEED} --show-completion)"

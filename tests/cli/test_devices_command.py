@@ -45,7 +45,6 @@ def search_on_two_cpus(folder: Path, *changes: str, **variables: str) -> subproc
 
 
 def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> list[psutil.Process]:
-    """Returns the processes below `process` whose command says `name`, once there are so many."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline and process.poll() is None:
         below = psutil.Process(process.pid).children(recursive=True)
@@ -58,7 +57,6 @@ def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> l
 
 
 def has_tenant(folder: Path, pid: int) -> bool:
-    """Returns whether a process trains on a device."""
     return any(folder.glob(f"turnstile/*.tenants/{pid}-*"))
 
 

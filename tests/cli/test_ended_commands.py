@@ -17,7 +17,7 @@ from helpers.experiments.profiles import make_profile
 from helpers.making import make_record
 from helpers.tracking.stores import store_of
 
-from tune_speed.api import calls
+from tune_speed.api import calls, study
 from tune_speed.api.ablated import Ablated
 from tune_speed.api.certified import Certified
 from tune_speed.api.study import Study
@@ -63,7 +63,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], dict[str, Any
                 options["progress"].searched(found)
             return found
 
-        monkeypatch.setattr(calls, name, answer)
+        monkeypatch.setattr(study if name == "certify" else calls, name, answer)
         return asked
 
     return give
@@ -196,7 +196,6 @@ def test_ablation_prints_arms_and_effects_in_each_form(
 
 @pytest.fixture
 def profiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Lets a profile be a made-up one; lists what was to be profiled."""
     asked: list[dict[str, Any]] = []
 
     def found(file: Any, **options: Any) -> Any:

@@ -34,7 +34,6 @@ search: {trials: 3}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a file of a function."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_loop.py").write_text(LOOP)
     return tmp_path

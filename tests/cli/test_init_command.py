@@ -14,7 +14,6 @@ from tune_speed.study.file import load_study
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder that holds the folder `my photos`."""
     return write_photos(tmp_path / "my photos").parent
 
 

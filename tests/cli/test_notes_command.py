@@ -35,7 +35,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def uri(filled: Path, tmp_path: Path) -> str:
-    """A copy of it."""
     shutil.copytree(filled.parent, tmp_path / "store")
     return f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"
 

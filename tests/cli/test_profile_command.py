@@ -1,7 +1,6 @@
 """`tune-speed profile` as a user runs it, on digits."""
 
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from helpers.command import Done, start
 from helpers.experiments.ablations import RECIPE, write_recipe
 
-from tune_speed.cli import main
 from tune_speed.experiments.profiling.phases import PHASES
 from tune_speed.experiments.profiling.rates import averaging_s
 from tune_speed.experiments.profiling.result import ProfileResult
@@ -20,16 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command that is to be refused, in this process; returns its exit code and message."""
-
-    def call(*arguments: str) -> tuple[Any, str]:
-        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        return ended.value.code, capsys.readouterr().err
-
-    return call
+def refused(call: Callable[..., Done], tmp_path: Path) -> Any:
+    """Runs a command that is to be refused; returns its exit code and message."""
+    return lambda *arguments: call(*arguments, folder=tmp_path)[::2]
 
 
 def test_profile_says_where_the_time_goes(tmp_path: Path, call: Callable[..., Done]) -> None:

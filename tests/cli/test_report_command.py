@@ -8,7 +8,7 @@ import pytest
 from helpers.command import Done
 from helpers.making import make_record
 
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import StorageError
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.tracking import Tracker, open_store
 
@@ -22,7 +22,6 @@ RECIPE = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A folder with a store in which a study of three trials still runs."""
     client = open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
     tracker = Tracker(client, study="first", study_tags={"workload": "digits"}, linger_s=0.02)
     for i in range(3):
@@ -55,26 +54,6 @@ def test_report_of_a_study_that_is_not_there_names_those_that_are(
     assert done.code == 2
     assert "'first'" in done.err
     assert not (store / "report.html").exists()
-
-
-def test_page_is_replaced_as_a_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    replace_text(path, "new ≥")
-    assert path.read_text(encoding="utf-8") == "new ≥"
-    assert os.listdir(tmp_path) == ["report.html"]
-
-
-def test_page_may_be_read_by_whoever_may_read_new_files(tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("")
-    replace_text(tmp_path / "report.html", "text")
-    modes = {(tmp_path / name).stat().st_mode for name in ("other", "report.html")}
-    assert len(modes) == 1
-
-
-def test_folder_that_is_not_there_is_wrong_input(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be in a folder that exists, but there is no"):
-        replace_text(tmp_path / "missing" / "report.html", "text")
 
 
 def test_folder_in_the_place_of_the_page_leaves_no_rest(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ Call = Callable[..., Done]
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
-    """A folder in which the tiny study was searched to its end."""
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("searched")
     (folder / "tiny.yaml").write_text(STUDY)
@@ -256,7 +255,6 @@ def test_resume_runs_only_new_trials_until_sigterm_stops_it(searched: Path) -> N
 
 
 def ends_cleanly(process: subprocess.Popen[str], *, folder: Path, again: str) -> None:
-    """Terminates a search; asserts that it says what to type and leaves nothing running."""
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
@@ -300,7 +298,6 @@ def troubled(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
 
 
 def write_images(folder: Path) -> None:
-    """Writes two classes of images, as files of encoded ones."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for part, number in (("train", 200), ("test", 40)):
@@ -320,7 +317,6 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def sound(folder: Path) -> dict[str, Any]:
-    """Returns the record of the one trial whose values are sensible."""
     [record] = [r for r in finished(folder) if r["status"] not in ("failed", "diverged")]
     return record
 

@@ -19,7 +19,6 @@ from helpers.tracking.stores import store_of
 
 
 def first_line(process: "subprocess.Popen[str]") -> str:
-    """Returns the first line that a command prints."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], 60)
     assert ready, "it must print where it listens"
@@ -42,7 +41,6 @@ def asked(port: int, path: str, **headers: str) -> Answer:
 
 
 def begun(port: int, path: str) -> socket.socket:
-    """Returns the connection of a request whose answer is not waited for."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=20)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return connection

@@ -3,16 +3,14 @@
 import json
 import re
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers.command import start
+from helpers.command import Done, start
+from helpers.imports import imported_by_command
 from helpers.making import make_evaluation, make_record, make_run
 
-from tune_speed.cli import main
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tuning.simulation import benchmarks
@@ -23,26 +21,12 @@ EASY = "synthetic-15-fixed_length"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-class Command:
-    """`tune-speed simulate` in a folder, with what it prints."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["tune-speed", "simulate", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        out, err = self._capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return Command(monkeypatch, capsys)
+def command(call: Callable[..., Done], tmp_path: Path) -> Command:
+    return lambda *arguments: call("simulate", *arguments, folder=tmp_path)
 
 
 def trials(number: int) -> list[TrialRecord]:
@@ -185,13 +169,5 @@ def test_ctrl_c_shows_what_is_done(tmp_path: Path) -> None:
 
 
 def test_help_imports_neither_matplotlib_nor_optuna() -> None:
-    code = (
-        "import sys; from tune_speed.cli import main\n"
-        "sys.argv = ['tune-speed', 'simulate', '--help']\n"
-        "try: main.main()\n"
-        "except SystemExit: pass\n"
-        "heavy = ('matplotlib', 'optuna', 'pyarrow', 'numpy')\n"
-        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
+    heavy = ("matplotlib", "optuna", "pyarrow", "numpy")
+    assert imported_by_command("simulate", "--help", names=heavy) == set()

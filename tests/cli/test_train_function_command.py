@@ -37,7 +37,6 @@ TRAIN = ("--train", "my_loop.py:climbs")
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
-    """A folder in which the values of a function were searched, with its output."""
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("own_command")
     (folder / "my_loop.py").write_text(LOOP)

@@ -1,9 +1,13 @@
 from typing import Annotated
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tune_speed.core.config import Component, Config, canonical_hash, did_you_mean, flatten
+from tune_speed.core.descriptions import descriptions
+from tune_speed.core.records import Evaluation
+from tune_speed.study.settings import SearchConfig
+from tune_speed.training.recipe import Recipe
 
 
 class Small(Config):
@@ -112,28 +116,14 @@ def test_configs_refuse_unknown_fields_and_other_types() -> None:
         Small.model_validate({"size": "1"})
     with pytest.raises(ValidationError, match="finite"):
         Large.model_validate({"rate": float("nan")})
-
-
-def test_configs_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Small().size = 2  # type: ignore[misc]
-
-
-def test_field_docstrings_are_the_descriptions() -> None:
-    assert Small.model_json_schema()["properties"]["size"]["description"] == "Its size."
-
-
-def test_hash_ignores_order_and_sees_values() -> None:
-    assert canonical_hash({"a": 1, "b": [1, 2]}) == canonical_hash({"b": [1, 2], "a": 1})
-    assert canonical_hash({"a": 1}) != canonical_hash({"a": 1.5})
 
 
 def test_hash_is_the_start_of_sha256_over_sorted_json() -> None:
     # printf '{"a":[1,null],"b":"x"}' | sha256sum
     assert canonical_hash({"b": "x", "a": (1, None)}) == "3dece6dc8d22d616"
-
-
-def test_hash_refuses_nan() -> None:
+    assert canonical_hash({"a": 1}) != canonical_hash({"a": 1.5})
     with pytest.raises(ValueError, match=r"NaN|nan|range"):
         canonical_hash({"a": float("nan")})
 
@@ -172,3 +162,64 @@ def test_fields_of_speed_are_plain_json_and_switches_are_on_or_off() -> None:
     assert Timed().speed_fields() == {"sizes": [1, 2], "rate": 0.5, "noise": True}
     assert Timed(noise=0.0).speed_fields()["noise"] == 0.0
     assert Timed(noise=None).speed_fields()["noise"] is None
+
+
+class Parent(BaseModel):
+    """Not a field's."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    first: int = 1
+    """One line."""
+    second: str = "a"
+    """Two
+    lines.
+
+        Indented.
+    """
+    third: int = 3
+
+
+class Child(Parent):
+    """Neither is this."""
+
+    second: str = "b"
+    """Another one."""
+    fourth: float = Field(default=4.0, description="What the field says holds.")
+    """Not this."""
+
+    @property
+    def fifth(self) -> int:
+        """No field."""
+        return 5
+
+
+def test_descriptions_are_those_that_pydantic_reads() -> None:
+    for kind in (Parent, Child):
+        fields = kind.model_fields.items()
+        assert descriptions(kind) == {n: f.description for n, f in fields if f.description}
+    assert list(descriptions(Child)) == ["first", "second", "fourth"]
+
+
+def test_every_field_of_recipes_and_searches_is_described() -> None:
+    for kind in (Recipe, SearchConfig):
+        assert set(descriptions(kind)) == set(kind.model_fields)
+
+
+def test_class_without_source_has_no_descriptions() -> None:
+    made: dict[str, type[BaseModel]] = {}
+    exec("class Typed(Base):\n    size: int\n    'Its size.'", {"Base": BaseModel}, made)
+    assert descriptions(made["Typed"]) == {}
+
+
+def test_class_within_a_function_is_found() -> None:
+    class Inner(BaseModel):
+        size: int = 1
+        """Its size."""
+
+    assert descriptions(Inner) == {"size": "Its size."}
+
+
+def test_json_schemas_of_records_have_the_descriptions() -> None:
+    properties = Evaluation.model_json_schema()["properties"]
+    assert properties["step"]["description"] == "Optimizer steps done."

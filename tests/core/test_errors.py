@@ -7,12 +7,18 @@ import pytest
 
 from tune_speed.core import errors
 from tune_speed.core.errors import (
+    MOST_OF_REASON,
+    MOST_OF_TRACEBACK,
     ConfigError,
     Problem,
     StorageError,
     TuneSpeedError,
     first_line,
+    one_line,
+    readable,
+    reason_of,
     refuse_link,
+    traceback_of,
     unwritable,
 )
 
@@ -50,11 +56,6 @@ def test_each_kind_of_error_has_its_own_exit_code() -> None:
     codes = [kind.exit_code for kind in kinds]
     assert len(set(codes)) == len(kinds) == 5
     assert 0 not in codes
-
-
-def test_error_is_quoted_by_its_kind_and_first_line() -> None:
-    assert first_line(ValueError("must be 1\nbut got 2")) == "ValueError: must be 1"
-    assert first_line(KeyError()) == "KeyError: "
 
 
 def test_question_ends_a_sentence_as_it_is() -> None:
@@ -109,3 +110,46 @@ def test_folder_of_ours_must_not_be_a_link(tmp_path: Path) -> None:
     refuse_link(tmp_path / "missing")
     with pytest.raises(StorageError, match="link must be a folder, but it is a link, to"):
         refuse_link(tmp_path / "link")
+
+
+def caught(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as raised:
+        return raised
+
+
+def test_reason_is_kind_and_first_line() -> None:
+    error = ValueError("must be 1\nbut got 2")
+    assert reason_of(error) == first_line(error) == "ValueError: must be 1"
+    assert reason_of(KeyboardInterrupt()) == "KeyboardInterrupt: no message"
+
+
+def test_long_message_is_cut_in_the_middle_and_says_so() -> None:
+    error = caught(ValueError("first" + "x" * 10**6 + "last"))
+    reason, text = reason_of(error), traceback_of(error)
+    assert len(reason) < MOST_OF_REASON + 60 and len(text) < MOST_OF_TRACEBACK + 60
+    assert reason.startswith("ValueError: first") and "characters left out" in reason
+    assert text.startswith("Traceback") and text.endswith("last\n")
+
+
+@pytest.mark.parametrize("text", ["\udcff\ud800", "a\x00b", "\x1b[2Jgone", "\r\x9b1A"])
+def test_what_terminals_and_databases_refuse_is_replaced(text: str) -> None:
+    kept = readable(text)
+    assert kept.isprintable() and kept.encode()
+    assert "\N{REPLACEMENT CHARACTER}" in kept
+
+
+def test_lines_stay_and_words_in_any_script() -> None:
+    assert readable("größer\n\tals 模型") == "größer\n\tals 模型"
+
+
+def test_passwords_in_addresses_are_hidden() -> None:
+    error = caught(OSError("no postgresql://me:s3cret@db/x, no https://h/?token=t0ken"))
+    for text in (reason_of(error), traceback_of(error)):
+        assert "s3cret" not in text and "t0ken" not in text
+        assert "postgresql://me:***@db/x" in text
+
+
+def test_text_without_a_line_is_empty() -> None:
+    assert one_line(" \n ") == ""

@@ -1,11 +1,10 @@
 """Faces of the rooms: every public name is there, and importing a face costs nothing."""
 
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.imports import imported
 
 import tune_speed
 
@@ -25,15 +24,7 @@ def test_every_public_name_of_a_face_is_there(room: str) -> None:
         face.no_such_name  # noqa: B018
 
 
-# Contracts of networks run torch.
-HEAVY = ("tune_speed.testing",)
-
-
 def test_faces_import_neither_torch_nor_ray_nor_mlflow() -> None:
-    light = [room for room in ROOMS if room not in HEAVY]
-    code = (
-        f"import sys, importlib\nfor room in {light!r}: importlib.import_module(room)\n"
-        "print([name for name in ('torch', 'ray', 'mlflow', 'optuna') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    # Contracts of networks run torch.
+    code = f"import {', '.join({*ROOMS} - {'tune_speed.testing'})}"
+    assert imported(code, "torch", "ray", "mlflow", "optuna") == set()

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tune_speed.core.records import (
+    Clocks,
     Recommended,
+    RunResult,
     Status,
+    Timing,
     TrialRecord,
     counts_of_ends,
     ended_as,
@@ -40,11 +43,6 @@ def test_record_is_json_without_nan(status: Status) -> None:
 def test_nan_never_becomes_a_score() -> None:
     with pytest.raises(ValidationError, match="finite"):
         make_evaluation(accuracy=float("nan"))
-
-
-def test_miss_has_no_time() -> None:
-    assert make_record(status=Status.MISSED).time_to_target_s is None
-    assert make_record(status=Status.REACHED, time_s=2.5).time_to_target_s == 2.5
 
 
 def test_record_of_a_later_version_with_more_fields_still_reads() -> None:
@@ -127,3 +125,65 @@ def test_every_other_status_is_its_own_word(status: Status) -> None:
 def test_a_count_of_one_run_is_said_in_the_singular() -> None:
     once = Recommended(study="study", trial_id="t0000", runs=1, hits=1, expected_s=2.5)
     assert once.text.startswith("t0000: 1 of 1 run met the target;")
+
+
+NEEDED = {
+    "study": "s",
+    "trial_id": "t0000",
+    "params": {},
+    "recipe": {},
+    "workload": {},
+    "workload_name": "w",
+    "workload_hash": "h",
+    "space_hash": "p",
+    "status": "failed",
+    "runs": [{"status": "failed", "seed": 3, "stop_reason": "over"}],
+}
+
+
+def test_record_of_the_barest_version_is_an_estimate_on_one_unshared_thread() -> None:
+    record = TrialRecord.model_validate(NEEDED)
+    dumped = record.model_dump(mode="json")
+    assert dumped | NEEDED == dumped | {"runs": NEEDED["runs"]}
+    given = {name: dumped[name] for name in dumped if name not in NEEDED}
+    assert given == {
+        "proposal_reason": "",
+        "evaluated_on": "validation",
+        "kind": "estimate",
+        "device": "cpu",
+        "cpu_threads": 1,
+        "max_cotenants": 0,
+        "protocol_version": 2,
+        "environment": {},
+        "started_at": "",
+        "finished_at": "",
+        "plugins": {},
+        "certificate": None,
+    }
+
+
+def test_run_that_says_little_has_spent_nothing_and_shared_its_device() -> None:
+    run = RunResult(status=Status.FAILED, seed=0, stop_reason="over")
+    told = run.model_dump(mode="json", exclude={"status", "seed", "stop_reason", "clocks"})
+    numbers = {"steps": 0, "samples": 0, "init_s": 0.0}
+    words = {"timing": "shared", "device": "cpu", "note": ""}
+    lists = {"evaluations": [], "step_times": [], "windows": [], "shape_steps": [], "cotenants": []}
+    assert {name: value for name, value in told.items() if value is not None} == {
+        **numbers,
+        **words,
+        **lists,
+    }
+    assert run.final is None
+    assert set(Clocks().model_dump().values()) == {0.0}
+
+
+def test_words_of_records_are_those_that_stores_hold() -> None:
+    assert [status.value for status in Status] == [
+        "reached",
+        "missed",
+        "capped",
+        "oom",
+        "diverged",
+        "failed",
+    ]
+    assert [timing.value for timing in Timing] == ["isolated", "disturbed", "exclusive", "shared"]

@@ -2,14 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.making import make_record
 from helpers.tracking.stores import store_of
 
 from tune_speed.components.schedules import SCHEDULES
-from tune_speed.core.config import did_you_mean
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.renamed import PRESENT, RENAMED, with_present_names
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
@@ -31,7 +29,6 @@ PARAMS = {"lr_schedule": "step_drops", "lr_schedule.step_drops.gamma": 0.1}
 
 
 def old_record() -> TrialRecord:
-    """Returns a record that is written as a version with other names wrote it."""
     return make_record().model_copy(update={"recipe": OLD, "params": PARAMS})
 
 
@@ -57,9 +54,6 @@ def test_parameters_have_present_names() -> None:
         "lr_schedule.multi_step.gamma": 0.1,
         "epochs": 2,
     }
-
-
-def test_names_elsewhere_stay() -> None:
     other = {"model": "step_drops", "lr_schedules.step_drops.gamma": 1, "a": {"step_drops": None}}
     assert with_present_names(other) == other
 
@@ -77,20 +71,6 @@ def test_old_record_reads_as_one_of_today(as_json: bool) -> None:
         milestones=(0.5,)
     )
     assert record.params == {"lr_schedule": "multi_step", "lr_schedule.multi_step.gamma": 0.1}
-
-
-def test_parameters_of_a_training_function_are_its_authors() -> None:
-    params: dict[str, Any] = {"lr_schedule": "step_drops"}
-    mine = {"params": params, "recipe": {"params": params}, "workload": {"function_hash": "0"}}
-    record = TrialRecord.model_validate(make_record().model_dump(mode="json") | mine)
-    assert (record.params, record.recipe) == (params, {"params": params})
-
-
-def test_nearest_name_of_a_former_one_is_the_present_one() -> None:
-    assert did_you_mean("drop_on_stall", SCHEDULES) == (
-        "; did you mean `reduce_on_plateau`, as it is called now?"
-    )
-    assert "multi_step" not in did_you_mean("step_drops", ["sgd", "adam"])
 
 
 def test_ledger_with_former_names_is_read(tmp_path: Path) -> None:

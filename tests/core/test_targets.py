@@ -16,7 +16,6 @@ CURVE = [0.5, 0.91, 0.7, 0.9, 0.95, 0.8]
 
 
 def at(accuracies: list[float]) -> list[Evaluation]:
-    """Returns an evaluation each second."""
     return [make_evaluation(train_s=i + 1.0, accuracy=a) for i, a in enumerate(accuracies)]
 
 

@@ -26,7 +26,6 @@ REACHED_ELSEWHERE = {
     "tuning/ray/node_query.py": "tests/cuda_double/test_search.py",
     "runtime/cuda_context.py": "tests/runtime/test_cuda_context.py",
     "runtime/device_settings.py": "tests/runtime/test_device_settings.py",
-    "runtime/pacer.py": "tests/runtime/test_pacer.py",
     "runtime/step_timer.py": "tests/runtime/test_step_timer.py",
     "runtime/device.py": "tests/runtime/test_device.py",
     "cli": "tests/cli",

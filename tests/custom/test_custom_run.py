@@ -10,14 +10,22 @@ from tune_speed.core.targets import Target
 from tune_speed.custom.run import BadReport, OwnRun, StopTraining
 
 
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def run(hand: Hand) -> OwnRun:
+    return make_run(hand)
+
+
 def trained(run: OwnRun, hand: Hand, seconds: float) -> None:
     with run.timed():
         hand.passes(seconds)
 
 
-def test_clock_counts_training_alone() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_clock_counts_training_alone(hand: Hand, run: OwnRun) -> None:
     hand.passes(5)
     with run.timed():
         hand.passes(2)
@@ -33,8 +41,7 @@ def test_clock_counts_training_alone() -> None:
     assert clocks.wall_s == 42
 
 
-def test_clock_stands_still_while_an_evaluation_is_reported() -> None:
-    hand = Hand()
+def test_clock_stands_still_while_an_evaluation_is_reported(hand: Hand) -> None:
     run = make_run(hand, on_report=lambda run: hand.passes(7))
     with run.timed():
         hand.passes(1)
@@ -44,9 +51,7 @@ def test_clock_stands_still_while_an_evaluation_is_reported() -> None:
     assert run.evaluations[0].train_s == 1
 
 
-def test_anytime_target_is_met_at_the_first_of_two_evaluations() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_anytime_target_is_met_at_the_first_of_two_evaluations(hand: Hand, run: OwnRun) -> None:
     with pytest.raises(StopTraining), run.timed():
         for step, metric in enumerate([0.5, 0.92, 0.7, 0.91, 0.95, 0.99], start=1):
             hand.passes(1)
@@ -70,8 +75,7 @@ def test_fixed_length_target_must_hold_at_the_end() -> None:
         assert (run.outcome.status, run.outcome.time_to_target_s) == (status, time_s)
 
 
-def test_less_is_better_where_the_target_says_so() -> None:
-    hand = Hand()
+def test_less_is_better_where_the_target_says_so(hand: Hand) -> None:
     target = Target(metric="log_loss", value=0.3, mode="min")
     run = make_run(hand, make_own_spec(workload=make_task(target=target)))
     with pytest.raises(StopTraining), run.timed():
@@ -84,9 +88,7 @@ def test_less_is_better_where_the_target_says_so() -> None:
 
 
 @pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf])
-def test_metric_that_is_not_finite_is_never_a_score(metric: float) -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_metric_that_is_not_finite_is_never_a_score(metric: float, hand: Hand, run: OwnRun) -> None:
     with pytest.raises(StopTraining), run.timed():
         hand.passes(1)
         run.evaluated(step=1, metric=0.99)
@@ -97,9 +99,7 @@ def test_metric_that_is_not_finite_is_never_a_score(metric: float) -> None:
         run.evaluated(step=3, metric=0.99)
 
 
-def test_clock_that_runs_backwards_is_an_error() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_clock_that_runs_backwards_is_an_error(hand: Hand, run: OwnRun) -> None:
     hand.passes(30)
     run.evaluated(step=1, metric=0.1, train_s=5.0)
     with pytest.raises(BadReport, match=r"train_s must not run backwards, but got 4 after 5"):
@@ -109,17 +109,13 @@ def test_clock_that_runs_backwards_is_an_error() -> None:
         run.evaluated(step=3, metric=0.95, train_s=6.0)
 
 
-def test_clock_that_runs_ahead_of_the_time_is_an_error() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_clock_that_runs_ahead_of_the_time_is_an_error(hand: Hand, run: OwnRun) -> None:
     hand.passes(3)
     with pytest.raises(BadReport, match=r"train_s must be at most what has passed, 3.000 s"):
         run.evaluated(step=1, metric=0.1, train_s=3.5)
 
 
-def test_clock_is_reported_always_or_never() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_clock_is_reported_always_or_never(hand: Hand, run: OwnRun) -> None:
     hand.passes(30)
     run.evaluated(step=1, metric=0.1, train_s=5.0)
     with pytest.raises(BadReport, match="at each evaluation, or at none"):
@@ -127,41 +123,32 @@ def test_clock_is_reported_always_or_never() -> None:
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, True, "2", 5, 3])
-def test_steps_are_whole_numbers_that_rise(step: object) -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_steps_are_whole_numbers_that_rise(step: object, hand: Hand, run: OwnRun) -> None:
     trained(run, hand, 1)
     run.evaluated(step=5, metric=0.1)
     with pytest.raises(BadReport, match="step must be"):
         run.evaluated(step=step, metric=0.1)  # type: ignore[arg-type]
 
 
-def test_training_off_the_clock_is_an_error() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_training_off_the_clock_is_an_error(hand: Hand, run: OwnRun) -> None:
     hand.passes(10)
     with pytest.raises(BadReport, match=r"run\.timed\(\) has counted no time"):
         run.evaluated(step=10, metric=0.99)
 
 
-def test_target_that_is_met_before_training_is_an_error() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_target_that_is_met_before_training_is_an_error(hand: Hand, run: OwnRun) -> None:
     with pytest.raises(BadReport, match="must not be met before training"):
         run.evaluated(step=0, metric=0.99)
 
 
-def test_function_that_never_evaluates_has_failed() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_function_that_never_evaluates_has_failed(hand: Hand, run: OwnRun) -> None:
     trained(run, hand, 1)
     run.returned()
     assert run.outcome is not None and run.outcome.status == Status.FAILED
     assert "my_train must call run.evaluated" in run.outcome.reason
 
 
-def test_limit_holds_at_the_step_where_steps_are_told() -> None:
-    hand = Hand()
+def test_limit_holds_at_the_step_where_steps_are_told(hand: Hand) -> None:
     run = make_run(hand, make_own_spec(workload=make_task(max_train_s=2.5)))
     steps = 0
     with pytest.raises(StopTraining), run.timed():
@@ -173,8 +160,7 @@ def test_limit_holds_at_the_step_where_steps_are_told() -> None:
     assert run.outcome is not None and run.outcome.status == Status.CAPPED
 
 
-def test_limit_holds_at_the_evaluation_where_they_are_not() -> None:
-    hand = Hand()
+def test_limit_holds_at_the_evaluation_where_they_are_not(hand: Hand) -> None:
     run = make_run(hand, make_own_spec(workload=make_task(max_train_s=2.5)))
     with pytest.raises(StopTraining), run.timed():
         hand.passes(3)
@@ -183,8 +169,7 @@ def test_limit_holds_at_the_evaluation_where_they_are_not() -> None:
     assert run.outcome.time_to_target_s is None
 
 
-def test_interrupt_leaves_no_outcome_of_the_trial() -> None:
-    hand = Hand()
+def test_interrupt_leaves_no_outcome_of_the_trial(hand: Hand) -> None:
     run = make_run(hand, interrupt=lambda: hand.now_s > 103)
     with pytest.raises(StopTraining), run.timed():
         while True:
@@ -198,8 +183,7 @@ def test_stop_passes_handlers_of_exceptions() -> None:
     assert not issubclass(StopTraining, Exception)
 
 
-def test_metrics_of_ours_are_fields_and_others_are_values() -> None:
-    hand = Hand()
+def test_metrics_of_ours_are_fields_and_others_are_values(hand: Hand) -> None:
     target = Target(metric="auc", value=0.99)
     run = make_run(hand, make_own_spec(workload=make_task(target=target)))
     trained(run, hand, 1)
@@ -212,9 +196,7 @@ def test_metrics_of_ours_are_fields_and_others_are_values() -> None:
     assert evaluation.value("auc") == 0.5 and evaluation.value("accuracy") == 0.25
 
 
-def test_clock_that_was_closed_stands_still_for_good() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_clock_that_was_closed_stands_still_for_good(hand: Hand, run: OwnRun) -> None:
     left_open = run.timed()
     left_open.__enter__()
     hand.passes(2)
@@ -226,9 +208,7 @@ def test_clock_that_was_closed_stands_still_for_good() -> None:
     assert run.train_s == 2
 
 
-def test_single_hit_at_the_end_is_a_miss_that_says_so() -> None:
-    hand = Hand()
-    run = make_run(hand)
+def test_single_hit_at_the_end_is_a_miss_that_says_so(hand: Hand, run: OwnRun) -> None:
     trained(run, hand, 1)
     run.evaluated(step=1, metric=0.95)
     run.returned()

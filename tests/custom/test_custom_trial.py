@@ -1,7 +1,6 @@
 """Training functions from call to record, whatever they do."""
 
 import functools
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.custom.runs import make_own_spec, make_task
+from helpers.imports import imported
 
 from tune_speed.core.records import CLOCKED, Status, Timing, TrialRecord
 from tune_speed.core.targets import Target
@@ -99,30 +99,6 @@ def test_function_that_swallows_the_stop_changes_nothing() -> None:
     record = run_own_trial(make_own_spec(), goes_on)
     assert record.status == Status.REACHED
     assert len(record.runs[0].evaluations) == 2
-
-
-def test_function_that_swallows_its_mistake_has_failed() -> None:
-    def backwards(params: dict[str, Any], run: OwnRun) -> None:
-        time.sleep(0.05)
-        run.evaluated(step=1, metric=0.1, train_s=0.04)
-        try:
-            run.evaluated(step=2, metric=0.99, train_s=0.01)
-        except Exception:
-            return
-
-    record = run_own_trial(make_own_spec(), backwards)
-    assert record.status == Status.FAILED
-    assert "must not run backwards" in record.stop_reason
-    assert record.time_to_target_s is None
-
-
-def test_function_that_never_evaluates_has_failed() -> None:
-    def silent(params: dict[str, Any], run: OwnRun) -> None:
-        with run.timed():
-            time.sleep(STEP_S)
-
-    record = run_own_trial(make_own_spec(), silent)
-    assert record.status == Status.FAILED and "run.evaluated" in record.stop_reason
 
 
 def test_interrupted_function_leaves_no_record() -> None:
@@ -274,7 +250,4 @@ def test_state_that_cannot_be_saved_costs_no_trial(tmp_path: Path) -> None:
 
 
 def test_package_imports_no_torch() -> None:
-    import subprocess
-
-    program = "import sys, tune_speed.custom; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert imported("import tune_speed.custom", "torch") == set()

@@ -9,7 +9,7 @@ import pytest
 from helpers.custom.runs import Hand, make_own_spec, make_task
 
 from tune_speed.core.records import Status
-from tune_speed.custom.isolated_steps import AGAIN_S, FIRST_STEPS, IsolatedSteps
+from tune_speed.custom.isolated_steps import AGAIN_S, FIRST_STEPS, IsolatedSteps, StepKind
 from tune_speed.custom.run import OwnRun, StopTraining
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.sharing import Sharing
@@ -74,9 +74,7 @@ class Trained:
 
     def opened(self, kind: str = "cpu", **task: Any) -> OwnRun:
         steps = IsolatedSteps(
-            "key",
-            place="here",
-            device_type=kind,
+            StepKind("key", "here", kind),
             clock=self.clock,
             sharing=self.sharing,
             reference=Reference(self.hand),  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """Lightning's own trainer with `SpeedCallback`, on a clock that only the data and modules wind."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from helpers.custom.runs import Hand, run_on
+from helpers.imports import imported, refusal_without
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -262,33 +261,18 @@ def test_error_in_the_module_stops_the_clock_and_frees_the_trainer(
 @pytest.mark.slow
 def test_callback_is_one_of_pytorch_lightning_where_that_is_used() -> None:
     code = (
-        "import pytorch_lightning as pl, sys;"
-        "from tune_speed.custom.lightning import SpeedCallback;"
-        "assert issubclass(SpeedCallback, pl.Callback);"
-        "assert 'lightning.pytorch' not in sys.modules"
+        "import pytorch_lightning as pl; from tune_speed.custom.lightning import SpeedCallback\n"
+        "assert issubclass(SpeedCallback, pl.Callback)"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+    assert imported(code, "lightning.pytorch") == set()
 
 
 def test_without_lightning_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules.update({'lightning.pytorch': None, 'pytorch_lightning': None});"
-        "from tune_speed.core.errors import ConfigError\n"
-        "try: import tune_speed.custom.lightning\n"
-        "except ConfigError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert "pip install 'tune_speed[lightning]'" in done.stdout
+    libraries = ("lightning.pytorch", "pytorch_lightning")
+    said = refusal_without(*libraries, module="tune_speed.custom.lightning")
+    assert "pip install 'tune_speed[lightning]'" in said
 
 
 def test_importing_tune_speed_imports_neither_lightning_nor_transformers() -> None:
-    code = (
-        "import sys, tune_speed, tune_speed.custom;"
-        "print({'lightning', 'pytorch_lightning', 'transformers', 'accelerate'} & {*sys.modules})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.strip() == "set()"
+    heavy = ("lightning", "pytorch_lightning", "transformers", "accelerate")
+    assert imported("import tune_speed, tune_speed.custom", *heavy) == set()

@@ -49,7 +49,6 @@ not."""
 
 
 def study_of(kind: str) -> list[TrialRecord]:
-    """Returns twelve trials, of which every third missed its target."""
     make, name, _, hit, miss = KINDS[kind]
     times_s = [1.0 + 0.1 * number for number in range(12)]
     return [

@@ -1,13 +1,12 @@
 """Hugging Face's own Trainer with `SpeedCallback`, on a clock that only data and model wind."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.custom.runs import Hand, run_on
+from helpers.imports import refusal_without
 from torch.utils.data import Dataset
 from transformers import (
     PretrainedConfig,
@@ -234,11 +233,6 @@ def test_missing_metric_is_refused_with_those_that_were_evaluated(
     assert "eval_accuracy" in str(refused.value) and "'eval_f1'" in str(refused.value)
 
 
-def test_missing_metric_is_refused_at_the_very_end_too(hand: Hand, tmp_path: Path) -> None:
-    with run_on(hand) as run, pytest.raises(ConfigError, match="eval_accuracy"):
-        trainer_of(run, hand, tmp_path, metric="eval_f1", num_train_epochs=1).train()
-
-
 def test_several_processes_are_refused(hand: Hand, tmp_path: Path) -> None:
     class Two(TrainingArguments):
         world_size = 2
@@ -250,13 +244,5 @@ def test_several_processes_are_refused(hand: Hand, tmp_path: Path) -> None:
 
 
 def test_without_transformers_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None;"
-        "from tune_speed.core.errors import ConfigError\n"
-        "try: import tune_speed.custom.transformers\n"
-        "except ConfigError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert "pip install 'tune_speed[transformers]'" in done.stdout
+    said = refusal_without("transformers", module="tune_speed.custom.transformers")
+    assert "pip install 'tune_speed[transformers]'" in said

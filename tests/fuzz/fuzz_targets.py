@@ -1,7 +1,7 @@
 """What is fuzzed: functions of bytes that anybody may have written.
 
 Each returns quietly where the input is refused by an error that is meant for users. Anything else
-that gets out, a round trip that fails included, is a finding. The harnesses `fuzz_*.py` call them
+that gets out, a round trip that fails included, is a finding. The harness `fuzz_run.py` calls them
 under coverage guidance, `test_fuzz_*.py` with what hypothesis makes up.
 """
 

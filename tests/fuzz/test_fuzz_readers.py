@@ -1,11 +1,10 @@
 """Readers of what anybody may have written, on texts that hypothesis makes up.
 
 Only errors that are meant for users come out, and what is written reads back as it was. Atheris
-looks longer and deeper: `fuzz_yaml.py` and its neighbours.
+looks longer and deeper: `fuzz_run.py`.
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,8 @@ from tune_speed.core.errors import ConfigError, TuneSpeedError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.study.file import parse_recipe
-from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
-from tune_speed.study.settings import parse_duration_s
-from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
+from tune_speed.study.yaml import dump_yaml, parse_yaml
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.checkpoint.store import BadCheckpoint, split
 from tune_speed.tuning.driver.trial_files import read_trial_file, trial_file
@@ -81,14 +78,6 @@ def mutated(*seeds: bytes) -> st.SearchStrategy[bytes]:
 @given(st.one_of(yaml_like.map(str.encode), st.binary(max_size=80)))
 def test_any_text_is_yaml_of_ours_or_a_config_error(data: bytes) -> None:
     read_yaml(data)
-
-
-@BRIEF
-@given(trees)
-def test_what_is_written_as_yaml_reads_back_the_same(tree: Any) -> None:
-    read = parse_yaml(dump_yaml({"tree": tree})).tree["tree"]
-    assert read == tree
-    assert json.dumps(read, sort_keys=True) == json.dumps(tree, sort_keys=True)  # Types as well.
 
 
 @settings(max_examples=12)
@@ -219,43 +208,6 @@ def test_folder_in_a_files_place_is_taken_for_none(tmp_path: Path) -> None:
     (tmp_path / PACKING).mkdir()
     assert read_trial_file(tmp_path, "t0000") is None
     assert read_packing(tmp_path, {}) is None
-
-
-@BRIEF
-@given(st.one_of(st.text(max_size=12), st.text(st.sampled_from("0123456789.dhms "), max_size=12)))
-def test_any_text_is_a_duration_or_refused(text: str) -> None:
-    try:
-        duration_s = parse_duration_s(text)
-    except ValueError as error:
-        assert "must be a duration above 0" in str(error)
-    else:
-        assert 0 < duration_s < math.inf
-
-
-@BRIEF
-@given(st.integers(0, 999), st.integers(0, 23), st.integers(0, 59), st.integers(1, 59))
-def test_durations_read_as_their_sum(days: int, hours: int, minutes: int, seconds: int) -> None:
-    text = f"{days}d{hours}h{minutes}m{seconds}s"
-    assert parse_duration_s(text) == ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-@BRIEF
-@given(
-    st.one_of(
-        st.text(max_size=30),
-        st.tuples(
-            st.sampled_from(
-                ["optimizer.sgd.lr", "lr", "epochs", "model", "search.trials", "a.b.c"]
-            ),
-            yaml_like,
-        ).map("=".join),
-    )
-)
-def test_any_override_is_taken_or_told(override: str) -> None:
-    source = scan_yaml(STUDIES[0], file="study.yaml")
-    changed, problems = apply_overrides(source, [override], schema=StudySchema)
-    assert all(str(problem).isprintable() for problem in problems)
-    assert problems or changed.tree != source.tree or "=" in override
 
 
 @settings(max_examples=40)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from tune_speed.core.records import Clocks
+from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import SPANS, Clock, mean_power_w
 from tune_speed.runtime.turnstile import Turnstile
 
@@ -226,3 +227,14 @@ def test_span_whose_energy_is_not_known_counts_neither_in_joules_nor_in_seconds(
 def test_power_is_not_guessed(began_j: float | None, ended_j: float | None, took_s: float) -> None:
     assert mean_power_w(began_j, ended_j, took_s) is None
     assert mean_power_w(1.0, 2.0, 0.5) == 2.0
+
+
+def test_look_whether_others_measure_is_a_sign_of_life() -> None:
+    clock = Clock(synchronize=lambda: None)
+    before = heartbeat.beats()
+    with clock.span("train_s"):
+        begun = heartbeat.beats()
+        for _ in range(3):
+            clock.let_others_measure()
+        assert heartbeat.beats() == begun + 3
+    assert begun >= before

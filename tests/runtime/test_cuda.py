@@ -58,7 +58,6 @@ def run_on(device: torch.device, **fields: Any) -> RunResult:
 
 
 def run_tree(device: torch.device, size: int = 32, **fields: Any) -> RunResult:
-    """Trains a recipe as YAML has it on 24 colour images."""
     images = make_images(24, size=size, channels=3)
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)

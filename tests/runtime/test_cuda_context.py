@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.cuda_context import GIB, context_gib
-from tune_speed.runtime.device import limit_memory, memory_limit_gib
+from tune_speed.runtime.device import memory_limit_gib
 from tune_speed.tuning.ray.step_rate import PackedSteps
 
 CUDA = torch.device("cuda", 0)
@@ -16,15 +15,14 @@ FREE_GIB = 20
 
 
 @pytest.fixture
-def starts(one_h200: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def starts(one_h200: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A GPU with 20 GiB free, whose new process leaves 0.5 GiB less; a line here for each start."""
-    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (FREE_GIB * GIB, 24 * GIB))
     properties = torch.cuda.get_device_properties(CUDA)
-    monkeypatch.setattr(properties, "total_memory", 24 * GIB, raising=False)
+    monkeypatch.setattr(properties, "total_memory", 24 * GIB)
     context_gib.cache_clear()
-    leave(monkeypatch, one_h200, int((FREE_GIB - 0.5) * GIB))
-    return one_h200 / "starts"
+    leave(monkeypatch, tmp_path, int((FREE_GIB - 0.5) * GIB))
+    return tmp_path / "starts"
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, folder: Path, left: object) -> None:
@@ -42,7 +40,7 @@ def test_context_is_what_a_new_process_takes_and_is_measured_once_a_node(starts:
     assert starts.read_text() == "started\n"
 
 
-@pytest.mark.parametrize("left", ["nothing", 21 * GIB, 2 * GIB])
+@pytest.mark.parametrize("left", ["nothing", 21 * GIB, 20 * GIB, 16 * GIB])
 def test_what_cannot_be_measured_counts_as_nothing_and_is_not_stored(
     starts: Path, monkeypatch: pytest.MonkeyPatch, left: object
 ) -> None:
@@ -59,23 +57,6 @@ def test_trials_fit_their_gpu_with_their_contexts(trials: int) -> None:
     each_gib = memory_limit_gib(CUDA, gpu_fraction=1 / trials, cpu_fraction=1.0)
     assert 20 < trials * (each_gib + 0.5) < 23.5
     assert memory_limit_gib(CUDA, gpu_fraction=1.0, cpu_fraction=1.0) == 24
-
-
-@pytest.mark.usefixtures("starts")
-def test_torch_is_told_the_share_without_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[float, int]] = []
-    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
-    monkeypatch.setattr(
-        torch._C, "_cuda_setMemoryFraction", lambda *share: told.append(share), raising=False
-    )
-    limit_memory(CUDA, gpu_fraction=0.25)
-    assert told == [(pytest.approx(0.9 * (6 - 0.5) / 24), 0)]
-
-
-@pytest.mark.usefixtures("starts")
-def test_share_that_its_context_fills_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"context of 0.5 GiB, but got 0.02 of 24 GiB"):
-        limit_memory(CUDA, gpu_fraction=0.02)
 
 
 @pytest.mark.usefixtures("starts")

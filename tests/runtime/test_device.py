@@ -15,6 +15,7 @@ from helpers.training.tiny import CPU
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.device import (
     GIB,
+    STEPS_AHEAD,
     _node_memory_bytes,
     describe_device,
     device_memory_gib,
@@ -22,6 +23,7 @@ from tune_speed.runtime.device import (
     is_out_of_memory,
     limit_memory,
     memory_limit_gib,
+    pacer,
     resolve_device,
     synchronizer,
 )
@@ -52,7 +54,6 @@ RunPython = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def run_python() -> Iterator[RunPython]:
-    """Returns what a program prints, in a process of its own."""
     command = [sys.executable, "-c", FORKING]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
@@ -312,3 +313,40 @@ def test_memory_on_the_device_is_what_is_not_free(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * gib, 80 * gib))
     assert device_memory_gib(torch.device("cuda", 0)) == 20.0
     assert device_memory_gib(torch.device("cpu")) is None
+
+
+class Queue:
+    """A device whose steps end when the host waits for them, and not before."""
+
+    num_queued = num_done = 0
+
+
+class Event:
+    """Ends with the steps that were queued when it was recorded."""
+
+    def __init__(self, *, blocking: bool) -> None:
+        assert blocking
+
+    def record(self, stream: str) -> None:
+        assert stream == "current"
+        self.after = Queue.num_queued
+
+    def synchronize(self) -> None:
+        Queue.num_done = max(Queue.num_done, self.after)
+
+
+def test_host_is_few_steps_ahead_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "current")
+    keep_pace, ahead = pacer(torch.device("cuda", 0)), []
+    for _ in range(50):
+        Queue.num_queued += 1
+        keep_pace()
+        ahead.append(Queue.num_queued - Queue.num_done)
+    # Some steps stay queued, so that the device never waits for the host.
+    assert 2 <= STEPS_AHEAD <= 4
+    assert max(ahead) == ahead[-1] == STEPS_AHEAD
+
+
+def test_nothing_is_ahead_of_a_cpu() -> None:
+    assert pacer(CPU)() is None

@@ -1,5 +1,6 @@
 """What a device is told and asked, with a stand-in where that is a GPU or the system itself."""
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from helpers.runtime.gpus import H200, UUID, fake_nvidia_smi
+from helpers.runtime.gpus import UUID
 from helpers.training.tiny import CPU
 
 from tune_speed.core.errors import ConfigError
@@ -25,7 +26,7 @@ from tune_speed.runtime.device import (
     set_up_process,
     status_bytes,
 )
-from tune_speed.runtime.hardware import describe_gpu, describe_system, gpu_row, read_text
+from tune_speed.runtime.hardware import describe_system, read_text
 
 GPU = torch.device("cuda", 1)
 MIB = 1024**2
@@ -36,13 +37,7 @@ class Cuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, total: int = 24 * GIB) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        facts = SimpleNamespace(
-            uuid=UUID.removeprefix("GPU-"),
-            total_memory=total,
-            pci_domain_id=0,
-            pci_bus_id=0x2A,
-            pci_device_id=1,
-        )
+        facts = SimpleNamespace(uuid=UUID.removeprefix("GPU-"), total_memory=total)
         answers = {"get_device_properties": facts, "max_memory_allocated": 3 * GIB}
         answers |= {"get_device_name": "NVIDIA H200", "current_device": 0}
         for name in ("set_device", "empty_cache", "reset_peak_memory_stats"):
@@ -165,20 +160,6 @@ def test_kernels_entries_are_in_bytes() -> None:
     assert status_bytes("VmNothing") is None
 
 
-def test_gpu_is_found_by_its_bus_where_its_uuid_is_another(
-    cuda: Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,MIG-ab/1/0")
-    other = H200.strip().replace(UUID, "GPU-0").replace("00000000:18:00.0", "00000000:2A:01.0")
-    fake_nvidia_smi(tmp_path, {"ecc.mode.current": f"{H200.strip()}\n{other}"})
-    row = gpu_row(GPU, hardware.GPU_FIELDS)
-    assert (row["uuid"], row["pci.bus_id"]) == ("GPU-0", "00000000:2A:01.0")
-    facts = describe_gpu(GPU)
-    assert (facts.name, facts.uuid, facts.power_limit_w) == ("NVIDIA H200", "MIG-ab/1/0", 700.0)
-    assert facts.clock_reasons is None
-
-
 def test_container_is_read_from_this_processs_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"/proc/self/cgroup": f"0::/docker/{'3e1f' * 16}", "/proc/self/mountinfo": ""}
     read = hardware.read_text
@@ -201,3 +182,20 @@ def test_file_of_the_system_that_is_empty_or_not_there_says_nothing(tmp_path: Pa
 def test_several_devices_are_named_with_their_number(cuda: Cuda) -> None:
     assert describe_devices(GPU, 1) == "NVIDIA H200"
     assert describe_devices(GPU, 2) == "2 x NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("hard", "wanted", "soft"),
+    [(-1, 5000, 5000), (4000, 5000, 4000), (9000, 5000, 5000), (9000, float("inf"), None)],
+)
+def test_limit_of_data_is_set_below_the_hard_one_only(
+    monkeypatch: pytest.MonkeyPatch, hard: int, wanted: float, soft: int | None
+) -> None:
+    calls: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (7000, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, both: calls.append((what, both)))
+    device._set_soft_limit(wanted)
+    assert calls == ([] if soft is None else [(resource.RLIMIT_DATA, (soft, hard))])
+    assert device._soft_limit() == 7000
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY, hard))
+    assert device._soft_limit() == float("inf")

@@ -1,31 +1,26 @@
 """Settings of a GPU that records carry, and those that tell step times apart."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from helpers.runtime.gpus import H200, MISMATCH, NO_DRIVER, UUID, fake_nvidia_smi, put_driver
+from helpers.runtime.gpus import COMPUTE_MODE, DRIVER, MISMATCH, NO_DRIVER, put_driver, put_h200
 from helpers.training.tiny import CPU, make_recipe, make_splits
 
 from tune_speed.cli.checks import CHECKS
 from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.speedups.base import Shape
 from tune_speed.runtime import device_settings as settings
-from tune_speed.runtime.hardware import GPU_FIELDS, GpuFacts, describe_gpu, gpu_facts
+from tune_speed.runtime.hardware import NO_GPU, describe_gpu
 from tune_speed.training.throughput import step_key
 
 CUDA = torch.device("cuda", 0)
-MODES = f"{UUID}, 00000000:18:00.0, 570.133.20, Default"
 
 
 @pytest.fixture
-def h200(one_h200: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def h200(one_h200: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `one_h200`, with its driver and none of the variables that change its settings."""
     for name in (*settings.ALLOCATOR_VARIABLES, settings.TF32_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    fake_nvidia_smi(one_h200, {"compute_mode": MODES, "ecc.mode.current": H200})
     settings._of_driver.cache_clear()
-    return one_h200
 
 
 def key() -> str:
@@ -70,10 +65,13 @@ def test_settings_that_change_speed_change_the_key(monkeypatch: pytest.MonkeyPat
     assert len({*keys}) == 4 and key() == keys[0]
 
 
-def test_driver_changes_the_key_and_the_compute_mode_does_not(h200: Path) -> None:
+@pytest.mark.usefixtures("h200")
+def test_driver_changes_the_key_and_the_compute_mode_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keys = []
-    for modes in (MODES, MODES.replace("570", "580"), MODES.replace("Default", "Prohibited")):
-        fake_nvidia_smi(h200, {"compute_mode": modes})
+    for changes in ({}, {DRIVER: "580.133.20"}, {COMPUTE_MODE: 2}):
+        put_h200(monkeypatch, **changes)
         settings._of_driver.cache_clear()
         keys.append(key())
     assert keys[1] != keys[0] == keys[2]
@@ -92,7 +90,7 @@ def test_threads_of_the_host_are_in_a_gpus_key() -> None:
 
 
 @pytest.mark.usefixtures("h200")
-def test_modes_are_those_that_nvidia_smi_tells() -> None:
+def test_modes_are_those_that_nvml_tells() -> None:
     facts = describe_gpu(CUDA)
     assert settings.describe_modes(facts) == (
         "compute mode Default, MPS off, MIG Disabled, persistence Enabled, ECC Enabled"
@@ -100,35 +98,35 @@ def test_modes_are_those_that_nvidia_smi_tells() -> None:
     assert settings.why_not_shared(facts) is None
 
 
-def facts_of(mode: str, *, mps: bool = False) -> GpuFacts:
-    row = dict(zip(GPU_FIELDS, [""] * len(GPU_FIELDS), strict=True), compute_mode=mode)
-    return gpu_facts(row, mps=mps)
-
-
 @pytest.mark.parametrize(
-    ("facts", "reason"),
+    ("mode", "has_mps", "reason"),
     [
-        (facts_of("Exclusive_Process"), "unfit for sharing: it takes one process"),
-        (facts_of("Prohibited"), "no process can use it"),
-        (facts_of("Prohibited", mps=True), "no process can use it"),
+        (None, False, None),
+        ("Default", False, None),
+        ("Exclusive_Process", True, None),
+        ("Exclusive_Process", False, "unfit for sharing: it takes one process"),
+        ("Prohibited", False, "no process can use it"),
+        ("Prohibited", True, "no process can use it"),
     ],
 )
-def test_gpu_that_trials_cannot_share_says_why(facts: GpuFacts, reason: str) -> None:
-    assert (settings.why_not_shared(facts) or "").startswith(reason)
+def test_gpu_is_shared_where_its_compute_mode_allows_it(
+    mode: str | None, has_mps: bool, reason: str | None
+) -> None:
+    gpu = NO_GPU.model_copy(update={"compute_mode": mode, "mps": has_mps})
+    found = settings.why_not_shared(gpu)
+    assert (found is None) == (reason is None) and (found or "").startswith(reason or "")
+    modes = f"compute mode {mode or 'not known'}, MPS {'on' if has_mps else 'off'}, MIG not known"
+    assert settings.describe_modes(gpu).startswith(modes)
 
 
-def test_exclusive_gpu_is_shared_through_mps() -> None:
-    assert settings.why_not_shared(facts_of("Exclusive_Process", mps=True)) is None
-    assert settings.why_not_shared(gpu_facts({})) is None
-
-
+@pytest.mark.usefixtures("h200")
 @pytest.mark.parametrize(("mode", "is_ok"), [("Default", True), ("Exclusive_Process", False)])
 def test_doctor_shows_each_gpus_modes(
-    h200: Path, monkeypatch: pytest.MonkeyPatch, mode: str, is_ok: bool
+    monkeypatch: pytest.MonkeyPatch, mode: str, is_ok: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    fake_nvidia_smi(h200, {"ecc.mode.current": H200.replace("Default", mode)})
+    put_h200(monkeypatch, **{COMPUTE_MODE: 0 if is_ok else 3})
     found = CHECKS["GPU modes"]()
     assert found[0] is is_ok and f"compute mode {mode}" in found[1]
     assert ("unfit for sharing" in found[1]) is not is_ok

@@ -1,4 +1,4 @@
-"""Facts of the machine: parsed from texts as Linux and nvidia-smi write them, and read here."""
+"""Facts of the machine: parsed from texts of Linux and answers of NVML, and read here."""
 
 import os
 import platform
@@ -12,95 +12,95 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from helpers.runtime.gpus import FAILURES, H200, NOT_FOUND, UUID, fake_nvidia_smi, put_driver
+from helpers.runtime.gpus import FAILURES, NO_DRIVER, NOT_FOUND, UUID, put_driver, put_h200
 from helpers.training.tiny import CPU
 
 from tune_speed.experiments.certification.certificate import was_throttled
 from tune_speed.runtime.cpu_name import cpu_model
 from tune_speed.runtime.device import device_key
 from tune_speed.runtime.hardware import (
-    CLOCK_REASONS,
     DIGEST_VARIABLE,
-    GPU_FIELDS,
-    SLOWDOWN_FIELDS,
     SystemFacts,
     ask_nvml,
-    choose_row,
+    clock_reasons,
     container_id,
     cpu_quota,
     cpu_throttle_count,
     cpu_turbo,
     cudnn_version,
+    describe_gpu,
     describe_system,
-    gpu_facts,
     is_virtual_machine,
-    parse_clock_reasons,
-    parse_gpu_rows,
     strangers,
     throttle_count,
     visible_mig,
 )
 
-OTHER = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-H200_SILENT = (
-    f"{OTHER}, 00000000:2A:00.0, NVIDIA H200, 570.133.20, [N/A], [N/A], [Not Supported],"
-    " [Unknown Error], N/A, [N/A], Disabled,"
-    " Exclusive_Process, [N/A]\n"
-)
 DOCKER_ID = "3e1f" * 16
+GPU = torch.device("cuda", 0)
 NOBODY = 2**22 + 5
 """A number that no process has."""
 
 
+@pytest.mark.usefixtures("one_h200")
 def test_every_answer_of_a_gpu_is_read() -> None:
-    (row,) = parse_gpu_rows(H200, GPU_FIELDS)
-    facts = gpu_facts(row, name="NVIDIA H200", uuid=UUID, mps=False)
-    assert (facts.power_limit_w, facts.driver) == (700.0, "570.133.20")
-    assert (facts.sm_clock_mhz, facts.memory_clock_mhz) == (1980.0, 3201.0)
-    assert (facts.max_sm_clock_mhz, facts.max_memory_clock_mhz) == (1980.0, 3201.0)
-    assert (facts.mig_mode, facts.persistence_mode) == ("Disabled", "Enabled")
-    assert (facts.compute_mode, facts.ecc_mode) == ("Default", "Enabled")
+    facts = describe_gpu(GPU)
+    assert facts.model_dump() == {
+        "name": "NVIDIA H200",
+        "uuid": UUID,
+        "power_limit_w": 700.0,
+        "sm_clock_mhz": 1980.0,
+        "memory_clock_mhz": 3201.0,
+        "max_sm_clock_mhz": 1985.0,
+        "max_memory_clock_mhz": 3205.0,
+        "clock_reasons": ("sw_power_cap",),
+        "mig_mode": "Disabled",
+        "mps": False,
+        "persistence_mode": "Enabled",
+        "compute_mode": "Default",
+        "ecc_mode": "Enabled",
+        "driver": "570.133.20",
+    }
     older = facts.model_dump(exclude={"compute_mode", "ecc_mode"})
     read = type(facts).model_validate(older)
     assert read == facts.model_copy(update={"compute_mode": None, "ecc_mode": None})
 
 
-def test_what_a_gpu_does_not_tell_is_none() -> None:
-    (row,) = parse_gpu_rows(H200_SILENT, GPU_FIELDS)
-    facts = gpu_facts(row)
-    assert facts.driver == "570.133.20" and facts.persistence_mode == "Disabled"
-    assert (facts.power_limit_w, facts.sm_clock_mhz, facts.memory_clock_mhz) == (None,) * 3
-    assert (facts.max_sm_clock_mhz, facts.max_memory_clock_mhz, facts.mig_mode) == (None,) * 3
+@pytest.mark.usefixtures("one_h200")
+@pytest.mark.parametrize("init", [None, NO_DRIVER], ids=["silent", "no driver"])
+def test_what_a_gpu_does_not_tell_is_none(
+    monkeypatch: pytest.MonkeyPatch, init: Exception | None
+) -> None:
+    put_driver(monkeypatch, {}, uuid=UUID, init=init)
+    known = describe_gpu(GPU).model_dump(exclude_none=True)
+    assert known == {"name": "NVIDIA H200", "uuid": UUID, "mps": False}
+    assert throttle_count(GPU) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n",
-        "No devices were found\n",
-        'Field "mig.mode.current" is not a valid field to query.\n',
-        "NVIDIA-SMI has failed because it couldn't communicate with the driver, or so.\n",
-    ],
-)
-def test_other_texts_hold_no_gpu(text: str) -> None:
-    rows = parse_gpu_rows(text, GPU_FIELDS)
-    assert rows == [] and choose_row(rows, uuid=UUID, bus_id=None) == {}
+@pytest.mark.usefixtures("one_h200")
+def test_part_of_a_gpu_has_its_own_uuid_and_the_facts_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-ab/1/0")
+    facts = describe_gpu(GPU)
+    assert (facts.name, facts.uuid, facts.power_limit_w) == ("NVIDIA H200", "MIG-ab/1/0", 700.0)
+    assert ask_nvml(GPU, "nvmlDeviceGetEccMode") is None
 
 
-def test_right_gpu_is_chosen_by_uuid_then_address() -> None:
-    rows = parse_gpu_rows(H200_SILENT + H200, GPU_FIELDS)
-    assert choose_row(rows, uuid=UUID.upper(), bus_id=None)["uuid"] == UUID
-    assert choose_row(rows, uuid="MIG-1", bus_id="00000000:18:00.0")["uuid"] == UUID
-    assert choose_row(rows, uuid="MIG-1", bus_id=None) == {}
-    assert choose_row(rows[:1], uuid="MIG-1", bus_id=None)["uuid"] == OTHER
-
-
-def test_reasons_are_the_bits_of_the_mask() -> None:
-    assert parse_clock_reasons("0x0000000000000000") == ()
-    assert parse_clock_reasons("0x0000000000000044") == ("sw_power_cap", "hw_thermal_slowdown")
-    assert parse_clock_reasons("0x00000000000001FF") == tuple(CLOCK_REASONS.values())
-    assert parse_clock_reasons("Active") is None
+def test_reasons_have_the_names_of_nvml_in_the_order_of_their_bits() -> None:
+    names = (
+        "gpu_idle",
+        "applications_clocks_setting",
+        "sw_power_cap",
+        "hw_slowdown",
+        "sync_boost",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+        "display_clock_setting",
+    )
+    assert clock_reasons(0x1FF) == names and clock_reasons(0) == ()
+    assert clock_reasons(0x44) == ("sw_power_cap", "hw_thermal_slowdown")
 
 
 @pytest.mark.parametrize(
@@ -217,27 +217,17 @@ def test_gpu_is_described_as_torch_says() -> None:
     assert facts.software.cuda == torch.version.cuda and facts.software.cudnn is not None
 
 
-def test_older_drivers_name_of_the_reasons_is_understood(one_h200: Path) -> None:
-    mask = f"{UUID}, 00000000:18:00.0, 0x0000000000000004"
-    answers = {"ecc.mode.current": H200, "clocks_throttle_reasons.active": mask}
-    fake_nvidia_smi(one_h200, answers)
-    facts = describe_system(torch.device("cuda"))
-    assert facts.gpu.power_limit_w == 700.0 and facts.gpu.clock_reasons == ("sw_power_cap",)
-    assert facts.gpu.mps is False and facts.gpu.uuid == UUID
+@pytest.mark.usefixtures("one_h200")
+def test_slowdown_of_a_gpu_is_added_up_over_its_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counters(fields: Sequence[int]) -> list[SimpleNamespace]:
+        assert fields == [269, 270, 271]
+        found = [(0, 1_200_000), (3, 9), (0, 34_500)]
+        return [SimpleNamespace(nvmlReturn=r, value=SimpleNamespace(ullVal=v)) for r, v in found]
 
-
-def test_gpu_without_nvidia_smi_still_has_name_and_uuid(
-    one_h200: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(one_h200))
-    gpu = describe_system(torch.device("cuda", 0)).gpu
-    assert (gpu.name, gpu.uuid, gpu.driver, gpu.clock_reasons) == ("NVIDIA H200", UUID, None, None)
-    assert throttle_count(torch.device("cuda", 0)) is None
-
-
-def test_slowdown_of_a_gpu_is_added_up_over_its_causes(one_h200: Path) -> None:
-    fake_nvidia_smi(one_h200, {SLOWDOWN_FIELDS[-1]: f"{UUID}, 00000000:18:00.0, 1200, [N/A], 34"})
-    assert throttle_count(torch.device("cuda")) == 1234
+    put_h200(monkeypatch, nvmlDeviceGetFieldValues=counters)
+    assert throttle_count(GPU) == 1234
+    monkeypatch.delattr(sys.modules["pynvml"], "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN")
+    assert throttle_count(GPU) is None
 
 
 # --- Strangers on a GPU

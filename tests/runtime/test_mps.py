@@ -1,6 +1,7 @@
 """Whether MPS runs, with a stand-in for its control program on the PATH."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,3 +61,20 @@ def test_pipe_directory_tells_where_the_control_program_is_not_there(
     assert not find_mps().runs
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert find_mps() == Mps(runs=True, can_start=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        (["python", None], False),
+        (["nvidia-cuda-mps"], True),
+        ([None, "nvidia-cuda-mps-server"], True),
+        (["my-nvidia-cuda-mps"], False),
+    ],
+)
+def test_mps_is_seen_by_the_name_that_the_kernel_keeps_of_it(
+    monkeypatch: pytest.MonkeyPatch, names: list[str | None], runs: bool
+) -> None:
+    processes = [SimpleNamespace(info={"name": name}) for name in names]
+    monkeypatch.setattr(mps.psutil, "process_iter", lambda attributes: processes)
+    assert mps._is_seen() is runs

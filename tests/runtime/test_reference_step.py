@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from tune_speed.runtime.reference_step import COLD, LAYERS, SHARE, TIMED, ReferenceStep
-from tune_speed.runtime.step_timer import time_steps
+from tune_speed.runtime.step_timer import Meters, Steps, time_steps
 
 CPU = torch.device("cpu")
 
@@ -85,15 +85,10 @@ def test_a_window_tells_the_mean_of_the_reference_steps_beside_it_and_its_own_wi
         return 32
 
     found = time_steps(
-        take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=0.01,
+        Steps(take, 32, 10**6, block_s=0.01),
+        Meters(synchronize=lambda: None, now=clock.now, reference=reference),
         step_s=0.02,
         limit_s=1.0,
-        reference=reference,
-        synchronize=lambda: None,
-        now=clock.now,
     )
     assert found[:3] == pytest.approx((0.02, 0.02, 0.02))
     assert found.reference_s == pytest.approx(0.004)

@@ -14,9 +14,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def open_place(trial: str = "t0000", *, may_have_company: bool = False):  # type: ignore[no-untyped-def]
-    return Sharing.open(
-        "gpu-1", study="s", trial=trial, may_have_company=may_have_company, known=()
-    )
+    return Sharing.open("gpu-1", study="s", trial=trial, may_have_company=may_have_company)
 
 
 def test_a_run_that_nobody_joins_has_its_device_to_itself() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tune_speed.runtime import step_timer
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.step_timer import (
     BLOCK_S,
     LONGEST_S,
     MIN_BLOCKS,
     SHORTEST_S,
+    Meters,
     Timed,
     isolated_time,
     take_all,
@@ -55,18 +58,9 @@ def timed(
     period: int = 1,
     is_even: bool = True,
 ) -> Timed:
-    return time_steps(
-        steps.take,
-        samples_per_step=32,
-        num_train=num_train,
-        block_s=BLOCK_S["cpu"],
-        period=period,
-        is_even=is_even,
-        step_s=step_s,
-        limit_s=limit_s,
-        synchronize=lambda: None,
-        now=steps.now,
-    )
+    kind = step_timer.Steps(steps.take, 32, num_train, BLOCK_S["cpu"], period, is_even)
+    meters = Meters(synchronize=lambda: None, now=steps.now)
+    return time_steps(kind, meters, step_s=step_s, limit_s=limit_s)
 
 
 def test_even_steps_are_timed_for_the_shortest_time() -> None:
@@ -107,14 +101,10 @@ class Queue:
 def test_waiting_for_a_gpu_makes_its_steps_less_than_a_percent_slower() -> None:
     queue = Queue()
     found = time_steps(
-        queue.take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=BLOCK_S["cuda"],
+        step_timer.Steps(queue.take, 32, 10**6, BLOCK_S["cuda"]),
+        Meters(synchronize=queue.synchronize, now=queue.now),
         step_s=Queue.STEP_S,
         limit_s=1.0,
-        synchronize=queue.synchronize,
-        now=queue.now,
     )
     # A run waits once, at its end: its steps take what the device takes.
     assert found.step_s == pytest.approx(Queue.STEP_S, rel=0.01)
@@ -244,25 +234,19 @@ def test_the_mean_lies_within_its_interval(lengths: list[float]) -> None:
     assert math.isfinite(found.step_s)
 
 
-def test_warming_up_takes_two_steps_at_least_and_says_what_the_last_took() -> None:
-    steps = Steps(5.0, 0.3)
-    last_s = warm_up(steps.take, limit_s=0.2, synchronize=lambda: None, now=steps.now)
-    assert (steps.num_taken, last_s) == (2, pytest.approx(0.3))
-
-
 def isolated(
-    steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None] = lambda: None, **more: Any
+    steps: Steps,
+    turnstile: Turnstile,
+    synchronize: Callable[[], None] = lambda: None,
+    on_note: Callable[[str], None] = lambda note: None,
+    **more: Any,
 ) -> Timed | None:
     return isolated_time(
-        steps.take,
-        samples_per_step=32,
-        num_train=10**6,
-        block_s=BLOCK_S["cpu"],
+        step_timer.Steps(steps.take, 32, 10**6, BLOCK_S["cpu"]),
+        Meters(synchronize=synchronize, now=steps.now, **more),
         clock=Clock(synchronize=synchronize, now=steps.now),
         turnstile=turnstile,
-        synchronize=synchronize,
-        now=steps.now,
-        **more,
+        on_note=on_note,
     )
 
 
@@ -463,3 +447,51 @@ def test_window_of_isolated_steps_has_their_power_unless_it_is_disturbed() -> No
         )
         assert found is not None and bool(found.disturbed) == (power_w is None)
         assert found.power_w == (power_w and pytest.approx(power_w))
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "taken"), [(0.0, 2), (0.5, 2), (0.75, 2), (0.8, 3), (1.0, 3), (1.01, 4)]
+)
+def test_warming_up_begins_no_step_that_would_end_past_its_limit(
+    limit_s: float, taken: int
+) -> None:
+    steps, waits = Steps(0.25), list[int]()
+    last_s = warm_up(
+        steps.take, limit_s=limit_s, synchronize=lambda: waits.append(1), now=steps.now
+    )
+    assert (steps.num_taken, len(waits), last_s) == (taken, taken, 0.25)
+
+
+def test_timing_ends_after_a_second_however_much_time_there_is() -> None:
+    # After three, a fourth would end at the second itself.
+    assert timed(Steps(0.25), step_s=0.25, limit_s=9.0)[:4] == (0.25, 0.25, 0.25, 3)
+
+
+def test_block_is_one_step_unless_a_period_is_given() -> None:
+    def steps_of_a_block(period: int) -> float:
+        steps, waits = Steps(0.02), list[int]()
+        kind = step_timer.Steps(steps.take, 32, 10**6, 0.01, period)
+        meters = Meters(synchronize=lambda: waits.append(1), now=steps.now)
+        time_steps(kind, meters, step_s=0.02, limit_s=9.0)
+        return steps.num_taken / (len(waits) - 1)
+
+    assert [steps_of_a_block(period) for period in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize(("num_isolated", "is_timed"), [(0, True), (2, True), (3, False)])
+def test_measurement_that_did_not_stay_isolated_is_repeated_twice_at_most(
+    num_isolated: int, is_timed: bool
+) -> None:
+    turns: list[float] = []
+
+    class Crowded(Turnstile):
+        """A turnstile at which the first turns are disturbed."""
+
+        @contextmanager
+        def measuring(self, *, patience_s: float, needs_s: float = TURN_S) -> Iterator[Any]:
+            turns.append(patience_s)
+            yield SimpleNamespace(left_s=0.9, is_isolated=len(turns) > num_isolated)
+
+    found = isolated(Steps(0.01), Crowded(None, why_not=None))
+    assert (found is not None) == is_timed
+    assert turns == [10.0] * min(num_isolated + 1, 3)

@@ -33,7 +33,6 @@ def is_quiet(text: str) -> bool:
 def hostile_record(
     trial_id: str = "t0000", status: Status = Status.REACHED, *, time_s: float = 1.0, **changes: Any
 ) -> TrialRecord:
-    """Returns a record with something hostile wherever a text can stand."""
     run = make_run(status, time_s=time_s).model_copy(
         update={
             "stop_reason": EVIL,

@@ -78,7 +78,6 @@ def test_a_cifar_batch_that_was_changed_is_not_looked_into(tmp_path: Path) -> No
 
 
 def png(width: int, height: int) -> bytes:
-    """Returns a file of some bytes that says it has so many pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (

@@ -75,7 +75,7 @@ ALLOWED_LOADS = {
     "cli/search.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
     "cli/function_file.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(
-        ("api/calls.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
+        ("api/entry.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
     ),
     **dict.fromkeys(("training/precheck.py",), _HERE),
     **dict.fromkeys(
@@ -100,7 +100,6 @@ ALLOWED_PIPES = {
 
 @cache
 def sources() -> list[tuple[str, list[ast.AST]]]:
-    """Returns the nodes of each file of the package."""
     return [
         (path.relative_to(PACKAGE).as_posix(), list(ast.walk(ast.parse(path.read_text()))))
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -128,7 +127,6 @@ def imported(nodes: list[ast.AST]) -> dict[str, str]:
 
 
 def named(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yields the full name of everything that a module calls or refers to."""
     names = imported(nodes)
     for node in nodes:
         if isinstance(node, ast.Call) and dotted(node.func) in BUILTINS:
@@ -141,13 +139,11 @@ def named(nodes: list[ast.AST]) -> Iterator[str]:
 
 @cache
 def names() -> dict[str, set[str]]:
-    """Returns everything that each file calls or refers to."""
     return {file: set(named(nodes)) for file, nodes in sources()}
 
 
 @cache
 def all_calls() -> list[tuple[str, ast.Call, str]]:
-    """Returns every call of the package with its file and the name that is called."""
     return [
         (file, node, dotted(node.func))
         for file, nodes in sources()

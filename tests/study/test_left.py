@@ -45,7 +45,6 @@ SET = {
 
 
 def written(path: str) -> tuple[str, int]:
-    """Returns a study that has the setting, and the line."""
     text, line = WRITTEN[path]
     return STUDY.replace("{value: 0.9}", text) if line == 3 else STUDY + text, line
 

@@ -1,8 +1,10 @@
+"""Points of a space, and the configuration that stands for it."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.study.space import SearchSpace, point_mistakes, read_point
+from tune_speed.study.space import SearchSpace, point_mistakes, read_point, typical
 
 SPACE = SearchSpace.from_tree(
     {
@@ -63,3 +65,39 @@ def test_every_part_of_a_configuration_is_a_point(params: dict[str, object], dat
     assert list(point_mistakes(SPACE, [part], PATH)) == []
     read = read_point(SPACE, part)
     assert part.items() <= read.items() <= params.items()
+
+
+WIDE_TREE = {
+    "optimizer": {
+        "choices": {
+            "sgd": {"lr": {"low": 0.01, "high": 1.0, "log": True}, "momentum": 0.9},
+            "adamw": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
+        }
+    },
+    "epochs": {"low": 2.0, "high": 10.0},
+    "batch_size": {"choices": [32, 64, 128]},
+    "accumulation_steps": {"low": 1, "high": 9},
+    "workers": {"low": 1, "high": 64, "log": True},
+}
+WIDE = SearchSpace.from_tree(WIDE_TREE)
+
+
+def test_without_points_it_is_the_middle_of_every_range_and_choice() -> None:
+    params = typical(WIDE, [])
+    assert params["optimizer"] == "adamw"
+    assert params["optimizer.adamw.lr"] == pytest.approx(1e-3)
+    assert "optimizer.sgd.lr" not in params
+    assert (params["epochs"], params["batch_size"]) == (6.0, 64)
+    assert (params["accumulation_steps"], params["workers"]) == (5, 8)
+
+
+def test_first_point_holds_and_the_middle_fills_what_it_leaves_open() -> None:
+    params = typical(WIDE, [{"optimizer.sgd.lr": 0.5, "batch_size": 128}, {"batch_size": 32}])
+    assert params["optimizer"] == "sgd" and params["optimizer.sgd.lr"] == 0.5
+    assert params["batch_size"] == 128 and params["epochs"] == 6.0
+
+
+def test_it_is_a_point_of_the_space() -> None:
+    params = typical(WIDE, [])
+    assert WIDE.read(params) == params
+    assert WIDE.build(params)["optimizer"] == {"adamw": {"lr": params["optimizer.adamw.lr"]}}

@@ -155,17 +155,9 @@ WRONG = {
     ("workload: digits\n", ""): (1, "workload", "must be given. What must be reached."),
     ("search:", "serch:"): (11, "serch", "no field `serch`. Did you mean `search`?"),
     ("trials: 4", "trials: 0"): (11, "search.trials", "must be greater than 0, but got 0"),
-    ("trials: 4", "trials: {low: 1, high: 2}"): (
-        11,
-        "search.trials",
-        "only the recipe is searched",
-    ),
+    ("trials: 4", "trials: {low: 1, high: 2}"): (11, "search.trials", "only the recipe is"),
     ("trials: 4", "hold_back: 1"): (11, "search.hold_back", "must be less than 1, but got 1"),
-    ("trials: 4", "hold_back: -0.1"): (
-        11,
-        "search.hold_back",
-        "must be greater than or equal to 0, but got -0.1",
-    ),
+    ("trials: 4", "hold_back: -0.1"): (11, "search.hold_back", "must be greater than or equal to"),
     ("trials: 4", "until: {probability_of_better: 1.5}"): (
         11,
         "search.until.probability_of_better",
@@ -174,26 +166,14 @@ WRONG = {
     ("trials: 4", "policy: random, until: {probability_of_better: 0.1}"): (
         11,
         "search.until",
-        "must be left out with `policy: random`, which does not know what it may still find",
+        "does not know what it may still find",
     ),
-    ("1m30s,", "1m30s, longest_pause: 1s,"): (
-        11,
-        "search.longest_pause",
-        "must be at least 2s, as any trial waits for so long",
-    ),
+    ("1m30s,", "1m30s, longest_pause: 1s,"): (11, "search.longest_pause", "must be at least 2s,"),
     ("1m30s", "soon"): (11, "search.time_budget", "must be a duration above 0, such as `90s`"),
     ("trials: 4", "sampler: tpa"): (11, "search.sampler", "Did you mean `tpe`?"),
     ("trials: 4", "policy: vanila"): (11, "search.policy", "Did you mean `vanilla`?"),
-    ("trials: 4", "policy: vanilla, sampler: tpe"): (
-        11,
-        "search.sampler",
-        "must be left out with `policy: vanilla`, which brings its own",
-    ),
-    ("trials: 4", "policy: random, warm_start: [other]"): (
-        11,
-        "search.warm_start",
-        "must be left out with `policy: random`, which learns from this study alone",
-    ),
+    ("trials: 4", "policy: vanilla, sampler: tpe"): (11, "search.sampler", "must be left out with"),
+    ("trials: 4", "policy: random, warm_start: [other]"): (11, "search.warm_start", "must be left"),
     ("trials: 4", "points_to_evaluate: [{epochs: 9}]"): (
         11,
         "search.points_to_evaluate.epochs",
@@ -208,14 +188,10 @@ WRONG = {
     ("trials: 4", "storage: 'postgres://me:s3cret@host/db'"): (
         11,
         "search.storage",
-        'or begin with postgresql://, mysql://, sqlite://, but got "postgres://me:***@host/db"',
+        "postgres://me:***@host/db",
     ),
     ("cpu: 0.5", "gpu: 1.5"): (11, "search.resources.gpu", "at most 1, or a whole number"),
-    ("seeds: 3}", "seeds: 3}\ntracking: {log_model: all}"): (
-        13,
-        "tracking.log_model",
-        "must be 'none' or 'best', but got \"all\"",
-    ),
+    ("seeds: 3}", "seeds: 3}\ntracking: {log_model: all}"): (13, "tracking.log_model", 'got "all"'),
     ("seeds: 3}", "seeds: 3}\ntracking: {log_model: {choices: [none, best]}}"): (
         13,
         "tracking.log_model",
@@ -224,16 +200,8 @@ WRONG = {
     ("seeds: 3", "seeds: true"): (12, "certify.seeds", "must be an integer, but got true"),
     ("epochs: {low: 1", "epochs: {low: 0"): (9, "recipe.epochs.low", "must be greater than 0"),
     ("epochs: {low: 1, high: 4}", "epochs: four"): (9, "recipe.epochs", "must be a number"),
-    ("epochs: {low: 1, high: 4}", "epochs: {min: 1, max: 4}"): (
-        9,
-        "recipe.epochs",
-        "`{low: …, high",
-    ),
-    ("batch_size: 64", "batch_size: {values: [8, 64]}"): (
-        10,
-        "recipe.batch_size",
-        "`{choices: […]}`",
-    ),
+    ("epochs: {low: 1, high: 4}", "epochs: {min: 1, max: 4}"): (9, "recipe.epochs", "`{low: …,"),
+    ("batch_size: 64", "batch_size: {values: [8, 64]}"): (10, "recipe.batch_size", "`{choices:"),
     ("batch_size: 64", "batch_size: 64\n  lr_schedule: {values: [constant, cosine]}"): (
         11,
         "recipe.lr_schedule",
@@ -243,11 +211,7 @@ WRONG = {
     ("  epochs: {low: 1, high: 4}\n", ""): (3, "recipe.epochs", "must be given. Passes over"),
     ("batch_size: 64", "batch_size: 64.0"): (10, "recipe.batch_size", "must be an integer"),
     ("batch_size: 64", "batch_size: {low: 8, high: 64.5}"): (10, "recipe.batch_size", "integers"),
-    ("batch_size: 64", "batch_size: {choices: [8, 0]}"): (
-        10,
-        "recipe.batch_size",
-        "greater than 0",
-    ),
+    ("batch_size: 64", "batch_size: {choices: [8, 0]}"): (10, "recipe.batch_size", "greater than"),
     ("batch_size: 64", "batch_size: {choices: []}"): (10, "recipe.batch_size", "not be empty"),
     ("batch_size: 64", "batch_size: 64\n  precision: {low: 1, high: 2}"): (
         11,
@@ -286,11 +250,7 @@ WRONG = {
         "recipe.optimizer.adamw.beta1",
         "must be less than 1",
     ),
-    ("model: {resnet20: {}}", "model: {choices: [resnet20, timm]}"): (
-        4,
-        "recipe.model",
-        "must be given with fields: name",
-    ),
+    ("model: {resnet20: {}}", "model: {choices: [resnet20, timm]}"): (4, "recipe.model", "name"),
     ("model: {resnet20: {}}", "model: {low: 1, high: 2}"): (4, "recipe.model", "must be one of"),
     ("model: {resnet20: {}}", "model: resnet2"): (4, "recipe.model", "Did you mean `resnet20`?"),
     ("model: {resnet20: {}}", "model: 20"): (4, "recipe.model", "must be one of resnet20"),

@@ -89,7 +89,7 @@ def test_any_override_is_taken_or_refused(file: Path, name, value):
         try:
             load(file, overrides=[f"{name}={dump_yaml(value)}"])
         except ConfigError as error:
-            assert error.problems
+            assert error.problems and all(str(p).isprintable() for p in error.problems)
         except DataError as error:
             assert "workload.dataset" in str(error)
 

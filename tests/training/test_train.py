@@ -28,7 +28,7 @@ from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.cotenants import Tenancy
-from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.sharing import KnownSteps, Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import build, loop, warm_up
@@ -266,7 +266,7 @@ def test_warm_up_leaves_no_trace(monkeypatch, models, precision):
 
 def run_in(warm: set[str], recipe: Recipe, *, seed: int = 0) -> RunResult:
     turnstile = Turnstile(None, why_not="The run keeps to itself.")
-    sharing = Sharing(label="", turnstile=turnstile, warm=warm)
+    sharing = Sharing(label="", turnstile=turnstile, steps=KnownSteps(warm=warm))
     workload, splits = make_workload(), make_splits()
     return to_end(loop.train(Job(workload, recipe, splits, seed=seed, device=CPU), sharing=sharing))
 
@@ -300,10 +300,9 @@ def test_windows_leave_out_cotenants_when_they_look_for_other_processes(monkeypa
 
     monkeypatch.setattr(warm_up, "strangers", strangers)
     monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path))
-    place: dict[str, Any] = {"study": "s", "may_have_company": True, "known": ()}
     with (
         Tenancy.begin("gpu-1", study="s", trial="t0001"),
-        Sharing.open("gpu-1", trial="t0000", **place) as sharing,
+        Sharing.open("gpu-1", study="s", trial="t0000", may_have_company=True) as sharing,
     ):
         workload, recipe, splits = (
             make_workload(),

@@ -22,7 +22,6 @@ class Ablated(Shown):
     """A recipe with and without changes, and what each of them does."""
 
     ablation: Ablation
-    """What the ablation returned."""
     path: Path
     """The figures as JSON."""
     picture: Path | None

@@ -1,4 +1,4 @@
-"""The commands as calls: `search`, `train`, `certify` and `ablate`, with the commands' options.
+"""The commands as calls: `search`, `train` and `ablate` here, `certify` beside what it certifies.
 
 ```python
 import tune_speed
@@ -14,35 +14,26 @@ file's form: a whole study, or its recipe alone next to `workload`. A dict is va
 is. `set` overrides values: `{"search.trials": 5, "optimizer.sgd.lr": 0.1}`, or
 `["search.trials=5"]` as on the command line.
 
-Results are stored where the commands store theirs: `$TUNE_SPEED_STUDIES`, else
-`./tune_speed_studies`, and `$MLFLOW_TRACKING_URI`, else `./mlflow.db`.
-
-Nothing is printed. Progress is logged by `logging.getLogger("tune_speed")` at INFO; with
-`progress=True`, and in a notebook or at Python's prompt unless `progress=False`, it is shown on
-stderr instead.
-
-Ctrl-C, and a notebook's stop button, end a call early, with what is done: `was_stopped` says so.
-All calls may come from any thread; Python sends signals to the main one alone, so that nothing
-but the process's end stops the others.
+Results are stored where the commands store theirs. Nothing is printed: progress is logged by
+`logging.getLogger("tune_speed")` at INFO, or shown on stderr with `progress=True`, and in a
+notebook or at Python's prompt unless `progress=False`. Ctrl-C, and a notebook's stop button, end a
+call in the main thread early, with what is done: `was_stopped` says so.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from tune_speed.api.wording import in_python
-from tune_speed.core.errors import ConfigError
+from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
-    from tune_speed.api.certified import Certified
-    from tune_speed.api.compared import Compared
     from tune_speed.api.inputs import Overrides, Tree
     from tune_speed.api.progress import Progress
     from tune_speed.api.steering import Steering
     from tune_speed.api.study import Study
-    from tune_speed.api.trained import Trained
+    from tune_speed.api.trained import Compared, Trained
     from tune_speed.core.targets import Target
     from tune_speed.custom.trial import Train
     from tune_speed.experiments.ablation.plan import AblationPlan
@@ -74,9 +65,9 @@ def search(
 
     Where the study has a section `certify` and a trial met the target, the fastest are certified.
 
-    With `train` a training function of your own is searched: `my_train(params, run)`, called in
-    Ray's processes with values of the space and an `own.OwnRun`. Of the study, `recipe` then holds
-    the function's values, under any names, and `workload` the target, `mode` and `max_train_s`.
+    With `train` a function `my_train(params, run)` of your own is searched, with values of the
+    space and a `tune_speed.custom.OwnRun`. Of the study, `recipe` then holds the function's values,
+    under any names, and `workload` the target, `mode` and `max_train_s`.
 
     Args:
         space: a study file, the name of a shipped one, or a dict of that form; with `train` also
@@ -104,7 +95,7 @@ def search(
     """
     # Before anything that may import Ray, plugins included.
     agree_on_token(address)
-    _load_plugins(plugins)
+    load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, own_study_from, study_from, target_override
     from tune_speed.api.progress import Progress
     from tune_speed.api.study import search_study
@@ -138,33 +129,25 @@ def search(
     )
 
 
+class _TrainOptions(TypedDict, total=False):
+    workload: "str | Tree | Workload | None"
+    study: str | None
+    seeds: int
+    set: "Overrides | None"
+    download: bool
+    progress: "bool | Progress | None"
+    plugins: Sequence[str | Path]
+
+
 @overload
 def train(
-    recipe: "str | Path | Tree",
-    *,
-    workload: "str | Tree | Workload | None" = ...,
-    study: str | None = ...,
-    seeds: int = ...,
-    against: None = ...,
-    set: "Overrides | None" = ...,
-    download: bool = ...,
-    progress: "bool | Progress | None" = ...,
-    plugins: Sequence[str | Path] = ...,
+    recipe: "str | Path | Tree", *, against: None = ..., **options: Unpack[_TrainOptions]
 ) -> "Trained": ...
 
 
 @overload
 def train(
-    recipe: "str | Path | Tree",
-    *,
-    workload: "str | Tree | Workload | None" = ...,
-    study: str | None = ...,
-    seeds: int = ...,
-    against: "str | Path | Tree",
-    set: "Overrides | None" = ...,
-    download: bool = ...,
-    progress: "bool | Progress | None" = ...,
-    plugins: Sequence[str | Path] = ...,
+    recipe: "str | Path | Tree", *, against: "str | Path | Tree", **options: Unpack[_TrainOptions]
 ) -> "Compared": ...
 
 
@@ -190,102 +173,35 @@ def train(
         workload: what must be reached; None: what the recipe's file says.
         study: name of the study in the record; None: what the file says, else its name.
         seeds: runs, with seeds one after the other.
-        against: another recipe: both train in turns, with the same seeds.
-        set: values to override, by their dotted path; of both recipes.
-        download: fetch the data set if it is missing.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
+        against: another recipe: both train in turns, with the same seeds and the same `set`.
+        set: values to override, by their dotted path.
+        download: as of `search`.
+        progress: as of `search`.
+        plugins: as of `search`.
 
     Returns: the runs; with `against` those of both, and which is faster.
 
     Raises: ConfigError, DataError.
     """
-    _check_least("seeds", seeds)
-    _load_plugins(plugins)
-    from tune_speed.api.compared import train_two
+    check_least("seeds", seeds)
+    load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, recipe_from
     from tune_speed.api.progress import Progress
-    from tune_speed.api.trained import train_recipe
+    from tune_speed.api.trained import train_files
 
-    overrides, shown = overrides_of(set, study=study), Progress.of(progress)
+    overrides = overrides_of(set, study=study)
     given = [recipe] if against is None else [recipe, against]
     files = [
         recipe_from(each, workload=workload, overrides=overrides, check_data=not download)
         for each in given
     ]
-    if against is None:
-        return train_recipe(files[0], seeds=seeds, download=download, progress=shown)
+    is_one = against is None
     names = [
-        f.name if isinstance(g, Mapping) else str(g) for g, f in zip(given, files, strict=True)
+        f.name if is_one or isinstance(g, Mapping) else str(g)
+        for g, f in zip(given, files, strict=True)
     ]
-    return train_two(files, names, seeds=seeds, download=download, progress=shown)
-
-
-@in_python
-def certify(
-    study: "str | Study",
-    *,
-    train: "Train | None" = None,
-    top: int = 5,
-    seeds: int = 5,
-    final: int = 2,
-    final_seeds: int = 20,
-    device: str | None = None,
-    address: str | None = None,
-    again: bool = False,
-    progress: "bool | Progress | None" = None,
-    plugins: Sequence[str | Path] = (),
-) -> "Certified":
-    """Runs a study's fastest again: fresh seeds, alone on the device, on the test part.
-
-    `tune-speed certify` as a call. Called again, it resumes where it stopped.
-
-    Args:
-        study: in MLflow, by name, or what `search` returned.
-        train: the study's training function, where it has one and `study` is a name.
-        top: fastest estimates to run again.
-        seeds: fresh seeds of each.
-        final: how many reach the final.
-        final_seeds: fresh seeds of each in it.
-        device: only devices whose name contains this.
-        address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
-        again: start over, with other seeds.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
-
-    Raises: ConfigError, DataError, ServiceError, StorageError.
-    """
-    for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
-        _check_least(name, number)
-    _check_least("final", final, least=0)
-    name, folder, searched_on, loop = (
-        (study, None, None, None)
-        if isinstance(study, str)
-        else (study.name, study.folder, study.address, study.loop)
-    )
-    # On the cluster of the search, unless another one is given.
-    address = address or searched_on
-    # Before anything that may import Ray, plugins included.
-    agree_on_token(address)
-    _load_plugins(plugins)
-    from tune_speed.api.certified import Certified
-    from tune_speed.api.progress import Progress
-    from tune_speed.core.folders import studies_folder
-    from tune_speed.custom.shipping import packed
-    from tune_speed.experiments.certification import certify as certification
-    from tune_speed.study.settings import CertifyConfig
-
-    found = certification.certify(
-        name,
-        config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
-        folder=folder or studies_folder() / name,
-        device=device,
-        address=address,
-        again=again,
-        on_line=Progress.of(progress).line,
-        loop=loop if train is None else packed(train),
-    )
-    return Certified(study=name, result=found)
+    shown = Progress.of(progress)
+    return train_files(files, names, seeds=seeds, download=download, progress=shown)
 
 
 @in_python
@@ -311,25 +227,25 @@ def ablate(
 
     Args:
         recipe: a recipe file, a shipped one's name, an MLflow run id, `STUDY/TRIAL`, or a dict.
-        workload: what must be reached; None: what the recipe's file says.
-        study: name of the study; None: what the file says, else its name.
         axes: what is changed, `{"batch_size": [32, 64]}` or `batch_size=32|64`; None: the file's.
         design: `one-at-a-time`, `leave-one-out`, `factorial`, `stacking` or `cumulative`; None:
             the file's, else `one-at-a-time`.
         seeds: runs of each arm; None: the file's, else 5.
         retune: re-tune this number for each arm: `lr`.
-        set: values to override, by their dotted path.
-        download: fetch the data set if it is missing.
         again: start over.
         plot: where the picture goes (.png or .svg); None: next to the figures.
-        progress: show how far it is; None: in a notebook or at a prompt only.
-        plugins: files or installed distributions that add models, data sets and so on.
+        workload: as of `train`.
+        study: as of `train`.
+        set: values to override, by their dotted path.
+        download: as of `search`.
+        progress: as of `search`.
+        plugins: as of `search`.
 
     Raises: ConfigError, DataError, StorageError.
     """
     if seeds is not None:
-        _check_least("seeds", seeds)
-    _load_plugins(plugins)
+        check_least("seeds", seeds)
+    load_plugins(plugins)
     from tune_speed.api.ablated import save
     from tune_speed.api.inputs import overrides_of
     from tune_speed.api.progress import Progress
@@ -378,31 +294,6 @@ def steer(study: "str | Study") -> "Steering":
     name = study if isinstance(study, str) else study.name
     folder_of(name)
     return Steering(name)
-
-
-def agree_on_token(address: str | None) -> None:
-    """Makes Ray send its token to a cluster that asks for one. Raises: ServiceError."""
-    if address is not None:
-        # Ray reads RAY_AUTH_MODE when it is imported: a training function's file may import it.
-        from tune_speed.tuning.ray import token
-
-        token.agree_on_token(address)
-
-
-def _load_plugins(names: Sequence[str | Path]) -> None:
-    from tune_speed.components.plugins.registry import load, load_from_environment
-
-    # A text is a sequence too: each of its characters would be taken for a plugin.
-    if isinstance(names, str):
-        raise ConfigError(f'plugins must be a list such as ["my_nets.py"], but got {names!r}.')
-    # The environment's first, as on the command line.
-    load_from_environment()
-    load(str(name) for name in names)
-
-
-def _check_least(name: str, number: int, *, least: int = 1) -> None:
-    if number < least:
-        raise ConfigError(f"{name} must be {least} or more, but got {number}.")
 
 
 def _plan(

@@ -20,9 +20,7 @@ class Certified(Shown):
     """Finalists of a study, run again with fresh seeds alone on the device."""
 
     study: str
-    """Name of the study."""
     result: CertifyResult
-    """What the certification returned."""
 
     @property
     def records(self) -> tuple[TrialRecord, ...]:

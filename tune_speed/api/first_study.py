@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from tune_speed.api.inputs import recipe_from
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import counted, duration
 from tune_speed.data import DATASETS
@@ -26,6 +26,7 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
 from tune_speed.data.split import in_words, make_splits
 from tune_speed.experiments.rerun import train_seeds
+from tune_speed.runtime.atomic_file import write_file
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import study_of
 from tune_speed.study.schema import check_study_name
@@ -120,13 +121,11 @@ def init(
 ) -> FirstStudy:
     """Writes a commented study file for the images at `data`, and says what it is based on.
 
-    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs. The target is
-    a little below what it reaches, unless one is given: the search looks for what is there sooner.
-
-    Raises: ConfigError if the file exists and is not to be replaced, the run learnt too little to
-        propose a target, or the one given cannot be; DataError.
+    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs; without a
+    `target`, that is a little below what it reaches. Raises: ConfigError, DataError.
     """
-    name = study or _study_name(Path(data))
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(data).absolute().stem).strip("._-")
+    name = study or stem[:100] or "my_images"
     check_study_name(name)
     file = Path(out) if out is not None else Path(f"{name}.yaml")
     if file.exists() and not replace:
@@ -144,7 +143,7 @@ def init(
     ):
         progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
-    batch_sizes = _batch_sizes(sizes.train)
+    batch_sizes = tuple(size for size in BATCH_SIZES if 4 * size <= sizes.train)[-3:] or (1,)
     trained = partial(_trained, workload, machine, _middle(batch_sizes), progress)
     plain, epochs = _plain_run(trained, sizes.train / _middle(batch_sizes), probe_s, progress)
     reached = _learnt(plain, share, probe_s, is_needed=target is None)
@@ -164,19 +163,12 @@ def init(
     )
     text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs)
     study_of(scan_yaml(text, file=str(file)), check_data=False)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(file, error) from error
+    write_file(file, text.encode())
     return found
 
 
 def _learnt(plain: RunResult, share: float, probe_s: float, *, is_needed: bool) -> float:
-    """Returns what a run reached.
-
-    Raises: ConfigError if it did not end, or `is_needed` and it names less than a quarter of those
-        right that the largest class leaves.
-    """
+    """Returns what a run reached. Raises: ConfigError if it did not end, or learnt too little."""
     reached = plain.final.value("accuracy") if plain.final else None
     least = share + LEAST_LEARNT * (1 - share) if is_needed else 0.0
     if reached is not None and reached >= least:
@@ -202,11 +194,6 @@ def _seen_from(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
     return dataset.model_copy(update=ours)
 
 
-def _study_name(data: Path) -> str:
-    stem = data.absolute().stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", stem).strip("._-")[:100] or "my_images"
-
-
 def _workload(dataset: DatasetConfig, num_images: int, probe_s: float) -> Workload:
     split = {"validation_frac": 0.2} if num_images < SMALL_SET else {}
     tree = {
@@ -221,10 +208,6 @@ def _workload(dataset: DatasetConfig, num_images: int, probe_s: float) -> Worklo
 def _tree_of(dataset: DatasetConfig) -> dict[str, Any]:
     name = next(name for name, kind in DATASETS.items() if kind is type(dataset))
     return {"name": name, **dataset.model_dump(exclude_defaults=True)}
-
-
-def _batch_sizes(num_train: int) -> tuple[int, ...]:
-    return tuple(size for size in BATCH_SIZES if 4 * size <= num_train)[-3:] or (1,)
 
 
 def _middle(sizes: Sequence[int]) -> int:

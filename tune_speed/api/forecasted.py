@@ -15,7 +15,7 @@ from tune_speed.core.forecast import CHECKED_RATIO, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, duration
 from tune_speed.reporting.study.reader import StudyReader
-from tune_speed.reporting.watch.status import StudyStatus, glance
+from tune_speed.reporting.watch.status import glance
 from tune_speed.study.settings import parse_duration_s
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
@@ -67,14 +67,7 @@ class Forecasted(Shown):
         target: float | None = None,
         time_budget: str | float | None = None,
     ) -> "Forecasted":
-        """Returns the forecast of a study in MLflow.
-
-        `target`: another value than the study's. The budget left is that of the search, or
-        `time_budget` from now on; where nothing is left, as much as was used.
-
-        Raises: ConfigError if too few trials have finished, or an argument makes no sense;
-            ServiceError or StorageError if the store does not answer.
-        """
+        """Returns a study's forecast; `time_budget` is from now on. Raises: a TuneSpeedError."""
         seen = glance(StudyReader(uri, study).read(with_boards=False))
         parts = seen.parts[:1]
         if target is not None and any(part.target.seeks_best for part in parts):
@@ -105,7 +98,16 @@ class Forecasted(Shown):
             trials=known.runs,
             best=known.best,
             spent_s=seen.elapsed_s,
-            rows=tuple(_by_then(known, seen, share, share * ratio) for share in SHARES),
+            rows=tuple(
+                ByThen(
+                    share=share,
+                    after_s=share * ratio * seen.elapsed_s,
+                    trials=share * ratio * seen.num_finished,
+                    chance=known.chance(share * ratio),
+                    best=Range(*map(known.metric, known.law.falls(share * ratio))),
+                )
+                for share in SHARES
+            ),
             first_hit_s=Range(*(0.0 if known.met_by else each * seen.elapsed_s for each in hit)),
         )
 
@@ -157,13 +159,3 @@ class Forecasted(Shown):
             "first_hit_s": hit_s,
             "budgets": [{**row._asdict(), "best": row.best._asdict()} for row in self.rows],
         }
-
-
-def _by_then(known: Outlook, seen: StudyStatus, share: float, ratio: float) -> ByThen:
-    return ByThen(
-        share=share,
-        after_s=ratio * seen.elapsed_s,
-        trials=ratio * seen.num_finished,
-        chance=known.chance(ratio),
-        best=Range(*map(known.metric, known.law.falls(ratio))),
-    )

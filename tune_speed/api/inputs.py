@@ -27,10 +27,7 @@ def study_from(
     overrides: Sequence[str],
     check_data: bool,
 ) -> study_file.StudyFile:
-    """Returns the study of a file, of a shipped one by name, or of a dict.
-
-    Raises: ConfigError with every mistake.
-    """
+    """Returns the study of a file, a shipped one or a dict. Raises: ConfigError."""
     if isinstance(space, Mapping):
         source = source_of(space, workload, file="space")
         return study_file.study_of(source, overrides=overrides, check_data=check_data)
@@ -46,10 +43,7 @@ def own_study_from(
     workload: str | Tree | Workload | None,
     overrides: Sequence[str],
 ) -> study_file.StudyFile:
-    """Returns the study of a training function: its space from a file, or from a dict.
-
-    Raises: ConfigError with every mistake.
-    """
+    """Returns the study of a training function. Raises: ConfigError with every mistake."""
     if isinstance(workload, str | Workload):
         raise ConfigError(
             "workload must be a dict of target, mode and max_train_s for a training function, which"
@@ -103,10 +97,7 @@ def recipe_from(
     overrides: Sequence[str],
     check_data: bool,
 ) -> study_file.RecipeFile:
-    """Returns the recipe of a file, of a shipped one, of a trial on record, or of a dict.
-
-    Raises: ConfigError with every mistake.
-    """
+    """Returns the recipe of a file, a trial on record or a dict. Raises: ConfigError."""
     if isinstance(recipe, Mapping):
         source = source_of(recipe, workload, file="recipe")
         return study_file.recipe_of(source, overrides=overrides, check_data=check_data)
@@ -118,12 +109,7 @@ def recipe_from(
 
 
 def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) -> yaml.Source:
-    """Returns a dict as if it was read from a file that is called `file`, but without line numbers.
-
-    A dict without `recipe` is the recipe itself.
-
-    Raises: ConfigError if it holds what no file can.
-    """
+    """Returns a dict as if read from a file, without line numbers. Raises: ConfigError."""
     whole: dict[str, Any] = dict(_whole(tree))
     if workload is not None:
         whole["workload"] = _workload_tree(workload)
@@ -134,10 +120,7 @@ def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) 
 
 
 def overrides_of(given: Overrides | None, **options: Any) -> list[str]:
-    """Returns overrides as the command line has them, and `options` that are not None after them.
-
-    A `__` in an option's name means a dot.
-    """
+    """Returns overrides as on the command line, then `options`; `__` in a name means a dot."""
     # A text is a sequence too: its characters would be taken for overrides.
     if isinstance(given, str):
         raise ConfigError(

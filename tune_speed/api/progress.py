@@ -13,17 +13,13 @@ from tune_speed.reporting.live import LiveView
 from tune_speed.reporting.table import PlainConsole
 
 if TYPE_CHECKING:
-    from tune_speed.api.study import Study
     from tune_speed.tuning.driver.controller import SearchController
 
 LOG = logging.getLogger("tune_speed")
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Returns whether progress is shown: where None, at Python's prompt, in IPython or a notebook.
-
-    A script's stderr is its own: it learns of progress through `logging`.
-    """
+    """Returns whether progress is shown; None: at Python's prompt, in IPython or a notebook."""
     if progress is not None:
         return progress
     # Not imported, which would take time: whoever runs inside IPython has it among the modules.
@@ -40,13 +36,10 @@ class Progress:
         self,
         *,
         shown: bool,
-        on_searched: "Callable[[Study], None] | None" = None,
+        on_searched: Callable[[Any], None] | None = None,
         is_verbose: bool = False,
     ) -> None:
-        """`on_searched` is called with a search's study before what it found is certified.
-
-        For `is_verbose` see `LiveView`.
-        """
+        """Calls `on_searched` with a search's study, before it is certified."""
         self._is_shown, self._is_verbose = shown, is_verbose
         # rich shows a console below a notebook's cell unless `force_jupyter` is False.
         never = None if shown else False
@@ -88,7 +81,7 @@ class Progress:
         elif self._console.is_terminal:
             print(f"preparing data: {done}/{total} images", end="\r", file=self._console.file)
 
-    def searched(self, study: "Study") -> None:
+    def searched(self, study: Any) -> None:
         """Reports what a search found."""
         if self._on_searched is not None:
             self._on_searched(study)

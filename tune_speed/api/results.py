@@ -1,16 +1,12 @@
-"""Results as pandas frames, read from MLflow alone: this machine's SQLite or a team's server.
+"""Stored results as pandas frames, for notebooks and scripts.
 
 ```python
-from tune_speed import Results
-
-results = Results()
-results.studies()
-results.best(workload="digits", where="optimizer=sgd and batch_size>=512")
+results = tune_speed.Results()  # $MLFLOW_TRACKING_URI, or ./mlflow.db
+fastest = results.best(workload="digits", where="optimizer=sgd and batch_size>=512")
 ```
 
-`COLUMNS` says what the columns of each frame are. They and their types are the same in an empty
-frame. Figures of different workloads, protocols or devices may be in one frame, next to columns
-that distinguish them, but are never ranked together.
+`COLUMNS` says what the columns of each frame are, also of an empty one. Figures of different
+workloads, protocols or devices are never ranked together.
 """
 
 import inspect
@@ -24,11 +20,12 @@ import pandas as pd
 
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
+from tune_speed.runtime.atomic_file import write_file
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
 from tune_speed.tracking.filter.where import parse_where
@@ -130,10 +127,7 @@ class Results:
     """The results in a store; each call reads it again."""
 
     def __init__(self, uri: str | None = None) -> None:
-        """Takes the address of a store: by default $MLFLOW_TRACKING_URI, else `./mlflow.db`.
-
-        Raises: ConfigError if it is no address of a store.
-        """
+        """Takes a store's address; None: $MLFLOW_TRACKING_URI, else `./mlflow.db`."""
         self._uri = tracking_uri(uri)
 
     def __repr__(self) -> str:
@@ -192,10 +186,7 @@ class Results:
 
     @_documented
     def studies(self) -> pd.DataFrame:
-        """Returns the studies, one a row, the latest active first.
-
-        Raises: ServiceError if the store does not answer or does not exist.
-        """
+        """Returns the studies, one a row, the latest active first. Raises: ServiceError."""
         return _frame(map(_study_row, list_studies(self._uri)), COLUMNS["studies"])
 
     @_documented
@@ -204,14 +195,7 @@ class Results:
     ) -> pd.DataFrame:
         """Returns a study's finished trials, one a row: board by board, the fastest first.
 
-        Args:
-            study: name of the study.
-            where: a filter: `status=missed and lr>0.1`; its result fields
-                are this frame's columns.
-            kind: only `estimate` or `certified`.
-
-        Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
-            or does not hold the study.
+        `where` filters: `status=missed and lr>0.1`. Raises: ConfigError, ServiceError.
         """
         chosen = parse_where(where) if where is not None else None
         found = find_matching(self._uri, chosen, Query(study=study, kind=_known_kind(kind)))
@@ -219,14 +203,10 @@ class Results:
 
     @_documented
     def curves(self, run: str | Iterable[str]) -> pd.DataFrame:
-        """Returns the evaluations of one trial or several, one a row, in the order of training.
+        """Returns evaluations of trials, one a row, in the order of training.
 
-        Args:
-            run: a run id, its first six digits or more, `study/trial` or `study/trial@certified`;
-                or several of these, such as a frame's column `run_id`.
-
-        Raises: ServiceError if the store does not answer, ConfigError if it has no such trial that
-            has finished.
+        `run` is a run id, `study/trial`, `study/trial@certified`, or several, as a frame's column
+        `run_id`. Raises: ServiceError, ConfigError.
         """
         # A text is an iterable of characters.
         names = [run] if isinstance(run, str) else run
@@ -256,16 +236,10 @@ def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Writes a frame to a file; values of several kinds, or lists, are written as JSON.
-
-    Raises: ConfigError if there is no such folder; StorageError if it cannot be written.
-    """
+    """Writes a frame; mixed values and lists become JSON. Raises: ConfigError, StorageError."""
     mixed = frame.select_dtypes(object).columns
     plain = frame.assign(**{name: frame[name].map(_as_json) for name in mixed})
-    try:
-        path.write_bytes(plain.to_parquet(index=False))
-    except OSError as error:
-        raise unwritable(path, error) from error
+    write_file(path, plain.to_parquet(index=False))
 
 
 def _as_json(value: Any) -> str | None:

@@ -32,10 +32,7 @@ class Boards(NamedTuple):
 
 
 class Shown(ABC):
-    """Base of what the calls return: a subclass names its parts, and its fields for JSON.
-
-    `print`, rich and a notebook show the parts; names in HTML are escaped.
-    """
+    """Base of what calls return: for `print`, rich, notebooks and JSON; HTML escapes names."""
 
     @abstractmethod
     def parts(self) -> Sequence[RenderableType]:

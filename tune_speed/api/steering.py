@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tune_speed.api.wording import in_python
+from tune_speed.api.entry import in_python
 from tune_speed.tuning.driver import control
 from tune_speed.tuning.driver.control import WAIT_S
 from tune_speed.tuning.driver.requests import Answer
@@ -12,9 +12,8 @@ from tune_speed.tuning.driver.requests import Answer
 class Steering:
     """The search of a study that runs, in whatever process, on a machine that has its folder.
 
-    Every call writes a request and returns the driver's answer, or raises what is wrong:
-    ConfigError if it cannot be asked, no search of the study runs, or the driver refuses;
-    ServiceError if the driver does not answer within `wait_s`, or ends before; StorageError.
+    A call returns the driver's answer, or raises ConfigError (it cannot be, no search runs, or the
+    driver refuses), ServiceError (no answer within `wait_s`) or StorageError.
     """
 
     def __init__(self, study: str, *, wait_s: float = WAIT_S) -> None:
@@ -22,11 +21,7 @@ class Steering:
         self.study, self.wait_s = study, wait_s
 
     def try_next(self, params: Mapping[str, Any]) -> Answer:
-        """Adds a trial: it is the next to begin, and one of the search's number.
-
-        What `params` leave out is as in the recommended configuration, as far as that has it; else
-        the search chooses. Names may be short where no other fits: `lr`.
-        """
+        """Adds a trial, the next to begin; what `params` (by short names too) lack is filled."""
         return self.send({"action": "try", "params": dict(params)})
 
     def stop(self, trial_id: str) -> Answer:
@@ -51,8 +46,5 @@ class Steering:
         return control.send(self.study, request, wait_s=self.wait_s)
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns all requests with their answers, and those that wait for one, as plain dicts.
-
-        It needs no search that runs. Raises: ConfigError, StorageError.
-        """
+        """Returns all requests, answered or not, as dicts. Raises: ConfigError, StorageError."""
         return control.history(self.study)

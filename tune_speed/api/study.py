@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
+from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted, printable
-from tune_speed.custom.shipping import Loop
+from tune_speed.custom.shipping import Loop, packed
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.reporting.trials.text import counts, next_steps
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
     from tune_speed.api.forecasted import Forecasted
     from tune_speed.api.results import Results
+    from tune_speed.custom.trial import Train
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -36,9 +39,7 @@ class Study(Shown):
     """A study at the end of a search."""
 
     name: str
-    """Of the study."""
     result: SearchResult
-    """What the search returned."""
     address: str | None = None
     """Ray cluster that was searched on; None: a local one."""
     certify_config: CertifyConfig | None = None
@@ -98,10 +99,7 @@ class Study(Shown):
 
     @property
     def recipe_yaml(self) -> str | None:
-        """A file's text for `train` that repeats the best trial.
-
-        None: there is none, or it is a training function's, whose `params` say it.
-        """
+        """A file for `train` that repeats the best trial; None: no trial, or a function's."""
         if self.best is None or self.loop is not None:
             return None
         return recipe_yaml(self.best, run_id=None)
@@ -119,12 +117,7 @@ class Study(Shown):
         return Results(self.result.uri)
 
     def certify(self, **options: Any) -> "Certified":
-        """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`.
-
-        Raises: ConfigError, DataError, ServiceError, StorageError.
-        """
-        from tune_speed.api.calls import certify
-
+        """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`."""
         return certify(self, **options)
 
     def forecast(
@@ -172,12 +165,7 @@ class Study(Shown):
         return found if done is None or done.was_stopped else found | done.as_dict()
 
     def next_steps(self, *, certify: str) -> str:
-        """Returns how trials ended and what to do next.
-
-        Args:
-            certify: what certifies the fastest, shown where they are a training function's and the
-                study's file does not certify them.
-        """
+        """Returns how trials ended and what to do next; `certify` certifies a function's."""
         is_open = self.loop is not None and self.certify_config is None
         return next_steps(
             self.records,
@@ -191,6 +179,69 @@ class Study(Shown):
         )
 
 
+@in_python
+def certify(
+    study: str | Study,
+    *,
+    train: "Train | None" = None,
+    top: int = 5,
+    seeds: int = 5,
+    final: int = 2,
+    final_seeds: int = 20,
+    device: str | None = None,
+    address: str | None = None,
+    again: bool = False,
+    progress: bool | Progress | None = None,
+    plugins: Sequence[str | Path] = (),
+) -> "Certified":
+    """Runs a study's fastest again: fresh seeds, alone on the device, on the test part.
+
+    `tune-speed certify` as a call. Called again, it resumes where it stopped.
+
+    Args:
+        study: in MLflow, by name, or what `search` returned.
+        train: the study's training function, where it has one and `study` is a name.
+        top: fastest estimates to run again.
+        seeds: fresh seeds of each.
+        final: how many reach the final.
+        final_seeds: fresh seeds of each in it.
+        device: only devices whose name contains this.
+        address: Ray cluster, as of `search`; None: that of the search.
+        again: start over, with other seeds.
+        progress: as of `search`.
+        plugins: as of `search`.
+
+    Raises: ConfigError, DataError, ServiceError, StorageError.
+    """
+    for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
+        check_least(name, number)
+    check_least("final", final, least=0)
+    name, folder, searched_on, loop = (
+        (study, None, None, None)
+        if isinstance(study, str)
+        else (study.name, study.folder, study.address, study.loop)
+    )
+    # On the cluster of the search, unless another one is given.
+    address = address or searched_on
+    # Before anything that may import Ray, plugins included.
+    agree_on_token(address)
+    load_plugins(plugins)
+    from tune_speed.api.certified import Certified
+    from tune_speed.experiments.certification import certify as certification
+
+    found = certification.certify(
+        name,
+        config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
+        folder=folder or studies_folder() / name,
+        device=device,
+        address=address,
+        again=again,
+        on_line=Progress.of(progress).line,
+        loop=loop if train is None else packed(train),
+    )
+    return Certified(study=name, result=found)
+
+
 def search_study(
     study: StudyFile,
     *,
@@ -200,10 +251,7 @@ def search_study(
     download: bool,
     progress: Progress,
 ) -> Study:
-    """Searches, and certifies the fastest where the study's file has a section `certify`.
-
-    Raises: ConfigError, DataError, ServiceError, StorageError.
-    """
+    """Searches, and certifies as the study's file says. Raises: as `tune_speed.search`."""
     start = Start(address, resume, from_mlflow, download)
     result = studies.search(study, start, progress)
     if result.model_line:
@@ -228,9 +276,9 @@ def search_study(
         return found
     # It needs torch, which takes 1.2 s to import: Ray starts before that.
     from tune_speed.api.certified import Certified
-    from tune_speed.experiments.certification.certify import certify
+    from tune_speed.experiments.certification import certify as certification
 
-    certified = certify(
+    certified = certification.certify(
         study.name,
         config=study.certify,
         folder=result.folder,

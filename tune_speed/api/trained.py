@@ -1,4 +1,4 @@
-"""Trainings of one recipe."""
+"""Trainings of one recipe, or of two in turns, and which is faster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord, ended_as
 from tune_speed.core.text import counted, fixed, printable
+from tune_speed.experiments.paired_test import Verdict, duel_dict, duel_text, verdict_of
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.experiments.run_summary import (
     Statistics,
@@ -29,7 +30,6 @@ class Trained(Shown):
     """A recipe, trained with one seed or several."""
 
     name: str
-    """Of the recipe."""
     record: TrialRecord | None
     """The recipe and all runs; None: it was stopped before the end of the first."""
     was_stopped: bool
@@ -87,19 +87,69 @@ class Trained(Shown):
         return {} if self.record is None else runs_dict(self.record)
 
 
-def train_recipe(file: RecipeFile, *, seeds: int, download: bool, progress: Progress) -> Trained:
-    """Trains a recipe, once with each seed. Raises: ConfigError, DataError."""
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Compared(Shown):
+    """Two recipes, trained with the same seeds in turns."""
+
+    a: Trained
+    """The recipe."""
+    b: Trained
+    """The other one."""
+    was_stopped: bool
+    """Whether Ctrl-C ended it; the run that it met is left out."""
+
+    @property
+    def runs(self) -> tuple[RunResult, ...]:
+        """All runs of both."""
+        return self.a.runs + self.b.runs
+
+    @property
+    def has_reached(self) -> bool:
+        """Whether a run of either met the target."""
+        return self.a.has_reached or self.b.has_reached
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Which is faster, and how sure that is; None without a common seed."""
+        return verdict_of(self.a.record, self.b.record)
+
+    def __repr__(self) -> str:
+        found = self.verdict
+        text = "no runs with a common seed" if found is None else found.statement
+        first = text.splitlines()[0].split(". ")[0]
+        return printable(f"Compared({self.a.name!r}, {self.b.name!r}: {first})")
+
+    def parts(self) -> Sequence[str]:
+        """Returns both summaries and the verdict."""
+        records, names = (self.a.record, self.b.record), (self.a.name, self.b.name)
+        return (duel_text(records, names) or repr(self),)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the records of both with their statistics, and `comparison`."""
+        return duel_dict(self.a.record, self.b.record)
+
+
+def train_files(
+    files: Sequence[RecipeFile],
+    names: Sequence[str],
+    *,
+    seeds: int,
+    download: bool,
+    progress: Progress,
+) -> Trained | Compared:
+    """Trains one recipe, or two in turns with the same seeds. Raises: ConfigError, DataError."""
     done = train_seeds(
-        file, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
+        *files, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
     )
-    found = Trained(name=file.name, record=done.a, was_stopped=done.was_stopped)
-    warn_of_failure(found, progress)
-    return found
-
-
-def warn_of_failure(found: Trained, progress: Progress) -> None:
-    """Reports the last traceback where all runs failed."""
-    runs = found.runs
-    # Where one seed works, the table's column `why` is enough for the others.
-    if runs and runs[-1].traceback and all(run.status == "failed" for run in runs):
-        progress.warn(runs[-1].traceback)
+    found = [
+        Trained(name=name, record=record, was_stopped=done.was_stopped)
+        for name, record in zip(names, (done.a, done.b), strict=False)
+    ]
+    for each in found:
+        # Where one seed works, the table's column `why` is enough for the others.
+        last = each.runs[-1].traceback if each.runs else None
+        if last and all(run.status == "failed" for run in each.runs):
+            progress.warn(last)
+    if len(found) == 1:
+        return found[0]
+    return Compared(a=found[0], b=found[1], was_stopped=done.was_stopped)

@@ -1,4 +1,4 @@
-"""The checks of `tune-speed doctor`: what would keep a search from running on this machine."""
+"""The command `doctor`: what would keep a search from running on this machine."""
 
 import os
 import platform
@@ -7,14 +7,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import psutil
+import typer
 
+from tune_speed.cli.common import NOT_REACHED, JsonOption, PluginOption, print_rows, say_json
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.folders import default_cache_dir, studies_folder
 from tune_speed.core.version import installed_version
-from tune_speed.runtime.temporary import leftovers
 
 GIB = 1024**3
 MIN_FREE_GIB = 1.0
@@ -34,7 +35,6 @@ class Finding(NamedTuple):
 
 
 def run_checks() -> list[Finding]:
-    """Returns what each check found; a check that fails says what was wrong, never raises."""
     findings = []
     for name, check in CHECKS.items():
         try:
@@ -123,7 +123,6 @@ def _memory() -> tuple[bool, str]:
 
 
 def _writable(folder: Path) -> tuple[bool, str]:
-    """Writes a file where `folder` is or would be; returns how much is free there."""
     # The folder need not be there yet: then its nearest parent is what a search writes to.
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     with tempfile.TemporaryFile(dir=existing):
@@ -158,16 +157,17 @@ def _mlflow() -> tuple[bool, str]:
 
 
 def _leftovers() -> tuple[bool, str]:
-    left = [(path, _megabytes(path)) for path in leftovers()]
+    from tune_speed.runtime.temporary import leftovers
+
+    def megabytes(folder: Path) -> float:
+        files = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+        return sum(each.stat().st_size for each in files) / 1e6
+
+    left = [(path, megabytes(path)) for path in leftovers()]
     if not left:
         return True, "nothing of killed sessions"
     named = ", ".join(f"{path} ({size:.1f} MB)" for path, size in left)
     return True, f"of killed sessions: {named}; `tune-speed doctor --clean` removes them"
-
-
-def _megabytes(folder: Path) -> float:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files) / 1e6
 
 
 CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
@@ -191,3 +191,31 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "ray": _ray,
     "mlflow": _mlflow,
 }
+
+
+def doctor(
+    plugin: PluginOption = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what killed sessions left, first.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine: versions, devices, memory, disk, caches, Ray and MLflow.
+
+    Example: tune-speed doctor
+    """
+    from tune_speed.runtime.temporary import remove_leftovers
+
+    if clean:
+        remove_leftovers()
+    findings = run_checks()
+    if as_json:
+        say_json([finding._asdict() for finding in findings])
+    else:
+        rows = [
+            {"check": f.check, "state": "ok" if f.is_ok else "PROBLEM", "found": f.found}
+            for f in findings
+        ]
+        print_rows(rows, title="doctor")
+    if not all(finding.is_ok for finding in findings):
+        raise typer.Exit(NOT_REACHED)

@@ -1,17 +1,12 @@
-"""What the commands share: options, forms of output, printing.
-
-Results go to stdout, everything else to stderr. Control characters in strangers' names, reasons
-and tracebacks never reach a terminal.
-"""
+"""What commands share: options, forms, printing. Control characters never reach a terminal."""
 
 import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,33 +27,13 @@ NOT_REACHED = 1
 INTERRUPTED = 130
 
 
-class Format(StrEnum):
-    """Forms of leaderboards and listings."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
+Format = Literal["table", "json", "csv", "markdown"]
 
 
-class ListFormat(StrEnum):
-    """Forms of `list`: those of `Format`, and two for programs."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-    MARKDOWN = "markdown"
+ListFormat = Literal["table", "json", "jsonl", "csv", "parquet", "markdown"]
 
 
-class RecipeFormat(StrEnum):
-    """Forms in which a recipe is written to a file."""
-
-    YAML = "yaml"
-    SCRIPT = "script"
-    TIMM = "timm"
-    LIGHTNING = "lightning"
+RecipeFormat = Literal["yaml", "script", "timm", "lightning"]
 
 
 def load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
@@ -150,7 +125,6 @@ def note(line: str) -> None:
 
 
 def say(text: str, *, end: str = "\n") -> None:
-    """Prints a text on stdout, never as markup."""
     print(printable_lines(text), end=end)
 
 
@@ -163,14 +137,12 @@ def say_json(value: Any) -> None:
 def on_stderr(
     *, on_searched: "Callable[[Study], None] | None" = None, is_verbose: bool = False
 ) -> "Progress":
-    """Returns what reports a call's progress on stderr; see there for the options."""
     from tune_speed.api.progress import Progress
 
     return Progress(shown=True, on_searched=on_searched, is_verbose=is_verbose)
 
 
 def show(found: "Shown", *, as_json: bool = False, piped_width: int = 100) -> None:
-    """Prints what a call of the api returned on stdout."""
     if as_json:
         say(found.to_json())
     else:
@@ -178,10 +150,7 @@ def show(found: "Shown", *, as_json: bool = False, piped_width: int = 100) -> No
 
 
 def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> None:
-    """Prints texts and tables on stdout, a blank line between two.
-
-    Texts are not folded: they hold commands to be copied.
-    """
+    """Prints texts, not folded as they hold commands, and tables, a blank line between two."""
     texts = [
         printable_lines(part) if isinstance(part, str) else drawn(part, piped_width)
         for part in parts
@@ -191,10 +160,7 @@ def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> 
 
 
 def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = False) -> str:
-    """Returns what stdout shows, with colours on a terminal, else so many characters wide.
-
-    What it holds of others' texts is printable. `is_file`: it is not for a terminal.
-    """
+    """Returns what stdout shows, coloured on a terminal, else so wide; all of it printable."""
     from tune_speed.reporting.table import PlainConsole
 
     is_terminal = sys.stdout.isatty() and not is_file
@@ -205,21 +171,13 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
     return captured.get()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file. Raises: StorageError, or ConfigError where its folder is not there."""
-    from tune_speed.core.errors import unwritable
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
 def write_shown(path: Path, shown: "str | RenderableType") -> None:
     """Writes what would be shown to a file, and says so. Raises: StorageError, ConfigError."""
+    from tune_speed.runtime.atomic_file import write_file
+
     # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
     text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
-    write_text(path, text.rstrip("\n") + "\n")
+    write_file(path, (text.rstrip("\n") + "\n").encode())
     note(f"wrote {path}")
 
 
@@ -239,72 +197,58 @@ def write_recipe(
     form: RecipeFormat | None,
     search: "Totals | None" = None,
 ) -> None:
-    """Writes a trial's recipe in a form, by default that of the file's suffix, and says so.
-
-    Raises: StorageError, ConfigError, DataError.
-    """
+    """Writes a trial's recipe, by default in the suffix's form. Raises: a TuneSpeedError."""
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
+    from tune_speed.runtime.atomic_file import write_file
 
-    chosen = form or (RecipeFormat.SCRIPT if path.suffix == ".py" else RecipeFormat.YAML)
+    chosen = form or ("script" if path.suffix == ".py" else "yaml")
     quoted = shlex.quote(str(path))
     rerun = {
-        RecipeFormat.YAML: f"tune-speed train {quoted}{plugin_options()}",
-        RecipeFormat.TIMM: f"python train.py --config {quoted}",
+        "yaml": f"tune-speed train {quoted}{plugin_options()}",
+        "timm": f"python train.py --config {quoted}",
     }.get(chosen, f"python {quoted}")
-    if chosen is RecipeFormat.YAML:
+    if chosen == "yaml":
         text = recipe_yaml(record, run_id=run_id, search=search, rerun=rerun)
     else:
         # It needs torch.
         from tune_speed.experiments.exports.formats import exported
 
-        text = exported(record, chosen.value, path=path, run_id=run_id, search=search, rerun=rerun)
-    write_text(path, text)
+        text = exported(record, chosen, path=path, run_id=run_id, search=search, rerun=rerun)
+    write_file(path, text.encode())
     note(f"wrote {path}; train it with: {rerun}")
 
 
 def print_listing(
     rows: list[dict[str, Any]], form: Format | ListFormat, *, title: str, out: Path | None = None
 ) -> None:
-    """Prints rows of the same fields on stdout, or writes them to a file."""
-    text = listing_text(rows, form)
-    if out is not None:
-        write_shown(out, titled(rows, title) if text is None else text)
-    elif text is None:
-        print_rows(rows, title=title)
-    else:
-        say(text.removesuffix("\n"), end="\n" if text else "")
-
-
-def listing_text(rows: list[dict[str, Any]], form: Format | ListFormat) -> str | None:
-    """Returns rows of the same fields in a form of texts; None: it is that of a terminal.
-
-    Raises: ConfigError for Parquet, which is no text.
-    """
+    """Prints rows of the same fields, or writes them to a file. Raises: ConfigError for Parquet."""
     from tune_speed.core.errors import ConfigError
     from tune_speed.reporting.table import Table
 
-    if form == ListFormat.PARQUET:
+    if form == "parquet":
         raise ConfigError("--format parquet must go with `list trials` and --out FILE.")
+    if form == "table":
+        table = Table.of_rows(rows, title=title)
+        print_rows(rows, title=title) if out is None else write_shown(out, table)
+        return
     forms: dict[str, Callable[[], str]] = {
         "json": lambda: json.dumps(rows, indent=2),
         "jsonl": lambda: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows),
         "markdown": lambda: Table.of_rows(rows).markdown(verbatim=True),
         "csv": lambda: Table.of_rows(rows).csv(),
     }
-    return forms[form]() if form in forms else None
-
-
-def titled(rows: list[dict[str, Any]], title: str) -> "RenderableType":
-    """Returns rows of the same fields as a table."""
-    from tune_speed.reporting.table import Table
-
-    return Table.of_rows(rows, title=title)
+    text = forms[form]()
+    if out is not None:
+        write_shown(out, text)
+    else:
+        say(text.removesuffix("\n"), end="\n" if text else "")
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
-    """Prints rows of the same fields as a table on stdout."""
+    from tune_speed.reporting.table import Table
+
     if rows:
-        print(drawn(titled(rows, title), 160), end="")
+        print(drawn(Table.of_rows(rows, title=title), 160), end="")
     else:
         note(f"no {title} on record")

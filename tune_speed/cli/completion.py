@@ -1,7 +1,4 @@
-"""What a shell completes: studies, trials and files; no library is imported for it.
-
-Names are those of this folder's studies on disk: MLflow is not asked.
-"""
+"""What a shell completes, by this folder's files: no library is imported, MLflow is not asked."""
 
 import os
 import re
@@ -16,7 +13,6 @@ PROPOSED = re.compile(rb'\{"event": "proposed", "trial_id": "(t[0-9]{4,})"')
 
 
 def studies(incomplete: str) -> list[str]:
-    """Returns the studies whose names begin so."""
     return sorted(name for name in _names(studies_folder()) if name.startswith(incomplete))
 
 
@@ -30,12 +26,10 @@ def trials(incomplete: str) -> list[str]:
 
 
 def studies_and_trials(incomplete: str) -> list[str]:
-    """Returns both."""
     return [*studies(incomplete), *trials(incomplete)]
 
 
 def files(incomplete: str) -> list[str]:
-    """Returns the YAML files and folders here, and the shipped files, that begin so."""
     shipped = [path.stem for path in sorted(shipped_folder().glob("*.yaml"))]
     return [*_files(incomplete), *(name for name in shipped if name.startswith(incomplete))]
 

@@ -1,7 +1,4 @@
-"""A training function that the command line names: `my_loop.py:my_train`.
-
-Its file is code, so it is run only because the command says so: no study file can name one.
-"""
+"""A training function that `--train` names: its file is code, run because the command says so."""
 
 import shlex
 from collections.abc import Callable
@@ -47,7 +44,6 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def again_with(name: str) -> str:
-    """Returns ` --train FILE.py:FUNCTION` as a shell takes it: a further command needs it."""
     return f" {_OPTION} {shlex.quote(name)}"
 
 

@@ -1,8 +1,8 @@
 """The commands on leaderboards: `best` and `leaderboard`."""
 
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,29 +17,13 @@ if TYPE_CHECKING:
     from tune_speed.reporting.leaderboard.ranking import Board
 
 
-class BoardFormat(StrEnum):
-    """Forms of leaderboards."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-    HTML = "html"
+BoardFormat = Literal["table", "json", "csv", "markdown", "html"]
 
 
-class Sort(StrEnum):
-    """By what leaderboards are ranked."""
-
-    TIME = "time"
-    COST = "cost"
-    ENERGY = "energy"
+Sort = Literal["time", "cost", "energy"]
 
 
-class Kind(StrEnum):
-    """How far a result is known."""
-
-    ESTIMATE = "estimate"
-    CERTIFIED = "certified"
+Kind = Literal["estimate", "certified"]
 
 
 KindOption = Annotated[
@@ -75,7 +59,7 @@ def best(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = Sort.TIME,
+    sort: SortOption = "time",
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -89,10 +73,11 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
 
     common.check_export(export, format_)
-    choice = _choice(study, workload, device, kind, where, target)
+    only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
+    choice = _choice(where, **only)
     boards = find_boards(choice, top=top, order=sort)
-    form = BoardFormat.JSON if as_json else BoardFormat.TABLE
-    common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
+    shown = _boards_in("json" if as_json else "table", boards)
+    common.show_parts([shown], piped_width=common.BOARD_WIDTH)
     if export is not None:
         _export(boards, export, format_)
     if not any(row.rank is not None for board in boards for row in board.rows):
@@ -106,7 +91,7 @@ def leaderboard(
     kind: KindOption = None,
     where: WhereOption = None,
     target: TargetOption = None,
-    sort: SortOption = Sort.TIME,
+    sort: SortOption = "time",
     top: Annotated[
         int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
     ] = 20,
@@ -124,9 +109,7 @@ def leaderboard(
     history: Annotated[
         bool, typer.Option("--history", help="Who held the record when, instead.")
     ] = False,
-    format_: Annotated[
-        BoardFormat, typer.Option("--format", help="Form of the output.")
-    ] = BoardFormat.TABLE,
+    format_: Annotated[BoardFormat, typer.Option("--format", help="Form of the output.")] = "table",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -138,15 +121,16 @@ def leaderboard(
     """
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
 
-    choice = _choice(study, workload, device, kind, where, target)
-    form = BoardFormat.JSON if as_json else format_
+    only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
+    choice = _choice(where, **only)
+    form = "json" if as_json else format_
     if history and misses:
         raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and best_of is not None:
         raise ConfigError("--history must be given without --best-of: it has records, not choices.")
-    if history and sort != Sort.TIME:
+    if history and sort != "time":
         raise ConfigError("--history must be given without --sort: it goes by what is sought.")
-    if history and form is BoardFormat.HTML:
+    if history and form == "html":
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
@@ -159,57 +143,39 @@ def leaderboard(
     common.write_shown(out, shown)
 
 
-def _choice(
-    study: str | None,
-    workload: str | None,
-    device: str | None,
-    kind: Kind | None,
-    where: str | None,
-    target: float | None,
-) -> "Choice":
+def _choice(where: str | None, **only: Any) -> "Choice":
     from tune_speed.reporting.leaderboard.queries import Choice
     from tune_speed.tracking.filter.where import parse_where
     from tune_speed.tracking.store.uri import tracking_uri
 
-    return Choice(
-        uri=tracking_uri(),
-        study=study,
-        workload=workload,
-        device=device,
-        kind=kind,
-        where=None if where is None else parse_where(where),
-        target=target,
-    )
+    parsed = None if where is None else parse_where(where)
+    return Choice(uri=tracking_uri(), where=parsed, **only)
 
 
 def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":
-    from tune_speed.reporting.leaderboard import tables as report
-    from tune_speed.reporting.leaderboard.tables import as_renderable
+    from tune_speed.reporting.leaderboard import tables
 
-    if form is BoardFormat.TABLE:
-        return as_renderable(boards)
-    if form is BoardFormat.HTML:
+    if form == "html":
         from tune_speed.reporting.page.site import boards_page
 
         return boards_page(boards)
-    forms = {
-        BoardFormat.JSON: report.as_json,
-        BoardFormat.CSV: report.as_csv,
-        BoardFormat.MARKDOWN: report.as_markdown,
+    forms: dict[str, Callable[[list[Board]], str | RenderableType]] = {
+        "table": tables.as_renderable,
+        "json": tables.as_json,
+        "csv": tables.as_csv,
+        "markdown": tables.as_markdown,
     }
     return forms[form](boards)
 
 
 def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | RenderableType":
-    from tune_speed.reporting.leaderboard import history
-    from tune_speed.reporting.leaderboard.tables import as_json
+    from tune_speed.reporting.leaderboard import history, tables
 
-    if form is BoardFormat.TABLE:
-        return history.history_renderable(held)
-    forms = {
-        BoardFormat.JSON: as_json,
-        BoardFormat.CSV: history.history_csv,
-        BoardFormat.MARKDOWN: history.history_markdown,
+    forms: dict[str, Callable[[list[RecordHeld]], str | RenderableType]] = {
+        "table": history.history_renderable,
+        "json": tables.as_json,
+        "csv": history.history_csv,
+        "markdown": history.history_markdown,
     }
     return forms[form](held)
 

@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -11,14 +10,8 @@ import typer
 
 from tune_speed.cli import (
     ablate,
-    delete,
-    doctor,
-    init,
+    checks,
     leaderboard,
-    note,
-    profile,
-    replicate,
-    report,
     search,
     show,
     simulate,
@@ -50,7 +43,6 @@ app = typer.Typer(
 
 
 def show_version(is_asked: bool) -> None:
-    """Prints the version and ends, where it was asked for."""
     if is_asked:
         print(f"tune-speed {__version__}")
         raise typer.Exit
@@ -63,41 +55,39 @@ def begin(
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Runs before every command."""
     load_plugins_of_environment()
 
 
 for command in (
-    init.init,
+    search.init,
     search.search,
     train.train,
     search.certify,
     ablate.ablate,
-    replicate.replicate,
+    ablate.replicate,
     leaderboard.best,
     leaderboard.leaderboard,
     show.list_,
     show.show,
-    report.report,
-    profile.profile,
+    watch.report,
+    train.profile,
     show.compare,
     watch.watch,
     watch.forecast,
     watch.serve,
     steer.try_,
     steer.steer,
-    note.note,
-    delete.delete,
+    steer.note,
+    steer.delete,
     simulate.simulate,
     show.schema,
-    doctor.doctor,
+    checks.doctor,
 ):
     # `list_` has its underscore only because `list` is Python's.
     app.command(command.__name__.rstrip("_"))(command)
 
 
 def main() -> None:
-    """Runs the command line; an error of the user's ends with its message and exit code."""
     # Importing a search's libraries takes 3.4 s, a fifth of it in the garbage collector.
     process.make_patient()
     for stream in (sys.stdout, sys.stderr):
@@ -106,7 +96,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         _refuse_removed_folder()
-        _refuse_left_options(sys.argv[1:])
+        for option in sys.argv[2:]:
+            if instead := LEFT_OPTIONS.get((sys.argv[1], option)):
+                raise ConfigError(f"{sys.argv[1]} {option} {LEFT_MUST}. {instead}")
         app()
     except TuneSpeedError as error:
         tell(f"error: {error}")
@@ -115,12 +107,6 @@ def main() -> None:
         if end.code == INTERRUPTED:
             gc.freeze()  # Ctrl-C is to answer at once: a last look for garbage takes seconds.
         raise
-
-
-def _refuse_left_options(arguments: Sequence[str]) -> None:
-    for option in arguments[1:]:
-        if instead := LEFT_OPTIONS.get((arguments[0], option)):
-            raise ConfigError(f"{arguments[0]} {option} {LEFT_MUST}. {instead}")
 
 
 def _refuse_removed_folder() -> None:

@@ -1,8 +1,9 @@
-"""The commands `search` and `certify`."""
+"""The commands `init`, `search` and `certify`."""
 
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from tune_speed.core.redact import redact
 if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
     from tune_speed.api.study import Study
+
 
 AddressOption = Annotated[
     str | None,
@@ -123,13 +125,13 @@ def certify(
 
     Example: tune-speed certify digits_quickstart --top 3 --seeds 3 --final 2 --final-seeds 5
     """
-    from tune_speed.api import calls
+    from tune_speed.api import study as studies
     from tune_speed.runtime.process import busy_text
 
     busy = "" if anyway or address or not sys.stdin.isatty() else busy_text(threads=1)
     if busy and not typer.confirm(f"{busy}. Certify anyway?", err=True):
         raise typer.Exit(common.NOT_REACHED)
-    found = calls.certify(
+    found = studies.certify(
         study,
         train=_function(train, address),
         top=top,
@@ -147,10 +149,9 @@ def certify(
 
 
 def _function(train: str | None, address: str | None) -> Callable[..., Any] | None:
-    """Returns the training function that `--train` names, which may import Ray."""
     if train is None:
         return None
-    from tune_speed.api.calls import agree_on_token
+    from tune_speed.api.entry import agree_on_token
     from tune_speed.cli.function_file import function_of
 
     # Before the file runs: it may import Ray, which reads RAY_AUTH_MODE once, on import.
@@ -173,3 +174,49 @@ def _certify_command(study: str, train: str | None) -> str:
     from tune_speed.cli.function_file import again_with
 
     return f"tune-speed certify {shlex.quote(study)}{'' if train is None else again_with(train)}"
+
+
+def init(
+    data: Annotated[
+        str,
+        typer.Argument(help="A folder with a folder of images a class, or Parquet file or folder."),
+    ],
+    study: Annotated[
+        str | None, typer.Option("--study", help="The study's name; else that of the data.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where to write; else STUDY.yaml.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The target; else what a plain run reaches.")
+    ] = None,
+    probe: Annotated[str, typer.Option(metavar="TIME", help="How long that run may take.")] = "60s",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the file.")] = False,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Write a first study file for your own images, after a look at them and a short training.
+
+    Example: tune-speed init photos
+    """
+    from tune_speed.api.first_study import init as write_first_study
+    from tune_speed.core.errors import ConfigError
+    from tune_speed.study.settings import parse_duration_s
+
+    try:
+        probe_s = parse_duration_s(probe)
+    except ValueError as error:
+        raise ConfigError.of("--probe", str(error), given=probe) from error
+    try:
+        found = write_first_study(
+            data,
+            study=study,
+            out=out,
+            target=target,
+            probe_s=probe_s,
+            replace=replace,
+            progress=common.on_stderr(),
+        )
+    except KeyboardInterrupt:
+        common.note("stopped; nothing was written")
+        raise typer.Exit(common.INTERRUPTED) from None
+    common.show(found, as_json=as_json)

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,23 +19,22 @@ if TYPE_CHECKING:
 UI_ADDRESS = "http://127.0.0.1:5000"
 
 
-class Listing(StrEnum):
-    """What `list` can list."""
-
-    WORKLOADS = "workloads"
-    MODELS = "models"
-    OPTIMIZERS = "optimizers"
-    SCHEDULES = "schedules"
-    DATASETS = "datasets"
-    LOADERS = "loaders"
-    SPEEDUPS = "speedups"
-    ORDERS = "orders"
-    METRICS = "metrics"
-    TECHNIQUES = "techniques"
-    FIELDS = "fields"
-    PAPERS = "papers"
-    STUDIES = "studies"
-    TRIALS = "trials"
+Listing = Literal[
+    "workloads",
+    "models",
+    "optimizers",
+    "schedules",
+    "datasets",
+    "loaders",
+    "speedups",
+    "orders",
+    "metrics",
+    "techniques",
+    "fields",
+    "papers",
+    "studies",
+    "trials",
+]
 
 
 def list_(
@@ -63,7 +61,7 @@ def list_(
     plugin: common.PluginOption = None,
     format_: Annotated[
         common.ListFormat, typer.Option("--format", help="Form of the output.")
-    ] = common.ListFormat.TABLE,
+    ] = "table",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -73,29 +71,29 @@ def list_(
 
     Example: tune-speed list trials --study digits_quickstart --where 'status=missed and lr>0.1'
     """
-    form = common.ListFormat.JSON if as_json else format_
+    form = "json" if as_json else format_
     of_trials = {"--study": study, "--where": where, "--top": top}
     given = [name for name, value in of_trials.items() if value is not None]
-    if given and what is not Listing.TRIALS:
+    if given and what != "trials":
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
-    if name is not None and what is Listing.TRIALS:
+    if name is not None and what == "trials":
         if study is not None or "/" in name:
             raise ConfigError(
                 "`list trials` takes a study: `tune-speed show STUDY/TRIAL` shows one."
             )
         study = name
-    if what is Listing.TECHNIQUES and name is None and form is common.ListFormat.MARKDOWN:
+    if what == "techniques" and name is None and form == "markdown":
         from tune_speed.reporting.listings.listings import techniques_table
 
         table = techniques_table()
         common.say(table) if out is None else common.write_shown(out, table)
         return
-    if what is Listing.TRIALS:
+    if what == "trials":
         _print_trials(study, where, top, form, out)
         return
-    rows = _study_rows() if what is Listing.STUDIES else _listing(what)
+    rows = _study_rows() if what == "studies" else _listing(what)
     if name is None:
-        common.print_listing(rows, form, title=what.value, out=out)
+        common.print_listing(rows, form, title=what, out=out)
     elif out is not None:
         raise ConfigError(f"--out must go with a whole listing, but got the entry {name!r}.")
     else:
@@ -168,7 +166,7 @@ def compare(
             "--with-paper", help="And what the source documents found with such settings."
         ),
     ] = False,
-    format_: common.FormatOption = common.Format.TABLE,
+    format_: common.FormatOption = "table",
     as_json: common.JsonOption = False,
 ) -> None:
     """Show results side by side: what differs between their recipes, then their figures.
@@ -196,21 +194,21 @@ def compare(
         from tune_speed.experiments.published.side_by_side import paper_table
 
         paper = paper_table([trial.record for trial in found])
-    _print_comparison(comparison, paper, common.Format.JSON if as_json else format_)
+    _print_comparison(comparison, paper, "json" if as_json else format_)
     if comparison.warning:
         common.note(f"warning: {comparison.warning}")
 
 
 def _listing(what: Listing) -> list[dict[str, Any]]:
-    if what is Listing.FIELDS:
+    if what == "fields":
         return _field_rows()
-    if what is Listing.PAPERS:
+    if what == "papers":
         from tune_speed.experiments.published.published import paper_listing
 
         return paper_listing()
     from tune_speed.reporting.listings.listings import listing
 
-    return listing(what.value)
+    return listing(what)
 
 
 def _print_entry(
@@ -218,12 +216,12 @@ def _print_entry(
 ) -> None:
     from tune_speed.reporting.listings.listings import explained
 
-    entry = explained(what.value, name, rows)
-    if form is common.ListFormat.JSON:
+    entry = explained(what, name, rows)
+    if form == "json":
         common.say_json(entry)
         return
     fields = entry.pop("fields", [])
-    if form is not common.ListFormat.TABLE:
+    if form != "table":
         common.print_listing(fields or [entry], form, title="fields")
         return
     common.say("\n".join(f"{key}: {value}" for key, value in entry.items() if value != ""))
@@ -232,7 +230,6 @@ def _print_entry(
 
 
 def _field_rows() -> list[dict[str, Any]]:
-    """Returns what filters can ask of results, then what of recipes."""
     from tune_speed.core.descriptions import descriptions
     from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
@@ -277,10 +274,9 @@ def _print_trials(
     form: common.ListFormat,
     out: Path | None,
 ) -> None:
-    """Prints a study's trials: all fields for machines, the main figures for people."""
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
-    if form is common.ListFormat.PARQUET and out is None:
+    if form == "parquet" and out is None:
         raise ConfigError("--format parquet must go with --out FILE.")
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials import text
@@ -295,11 +291,11 @@ def _print_trials(
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
-    if form is common.ListFormat.TABLE:
+    if form == "table":
         notes = [f"{study}/{key}: {note}" for key, note in read_notes(uri, study).items()]
         parts = [text.as_renderable(shown), *(["\n".join(notes)] if notes else [])]
         common.show_parts(parts) if out is None else common.write_shown(out, parts[0])
-    elif form is common.ListFormat.PARQUET and out is not None:
+    elif form == "parquet" and out is not None:
         from tune_speed.api.results import trials_frame, write_parquet
 
         write_parquet(trials_frame(shown), out)
@@ -313,12 +309,12 @@ def _print_trials(
 def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: common.Format) -> None:
     from tune_speed.reporting.trials import comparison
 
-    if form is common.Format.JSON:
+    if form == "json":
         published = {} if paper is None else {"paper": asdict(paper)}
         common.say_json({**comparison.as_dict(found), **published})
         return
-    show = {common.Format.CSV: comparison.raw_of, common.Format.MARKDOWN: comparison.markdown_of}
-    if form is common.Format.TABLE:
+    show = {"csv": comparison.raw_of, "markdown": comparison.markdown_of}
+    if form == "table":
         common.show_parts([comparison.SideBySide(found)])
     else:
         rows = comparison.table_rows(found, show[form])

@@ -70,7 +70,6 @@ def simulate(
 
 
 def _budgets(text: str) -> list[float]:
-    """Returns budgets in full runs' worth, the largest last."""
     try:
         budgets = sorted({float(part) for part in text.split(",")})
     except ValueError:

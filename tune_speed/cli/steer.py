@@ -1,26 +1,25 @@
-"""The commands on a search that runs: `try` and `steer`."""
+"""The commands that change a study: `try` and `steer` while it runs, `note`, `delete`."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tune_speed.cli import common
-from tune_speed.core.errors import ConfigError
+from tune_speed.cli import common, completion
+from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.text import counted
 
 if TYPE_CHECKING:
     from tune_speed.tuning.driver.requests import Answer
 
+
 StudyArgument = Annotated[str, typer.Argument(help="A study that is searched, by its name.")]
 
 
-class Action(StrEnum):
-    """What can be asked of a running search."""
-
-    STOP = "stop"
-    PAUSE = "pause"
-    GO_ON = "go-on"
-    SET = "set"
+Action = Literal["stop", "pause", "go-on", "set"]
 
 
 def try_(
@@ -62,15 +61,15 @@ def steer(
     if action is None:
         _list(study, as_json=as_json)
         return
-    request: dict[str, Any] = {"action": action.value}
-    if action is Action.STOP:
+    request: dict[str, Any] = {"action": action}
+    if action == "stop":
         if len(given) != 1:
             raise ConfigError(f"`stop` must have one trial, but got {len(given)}.")
         request["trial"] = given[0].removeprefix(f"{study}/")
-    elif action is Action.SET:
+    elif action == "set":
         request |= _values(given)
     elif given:
-        raise ConfigError(f"`{action.value}` must stand alone, but got {' '.join(given)}.")
+        raise ConfigError(f"`{action}` must stand alone, but got {' '.join(given)}.")
     _send(study, request, as_json=as_json)
 
 
@@ -113,3 +112,110 @@ def _list(study: str, *, as_json: bool) -> None:
         common.say(f"{each['at'][:19].replace('T', ' ')}  {each['words']}: {refused}{came}")
     if not done:
         common.note(f"{study} was not steered")
+
+
+def note(
+    trial: Annotated[
+        str,
+        typer.Argument(
+            help="A trial, STUDY/TRIAL or an MLflow run id; or a study, to list.",
+            autocompletion=completion.studies_and_trials,
+        ),
+    ],
+    text: Annotated[str | None, typer.Argument(help="What to note; '' removes it.")] = None,
+    star: Annotated[
+        bool | None, typer.Option("--star/--no-star", help="Mark it with a star, or no longer.")
+    ] = None,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Note something on a trial, give it a star, or list a study's notes.
+
+    Example: tune-speed note digits_quickstart/t0007 'plateaus early' --star
+    """
+    from tune_speed.tracking.notes import read_notes, write_note
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    uri = tracking_uri()
+    if text is not None or star is not None:
+        name, said = write_note(uri, trial, text=text, star=star)
+        notes = {name: said}
+    elif "/" in trial:
+        raise ConfigError("a note on a trial must have a text or --star; `show` shows what it has.")
+    else:
+        notes = {f"{trial}/{key}": said for key, said in read_notes(uri, trial).items()}
+    if as_json:
+        common.say_json({name: said._asdict() for name, said in notes.items()})
+        return
+    for name, said in notes.items():
+        common.say(f"{name}  {str(said) or 'no note'}")
+    if not notes:
+        common.note(f"no notes in {trial}")
+
+
+def delete(
+    study: Annotated[
+        str, typer.Argument(help="The study's name.", autocompletion=completion.studies)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Delete a study: its folder for good, its trials in MLflow into MLflow's trash.
+
+    Example: tune-speed delete my_first_try
+    """
+    from tune_speed.core.config import did_you_mean
+    from tune_speed.core.folders import studies_folder
+    from tune_speed.study.schema import check_study_name
+    from tune_speed.tracking.notes import discard_study
+    from tune_speed.tracking.reader.studies import list_studies
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    check_study_name(study)
+    uri, folder = tracking_uri(), studies_folder() / study
+    studies = {each.name: each for each in list_studies(uri)}
+    found = studies.get(study)
+    if found is None and not folder.is_dir() and not folder.is_symlink():
+        near = did_you_mean(study, studies) or "."
+        raise ConfigError(
+            f"study {study!r} must be in the store, or have a folder in {folder.parent}, to be"
+            f" deleted{near} `tune-speed list studies` lists all."
+        )
+    trials = sum(found.num_trials.values()) if found else 0
+    _refuse_while_used(folder)
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("a study must not be deleted without a question: give --yes.")
+    question = f"Delete {study}, {counted(trials, 'trial')} on record, and {folder}?"
+    if not yes and not typer.confirm(question, err=True):
+        raise typer.Exit(common.NOT_REACHED)
+    _refuse_while_used(folder)
+    # The store first: the study can still be resumed from its folder if that fails.
+    trash = discard_study(uri, found.experiment_id, study) if found else None
+    _remove(folder)
+    if as_json:
+        common.say_json({"study": study, "trials": trials, "in_mlflow_trash": trash})
+        return
+    rest = f"; in MLflow's trash: {trash}" if trash else ""
+    common.say(f"deleted {study}, {counted(trials, 'trial')} on record{rest}")
+
+
+def _refuse_while_used(folder: Path) -> None:
+    """Raises: ConfigError if a search, a certification or an ablation of the study runs."""
+    from tune_speed.core.event_log import EventLog, LogAdvice
+
+    advice = LogAdvice(locked="Stop it first: Ctrl-C there.")
+    # Of a search, and of what is run in folders of their own.
+    for log in (*folder.glob("*.jsonl"), *folder.glob("*/*.jsonl")):
+        if log.is_file() and not log.is_symlink():
+            EventLog(log, what="a study", advice=advice).close()
+
+
+def _remove(folder: Path) -> None:
+    try:
+        if folder.is_symlink():
+            # What it leads to may hold more than the study.
+            common.note(f"{folder} was a link; {os.readlink(folder)} is kept")
+            folder.unlink()
+        elif folder.is_dir():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be removed: {error.strerror or error}.") from error

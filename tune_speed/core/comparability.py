@@ -11,7 +11,6 @@ from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
 SortKey = tuple[bool | float | str, ...]
-"""Sorts results best first; see `sort_key`."""
 
 
 class ComparisonKey(NamedTuple):
@@ -40,7 +39,6 @@ class Totals(Config):
 
 
 def board_key(record: TrialRecord) -> ComparisonKey:
-    """Returns what a record must share with another to be compared with it."""
     return ComparisonKey(
         workload=record.workload_name,
         workload_hash=record.workload_hash,
@@ -51,7 +49,6 @@ def board_key(record: TrialRecord) -> ComparisonKey:
 
 
 def totals_of(records: Iterable[TrialRecord]) -> Totals:
-    """Returns what `records` come to."""
     counted = list(records)
     return Totals(
         trials=len(counted),
@@ -66,7 +63,6 @@ def totals_of(records: Iterable[TrialRecord]) -> Totals:
 
 
 def sum_of(parts: Iterable[Totals]) -> Totals:
-    """Returns what groups of different trials come to together."""
     counted = list(parts)
     return Totals(**{name: sum(getattr(p, name) for p in counted) for name in Totals.model_fields})
 
@@ -74,22 +70,17 @@ def sum_of(parts: Iterable[Totals]) -> Totals:
 def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
     """Returns the key that sorts results best first, by the ranked time [s] of `stats.ranked_s`.
 
-    Results without one come last. The final metric's goodness breaks ties, which are frequent where
-    clocks are made of isolated step times, and names those that are left, such as study and trial.
+    Goodness breaks ties, frequent where clocks are made of isolated step times, then names.
     """
     return time_s is None, math.inf if time_s is None else time_s, -goodness, *names
 
 
 def best_first(record: TrialRecord) -> SortKey:
-    """Returns the key by which records of one `ComparisonKey` are sorted best first."""
     return sort_key(ranked_s(record), final_goodness(record), record.study, record.trial_id)
 
 
 def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
-    """Returns the times [s] by which boards sort what searches recommend, by study and trial.
-
-    These are the expected times, but of a search in its own order: what often misses comes later.
-    """
+    """Returns the times [s] by which boards sort recommendations, in each search's own order."""
     longest: dict[str, float] = {}
     order: dict[tuple[str, str], float] = {}
     for each in favourites:
@@ -100,15 +91,11 @@ def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
 
 
 def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Returns the first record by `best_first`; None: none met the target."""
     return min((r for r in records if ranked_s(r) is not None), key=best_first, default=None)
 
 
 def target_of(workload: Mapping[str, Any]) -> Target:
-    """Returns the target of a record's workload, which is not validated: it may come from anybody.
-
-    Records of older versions do not say `mode`: more was better in all of them.
-    """
+    """Returns a record's target, not validated: it may be anybody's, and old ones lack `mode`."""
     # `model_construct` does not validate: a stranger's record must not stop a leaderboard.
     fields = workload.get("target") or {}
     return Target.model_construct(
@@ -125,10 +112,7 @@ def sign_of(target: Target) -> float:
 
 
 def final_metric(record: TrialRecord) -> float | None:
-    """Returns the target's metric at the end of the last run; None where it was not measured.
-
-    Where the best within a time is sought, it is the mean of the runs that ended in time, if any.
-    """
+    """Returns the metric at the end of the last run, or the mean of those in time; None: none."""
     target = target_of(record.workload)
     if target.seeks_best and (ends := ends_in_time(record.runs, target)):
         return statistics.fmean(ends)
@@ -137,7 +121,6 @@ def final_metric(record: TrialRecord) -> float | None:
 
 
 def ends_in_time(runs: Iterable[RunResult], target: Target) -> list[float]:
-    """Returns the metrics at which runs ended that count for a target of the best within a time."""
     finals = (run.final for run in runs if run.status is Status.REACHED)
     ends = (None if final is None else final.value(target.metric) for final in finals)
     return [end for end in ends if end is not None]
@@ -157,7 +140,6 @@ def goodness(metric: float | None, target: Target) -> float:
 
 
 def final_goodness(record: TrialRecord) -> float:
-    """Returns the goodness of the target's metric at the end of the last run."""
     return goodness(final_metric(record), target_of(record.workload))
 
 

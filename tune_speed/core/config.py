@@ -1,8 +1,4 @@
-"""The base of every configuration, and fields that hold one entry of a table.
-
-Configurations are frozen, refuse unknown fields and do not convert between types: `"3"` is not 3.
-The docstrings of their fields are what `tune-speed schema` and `tune-speed list` print.
-"""
+"""The base of all configurations, frozen and strict, and fields that hold an entry of a table."""
 
 import difflib
 import hashlib
@@ -38,7 +34,6 @@ class Config(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Returns the JSON Schema, with each field's docstring as its description."""
         found = handler.resolve_ref_schema(handler(schema))
         for name, text in descriptions(cls).items():
             found["properties"][name].setdefault("description", text)
@@ -53,8 +48,8 @@ LONGEST_NAME = 200
 class Component:
     """Marks a field that holds one entry of `table`: `{sgd: {lr: 0.1}}`, or `sgd` for its defaults.
 
-    With `tag`, the name is among the fields instead: `{name: cifar10, root: data}`.
-    The validated value is the entry's config; dumping gives back the form that was read.
+    With `tag`, the name is among the fields: `{name: cifar10, root: data}`. Dumping gives the form
+    read.
     """
 
     def __init__(self, table: Table, *, tag: str | None = None) -> None:
@@ -74,7 +69,6 @@ class Component:
         raise ValueError(f"must be {self.form()}")
 
     def form(self) -> str:
-        """Returns the accepted forms, for messages."""
         example = next(iter(self.table))
         written = f"{{{self.tag}: {example}, …}}" if self.tag else f"{{{example}: {{…}}}}"
         return f"one of {', '.join(self.table)}, written as a name or as {written}"
@@ -114,10 +108,7 @@ class Component:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean …?` with the nearest of `known`, or nothing where none is near.
-
-    Of an entry that was renamed it is the present name, and the text says so.
-    """
+    """Returns `; did you mean …?` with the nearest of `known`, or a former name's; or nothing."""
     if PRESENT.get(name) in (known := list(known)):
         return f"; did you mean `{PRESENT[name]}`, as it is called now?"
     # Comparing takes the product of both lengths.

@@ -15,10 +15,7 @@ from pydantic import BaseModel
 
 @cache
 def descriptions(kind: type[BaseModel]) -> dict[str, str]:
-    """Returns what each field means, by its name: its description, or the docstring below it.
-
-    Inherited ones too; fields that have neither are left out.
-    """
+    """Returns what fields mean, by name, inherited ones too; those without a text are left out."""
     bases = [base for base in reversed(kind.__mro__) if issubclass(base, BaseModel)]
     found = {name: text for base in bases[1:] for name, text in _own(base)}
     texts = {

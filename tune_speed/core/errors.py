@@ -1,13 +1,6 @@
-"""Exceptions that users meet. Everything else that escapes is a bug of ours.
+"""Exceptions that users meet, with exit codes; everything else that escapes is a bug of ours.
 
-TuneSpeedError          exit code
-├── ConfigError         2   what the user wrote cannot work: file, line, what to try
-├── DataError           3   a data set is missing, unreadable or not what it should be
-├── ServiceError        4   Ray or MLflow cannot be reached, or lacks what was requested
-└── StorageError        5   a disk is full, a folder cannot be written, a file of ours is damaged
-
-Exit code 0 means that the command did what it says, 1 that a search or a training ended without
-meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl-C stopped it.
+Exit code 0: done; 1: no target was met, or a bug; 130: Ctrl-C.
 """
 
 import errno
@@ -34,11 +27,9 @@ class Problem:
     path: str
     """Dotted path of the field, such as `recipe.optimizer.sgd.lr`; empty for a whole file."""
     must: str
-    """What must hold."""
     given: str | None = None
     """What was given, as the user wrote it."""
     hint: str | None = None
-    """What to try."""
     file: str | None = None
     """File name or `--set`; None where the value came from a call."""
     line: int | None = None
@@ -68,7 +59,6 @@ class ConfigError(TuneSpeedError, ValueError):
 
     @classmethod
     def of(cls, path: str, must: str, **rest: Any) -> Self:
-        """Returns the error of one mistake; `rest` as of `Problem`."""
         return cls(problems=(Problem(path=path, must=must, **rest),))
 
 
@@ -145,7 +135,6 @@ class DeviceFailed(TuneSpeedError):
 
 
 def first_line(error: BaseException) -> str:
-    """Returns kind and first line of an error, for a message that quotes it."""
     # `chr(10)`: before Python 3.12 no backslash may be within the braces of an f-string.
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
@@ -153,31 +142,24 @@ def first_line(error: BaseException) -> str:
 # Characters of a reason to stop, which is one line of tables and terminals.
 MOST_OF_REASON = 500
 MOST_OF_TRACEBACK = 50_000
-"""Characters of a traceback."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns kind and first line of an error's message, in at most `MOST_OF_REASON` characters."""
     return one_line(f"{type(error).__name__}: {str(error).strip() or 'no message'}")
 
 
 def traceback_of(error: BaseException) -> str:
-    """Returns an error's traceback; of one that is too long, its beginning and its end."""
     return readable("".join(traceback.format_exception(error)), most=MOST_OF_TRACEBACK)
 
 
 def one_line(text: str) -> str:
-    """Returns the first line of `text`, fit to store."""
     # The whole may be megabytes: only its beginning is cut into lines.
     lines = text[: 4 * MOST_OF_REASON].strip().splitlines()
     return readable(lines[0] if lines else "", most=MOST_OF_REASON)
 
 
 def readable(text: str, *, most: int = MOST_OF_TRACEBACK) -> str:
-    """Returns `text` in about `most` characters at most, cut in the middle.
-
-    Passwords in URLs are hidden, and what no terminal or database should get is replaced.
-    """
+    """Returns `text` redacted and fit for any terminal or database, its middle cut after `most`."""
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]} … ({len(text) - 2 * half} characters left out) … {text[-half:]}"

@@ -1,9 +1,7 @@
-"""An append-only log of events, one JSON line each, that one process at a time holds.
+"""An append-only log of events, a JSON line each, that one process at a time holds.
 
-A line is on disk before `append` returns. A process that was killed while it wrote leaves a piece
-of a line, which the next one to read the log moves to `<log>.cut`, once all the rest was read.
-`EventLog` is the file; `SessionLog` is the log of a session that resumes where it stopped: its
-first event says what is run.
+A line is on disk before `append` returns. A piece of a line, of a process that was killed, moves
+to `<log>.cut`. `SessionLog` is the log of a session that resumes: its first event says of what.
 """
 
 import fcntl
@@ -46,14 +44,7 @@ class EventLog:
     def __init__(
         self, path: Path, *, what: str, advice: LogAdvice | None = None, key: str = "event"
     ) -> None:
-        """Opens the file, creating it and its folder if needed.
-
-        `what` it is about, such as `a certification`, and `advice` are for messages; `key` is the
-        first field of each event.
-
-        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or
-            is a link or anything else than a file.
-        """
+        """Opens or creates the file. Raises: ConfigError if it is held elsewhere; StorageError."""
         self.path = path
         self._what, self._advice, self._key = what, advice or LogAdvice(), key
         self._number = 0
@@ -87,16 +78,12 @@ class EventLog:
         self.close()
 
     def close(self) -> None:
-        """Closes the file, which frees its lock."""
         # What `append` wrote is on disk: an error here could only hide another one.
         with suppress(OSError):
             os.close(self._file)
 
     def events(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields each event with the number of its line; after the last, mends the file's end.
-
-        Raises: StorageError if a line is damaged, or not of such a log; the file is then as it was.
-        """
+        """Yields line numbers and events, then mends the file's end. Raises: StorageError."""
         with open(self._file, "rb", closefd=False) as file:
             file.seek(0)
             data = file.read()
@@ -135,11 +122,7 @@ class EventLog:
             os.write(self._file, b"\n")
 
     def replay(self, take: Callable[[str, dict[str, Any]], None]) -> None:
-        """Passes the kind and the fields of each event to `take`; closes the log if that fails.
-
-        Raises: StorageError if a line is damaged, which is also what a ValueError, KeyError,
-            TypeError or AttributeError of `take` says.
-        """
+        """Passes kind and fields of each event to `take`. Raises: StorageError: a damaged line."""
         try:
             for number, event in self.events():
                 self._number = number
@@ -153,10 +136,7 @@ class EventLog:
         self._said.clear()
 
     def is_new(self, what: str, said: Any) -> bool:
-        """Returns whether no earlier line says `said`, of JSON, of `what`.
-
-        Raises: MisplacedEvent if one says something else.
-        """
+        """Returns whether no earlier line says `said` of `what`. Raises: MisplacedEvent."""
         now = self._number, hash(json.dumps(said, sort_keys=True))
         line, before = self._said.setdefault(what, now)
         if before != now[1]:
@@ -186,7 +166,6 @@ class EventLog:
             raise
 
     def damaged(self, number: int, error: BaseException) -> StorageError:
-        """Returns the error for a line that cannot be read."""
         kind = type(error).__name__
         fault = f"every line must be an event as JSON, but this one is damaged ({kind})."
         fault += " Fix or remove the line"
@@ -196,25 +175,20 @@ class EventLog:
         return StorageError(f"{self.path}:{number}: {fault}, or {instead}.")
 
     def unwritable(self, error: OSError) -> ConfigError | StorageError:
-        """Returns the error for a file that cannot be opened or written."""
         return unwritable(self.path, error, hint=self._advice.unwritable)
 
 
 class SessionLog(ABC):
-    """The log of a session: its first event, `begin`, holds what a resumed one must match.
+    """The log of a session, whose first event, `begin`, holds what a resumed one must match.
 
-    A subclass sets its own attributes before it calls `__init__`, which replays the file.
+    A subclass sets its own attributes before `__init__`, which replays the file.
     """
 
     what: ClassVar[str]
     """What is run, for messages, such as `a certification`."""
 
     def __init__(self, path: Path) -> None:
-        """Opens and replays the file, creating it if needed.
-
-        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or a
-            line is damaged.
-        """
+        """Opens and replays the file. Raises: ConfigError if it is held elsewhere; StorageError."""
         self.path = path
         self.header: dict[str, Any] | None = None
         self._log = EventLog(path, what=self.what)
@@ -235,10 +209,7 @@ class SessionLog(ABC):
         return [] if self.header is None else differences(self.header, header)
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Writes what is run, or checks that it is what was begun.
-
-        Raises: ConfigError if something else was begun; StorageError.
-        """
+        """Writes what is run. Raises: ConfigError if something else was begun; StorageError."""
         if self.header is None:
             self._log.append({"event": "begin", **header})
             self.header = dict(header)
@@ -264,10 +235,7 @@ class SessionLog(ABC):
 
 
 def whole_size(data: bytes) -> int:
-    """Returns the size of the whole lines of `data` [bytes], whichever end an editor gave them.
-
-    A last line without an end is whole if it is JSON: no piece of an object is.
-    """
+    """Returns the bytes of whole lines, whatever ends them; a last one without an end is JSON."""
     size = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
     try:
         return len(data) if isinstance(json.loads(data[size:]), dict) else size
@@ -287,7 +255,6 @@ def _holder(file: int) -> str:
 
 
 def differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns how `now` differs from what was begun, a phrase a field."""
     # As read back from the file: tuples become lists, and numbers as keys become strings.
     ours = json.loads(json.dumps(dict(now)))
     other = [name for name in ours if ours[name] != begun.get(name)]

@@ -9,7 +9,6 @@ STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 def shipped_folder() -> Path:
-    """Returns where the shipped study files lie."""
     package = Path(str(resources.files("tune_speed")))
     # A wheel has the folder in the package, a checkout next to it.
     folders = (package / "search_spaces", package.parent / "search_spaces")

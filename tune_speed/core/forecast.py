@@ -3,18 +3,11 @@
 A search has used its budget up to t and goes on for r·t. That its best error e falls to e' or lower
 has the odds
 
-    P / (1 − P) = ODDS · r^POWER · (e'/e)^(1/SPREAD)
-
-With ODDS = POWER = 1 this is the law of records: of independent runs whose log errors have an
-exponential tail of scale SPREAD, the best of the next r·n against the best of n. A search learns,
-so its odds are better, and comes to an end of what is possible, so they and the spread fall:
-
-    ODDS ∝ W^−BY_WORTH        SPREAD ∝ n^−BY_RUNS
+    P / (1 − P) = ODDS · r^POWER · (e'/e)^(1/SPREAD),    ODDS ∝ W^−BY_WORTH,  SPREAD ∝ n^−BY_RUNS
 
 with the full runs' worth W, the training time of all trials over that of the longest, and the
-number n of runs that went to their end. The constants are those by which simulated and recorded
-searches are likeliest, see tests/benchmarks. Age of the best run, spread of the runs, and their
-training time over its median foretold less.
+number n of runs that went to their end. With ODDS = POWER = 1 it is the law of records. The
+constants are those by which simulated and recorded searches are likeliest, see tests/benchmarks.
 """
 
 import math
@@ -54,7 +47,6 @@ class Law(NamedTuple):
     by_runs: float = 0.0
 
     def at(self, worth: float, runs: int) -> "Law":
-        """Returns the law of a search with so many full runs' worth and runs to their end."""
         odds, spread = self.odds * worth**-self.by_worth, self.spread * runs**-self.by_runs
         return Law(odds, self.power, spread, self.level)
 
@@ -78,8 +70,7 @@ class Law(NamedTuple):
     def falls(self, ratio: float) -> Range:
         """Returns the interval of the fall of the best error, after `ratio` times what was spent.
 
-        That there is none has a chance of its own. Where that is more than may lie below the
-        interval, it is the lower end, and all that may lie outside is above the upper one.
+        Where none has a larger chance than may lie below, it is the lower end.
         """
         none, tail = 1 - self.chance(0.0, ratio), (1 - self.level) / 2
         if none >= self.level:
@@ -90,8 +81,7 @@ class Law(NamedTuple):
     def ratios(self, fall: float, until: float) -> Range:
         """Returns the interval of when the error has fallen so far; infinite: not `until` then.
 
-        Where that has a chance above a tenth, it is the upper end, and a fifth lies below the
-        lower one.
+        Where that has a chance above a tenth, it is the upper end, and a fifth is below the lower.
         """
         never = 1 - self.chance(fall, until)
         if never >= 0.8:
@@ -112,7 +102,6 @@ class Outlook(NamedTuple):
     worth: float
     """Training time of all trials over that of the longest."""
     best: float
-    """Their best metric."""
     met_by: str | None
     """The first that met the target; None: none did."""
     target: Target
@@ -145,13 +134,11 @@ class Outlook(NamedTuple):
         return metric if self.target.mode == "min" else 1 - metric + FINEST
 
     def metric(self, fall: float) -> float:
-        """Returns the best metric after a fall of the best error."""
         error = self.error(self.best) * math.exp(-fall)
         return error if self.target.mode == "min" else min(1 - error + FINEST, 1.0)
 
     @property
     def law(self) -> Law:
-        """The law of this search."""
         return LAW.at(self.worth, self.runs)
 
     @property
@@ -160,14 +147,10 @@ class Outlook(NamedTuple):
         return max(math.log(self.error(self.best) / self.error(self.target.value)), 0.0)
 
     def chance(self, ratio: float) -> float:
-        """Returns the probability to meet the target after `ratio` times what was spent."""
         return 1.0 if self.met_by else self.law.chance(self.fall, ratio)
 
     def words(self, ratio: float) -> str:
-        """Returns `63% to meet the target by then`; empty where it was met, or too far ahead.
-
-        Empty too where no target is to be met but the best metric within a time is sought.
-        """
+        """Returns `63% to meet the target by then`; empty where it was met or is too far ahead."""
         if self.met_by or ratio > CHECKED_RATIO or self.target.seeks_best:
             return ""
         return f"{self.chance(ratio):.0%} to meet the target by then"

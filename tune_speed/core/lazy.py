@@ -7,10 +7,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package: public names by their module, relative to it.
-
-    A dot in front of a module leads to the package around it.
-    """
+    """Returns a package's `__getattr__`: public names by their module, relative to the package."""
     homes = {name: module for module, names in modules.items() for name in names}
 
     def getattr_(name: str) -> Any:

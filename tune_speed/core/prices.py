@@ -37,10 +37,7 @@ def own_prices() -> Mapping[str, float]:
 
 
 def price_of(device_type: str, stated: Mapping[str, float]) -> float | None:
-    """Returns the price of an hour of one device: the study file's `stated` before the user's.
-
-    None: nobody knows it. Raises: ConfigError if the user's file is none.
-    """
+    """Returns an hour's price of one device, `stated` first; None: unknown. Raises: ConfigError."""
     return {**own_prices(), **stated}.get(device_type)
 
 

@@ -1,10 +1,6 @@
-"""Passwords and tokens, hidden before anything is shown or stored.
+"""Passwords and tokens, hidden before anything is shown or stored; rather too much than too little.
 
-What is hidden: `user:password@` and a lone token before `@` in addresses, values of addresses'
-parameters such as `?token=`, credentials in headers, and `password=…` or `"password": "…"` as
-databases and object stores are told them. Rather too much is hidden than too little. A JSON text
-stays one: nothing is cut in the middle of an escape. All patterns take time in proportion to the
-text, which may be megabytes of somebody else's.
+A JSON text stays one. All patterns take time in proportion to the text.
 """
 
 import re
@@ -31,7 +27,6 @@ _NAMED = re.compile(rf"({_NAME}(?:=|\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?[\"'])){_SI
 
 
 def redact(text: str) -> str:
-    """Returns `text` with passwords and tokens as `***`."""
     text = _ADDRESS.sub(_without_login, text)
     for pattern in (_PARAMETER, _HEADER, _BEARER, _NAMED):
         text = pattern.sub(r"\1***", text)

@@ -15,7 +15,6 @@ class Left(NamedTuple):
 
     path: str
     instead: str
-    """What to do in its place."""
     value: Any = None
     """Its value that has left; None: any."""
 

@@ -22,12 +22,10 @@ class Comparison(NamedTuple):
     """Time of the first / time of the second; below 1 the first is faster. None if neither hit."""
     low: float
     high: float
-    """The interval of the ratio."""
     p_value: float
     """One-sided: small where the first is faster."""
     num_pairs: int
     method: str
-    """What ratio, interval and p-value are, in words."""
 
 
 def compare(

@@ -93,11 +93,7 @@ def mean_interval(
 
 
 def median_time_s(times_s: Sequence[float | None]) -> float | None:
-    """Returns the median [s] of times to target in which a miss (None) counts as infinite.
-
-    None where the median itself is infinite: half or more of the runs missed. With an even number
-    of runs the two middle ones are averaged, so one infinite middle makes the median infinite.
-    """
+    """Returns the median [s] of times in which a miss (None) is infinite; None: so is it."""
     median = statistics.median(math.inf if time is None else time for time in times_s)
     return median if math.isfinite(median) else None
 
@@ -108,7 +104,6 @@ class Sample(NamedTuple):
     spent_s: float
     """Training clock until the target held [s]; in a miss, until the run ended."""
     is_hit: bool
-    """Whether the target was met."""
 
 
 class Interval(NamedTuple):
@@ -292,7 +287,6 @@ LEAST_MISS_S = 1e-3
 
 
 def sample_of(run: RunResult) -> Sample:
-    """Returns what statistics need of a run."""
     time_s = run.time_to_target_s
     # A run that failed at once took no training time, but a miss is never free.
     spent_s = max(run.clocks.train_s, LEAST_MISS_S) if time_s is None else time_s
@@ -302,10 +296,8 @@ def sample_of(run: RunResult) -> Sample:
 def ranked_s(record: TrialRecord) -> float | None:
     """Returns the time [s] by which a record is ranked; None where it has no rank.
 
-    That is the expected time with restarts, for a single run its time. A record of which half of
-    the runs or more missed the target has no rank, nor has a certification that was disturbed.
-    Where the best metric within a time is sought, it is that time for all that ended in it: by what
-    they rank then is the metric.
+    That is the expected time with restarts, for a single run its time; where the best metric within
+    a time is sought, that time. None: half of the runs missed, or the certification was disturbed.
     """
     if record.verdict == NOT_CERTIFIED:
         return None
@@ -332,22 +324,18 @@ class RunStatistics:
 
     @classmethod
     def of(cls, record: TrialRecord, *, confidence: float = 0.95) -> Self:
-        """Returns the statistics of all runs of a record."""
         return cls(tuple(map(sample_of, record.runs)), record.miss_s, confidence)
 
     @property
     def n(self) -> int:
-        """Runs."""
         return len(self.samples)
 
     @property
     def hits(self) -> int:
-        """Runs that met the target."""
         return sum(sample.is_hit for sample in self.samples)
 
     @property
     def hits_s(self) -> list[float]:
-        """Times to target of the hits [s]."""
         return _times_s(self.samples, is_hit=True)
 
     @property
@@ -357,12 +345,10 @@ class RunStatistics:
 
     @property
     def spent_s(self) -> float:
-        """Training clock of all runs together [s]."""
         return math.fsum(sample.spent_s for sample in self.samples)
 
     @property
     def success_rate(self) -> RateInterval:
-        """Where the chance of meeting the target lies (Wilson)."""
         low, high = wilson_interval(self.hits, self.n, confidence=self.confidence)
         return RateInterval(low=low, high=high, confidence=self.confidence)
 
@@ -378,7 +364,6 @@ class RunStatistics:
 
     @property
     def mean_hit_s(self) -> float | None:
-        """Mean time of the runs that met the target [s], or None if none did."""
         return statistics.fmean(self.hits_s) if self.hits else None
 
     @property
@@ -388,7 +373,6 @@ class RunStatistics:
 
     @cached_property
     def expected_interval(self) -> TimeInterval:
-        """Where the expected time with restarts lies."""
         ends = expected_time_interval_s(
             self.samples, confidence=self.confidence, miss_s=self.miss_s
         )

@@ -49,7 +49,6 @@ class Target(Config):
 
     @property
     def is_share(self) -> bool:
-        """Whether the metric is a share of which more is better."""
         return self.metric in SHARES
 
     @property
@@ -72,12 +71,10 @@ class Target(Config):
 
     @property
     def met(self) -> str:
-        """What a run did that counts, for people, as a heading."""
         return "ended in time" if self.seeks_best else "target met"
 
     @property
     def did_meet(self) -> str:
-        """The same as what runs did."""
         return "ended in time" if self.seeks_best else "met the target"
 
     @property
@@ -86,7 +83,6 @@ class Target(Config):
         return self.words if self.seeks_best else f"target {self.words}"
 
     def holds(self, metric: float) -> bool:
-        """Returns whether a value of the metric is good enough."""
         # A metric that was not measured is NaN, with which both comparisons are false.
         return metric >= self.value if self.mode == "max" else metric <= self.value
 
@@ -122,12 +118,10 @@ class Target(Config):
 
     @property
     def goal(self) -> float:
-        """What `score` must come to."""
         return self.value if self.is_share else 1.0
 
 
 def hardest(values: Sequence[float], mode: str) -> float:
-    """Returns the value that is met last."""
     return max(values) if mode == "max" else min(values)
 
 
@@ -146,7 +140,6 @@ class Task(Config):
 
     @property
     def label(self) -> str:
-        """What results call it, the target included."""
         raise NotImplementedError
 
     @model_validator(mode="after")

@@ -1,7 +1,4 @@
-"""Numbers, times and names as people read them, and untrusted texts made fit for a terminal.
-
-None is `ABSENT` in a number and `INFINITE` in a time, unless `none` says otherwise.
-"""
+"""Numbers, times and names for people, and untrusted texts made fit for a terminal."""
 
 import math
 import re
@@ -23,7 +20,6 @@ def significant(value: float | None, digits: int = 4, *, none: str = ABSENT) -> 
 
 
 def fixed(value: float | None, digits: int, *, none: str = ABSENT) -> str:
-    """Returns so many decimals: `0.12`."""
     return none if value is None else f"{value:.{digits}f}"
 
 
@@ -38,12 +34,10 @@ def compact(value: float | None, *, none: str = ABSENT) -> str:
 
 
 def percent(share: float | None, digits: int = 3, *, none: str = ABSENT) -> str:
-    """Returns a share in [0, 1] as `95 %`, with so many significant digits at most."""
     return none if share is None else f"{100 * share:.{digits}g} %"
 
 
 def factor(ratio: float | None, *, none: str = ABSENT) -> str:
-    """Returns a ratio as `1.25×`."""
     return none if ratio is None else f"{ratio:.2f}×"
 
 
@@ -58,7 +52,6 @@ def recorded_device(part: str) -> str:
 
 
 def seconds(time_s: float | None, digits: int = 3, *, none: str = INFINITE) -> str:
-    """Returns a time with so many decimals: `1.234 s`; infinity as `∞`."""
     if time_s is None or math.isinf(time_s):
         return none
     return f"{time_s:.{digits}f} s"
@@ -80,7 +73,6 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns `1 trial` or `1,200 trials`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -129,10 +121,7 @@ def printable_lines(text: str) -> str:
 
 
 def moment_of(text: str) -> datetime | None:
-    """Returns the moment that `text` says in ISO 8601, in UTC; None if it says none.
-
-    One without a time zone is taken for UTC.
-    """
+    """Returns the moment of an ISO 8601 text in UTC, also of one without a zone; None: none."""
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

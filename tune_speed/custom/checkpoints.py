@@ -60,11 +60,7 @@ class SavedRuns:
         started_at: str,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads nothing yet.
-
-        `spec` names a place for checkpoints. The trial began at `started_at` (UTC, ISO 8601); `now`
-        is a monotonic clock [s].
-        """
+        """Reads nothing yet. The trial began at `started_at` (UTC, ISO 8601)."""
         assert spec.checkpoint is not None
         self._every_s, self._store = spec.checkpoint.every_s, CheckpointStore(spec.checkpoint.place)
         self._recipe = spec.recipe.model_dump(mode="json")

@@ -9,14 +9,8 @@
 
 ```python
 def my_train(params, run):
-    model = MyModule(lr=params["lr"])
-    trainer = Trainer(
-        max_epochs=10,
-        accelerator="gpu" if run.device == "cuda" else "cpu",
-        devices=1,
-        callbacks=[SpeedCallback(run, metric="val_acc")],
-    )
-    trainer.fit(model, train_loader, validation_loader)
+    trainer = Trainer(max_epochs=10, devices=1, callbacks=[SpeedCallback(run, metric="val_acc")])
+    trainer.fit(MyModule(lr=params["lr"]), train_loader, validation_loader)
 ```
 
 Needs `pip install 'tune_speed[lightning]'`. With `pytorch_lightning`, import that one first.
@@ -57,26 +51,18 @@ R = TypeVar("R")
 class SpeedCallback(Callback):  # type: ignore[misc]
     """Runs the training clock of `trainer.fit`, reports each validation, and ends the fit.
 
-    `fixed_length`: the last validation counts as that of the end. Let one fall on the last step, as
-    with `max_epochs` and a validation each epoch, or call `trainer.validate` after `trainer.fit`: a
-    validation of steps that were not reported yet is reported. `anytime`: the fit ends once two
-    validations in a row hold the target; validate as often as you want that looked at
-    (`val_check_interval`), for it costs no training time.
+    `fixed_length`: the last validation counts as that of the end. Let one fall on the last step, or
+    call `trainer.validate` after `trainer.fit`. `anytime`: the fit ends once two validations in a
+    row hold the target; validating often costs no training time.
 
-    Once the run has ended, `trainer.should_stop` is set: Lightning ends the fit in its own way, but
-    without another validation. Where it would continue nevertheless, for `min_epochs` or
-    `min_steps`, `StopTraining` is raised through it.
-
-    An attempt that was interrupted starts afresh, unless your function calls `run.restored()` and
-    `run.save(...)` itself.
+    Once the run has ended, `trainer.should_stop` is set; where Lightning would continue
+    nevertheless, for `min_epochs` or `min_steps`, `StopTraining` is raised through it. An
+    interrupted attempt starts afresh, unless your function calls `run.restored()` and
+    `run.save(...)`.
     """
 
     def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:
-        """Reports nothing yet.
-
-        Validation logs the target's metric under the name `metric` (`self.log(name, …)`).
-        `val_loss`, if it is logged, is reported as the loss.
-        """
+        """`metric` is the name under which validation logs the target's; `val_loss` is the loss."""
         super().__init__()
         self._run, self._metric = run, metric
         self._timed, self._wrapped = ExitStack(), ExitStack()
@@ -115,10 +101,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
             self._heed(trainer, self._run.step)
 
     def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Reports the metric, unless no step was done since it was reported last.
-
-        Raises: ConfigError if validation did not log it.
-        """
+        """Reports the metric, once after each step. Raises: ConfigError if it was not logged."""
         if trainer.sanity_checking or trainer.global_step <= self._reported_steps:
             return
         if self._metric not in trainer.callback_metrics:

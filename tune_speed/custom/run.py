@@ -31,10 +31,9 @@ MOST_STEPS = 2**53
 
 
 class StopTraining(BaseException):
-    """The trial has its outcome: the training function is to end.
+    """The trial has its outcome: the training function is to end, whatever it catches.
 
-    No `Exception`, so that handlers of those let it pass. A function that catches it may tidy up
-    and return; the outcome stays.
+    No `Exception`, so that handlers of those let it pass.
     """
 
 
@@ -47,7 +46,6 @@ class Outcome(NamedTuple):
 
     status: Status
     reason: str
-    """In words."""
     time_to_target_s: float | None = None
 
 
@@ -68,10 +66,9 @@ class OwnRun:
     ) -> None:
         """Begins with the set-up.
 
-        `device` is `cpu` or `cuda`; no span of `clock` runs. `on_report` is called after each
-        evaluation, with the clock stopped; `interrupt` says whether the trial is to end without an
-        outcome of its own; without `saved` it has no checkpoints; `steps` are timed in isolation,
-        without them the clock counts what passes.
+        No span of `clock` runs. `on_report` is called after each evaluation, with the clock
+        stopped; `interrupt` says whether to end without an outcome; without `steps` the clock
+        counts what passes.
         """
         self._spec, self._task, self._device = spec, spec.workload, device
         self._clock, self._place, self._saved = clock, place, saved
@@ -120,10 +117,7 @@ class OwnRun:
 
     @property
     def train_s(self) -> float:
-        """The training clock [s]: what was reported last, where the function reports it.
-
-        On a shared device steps times isolated step time, once that is known.
-        """
+        """The training clock [s]: as reported, by isolated step times, or as it passed."""
         if self._reported_s is not None:
             return self._reported_s
         isolated_s = None if self._steps is None else self._steps.train_s
@@ -151,12 +145,10 @@ class OwnRun:
     def step(self) -> None:
         """Reports that an optimizer step is done; optional, and about a microsecond.
 
-        With it the limits hold at the step, where otherwise they hold at the next evaluation; it is
-        a heartbeat, by which a trial that hangs differs from one that trains for long without an
-        evaluation; and where trials share a device, they can measure between two steps: this one
-        its own, by whose isolated time its clock then counts. Call it after each step, or never.
+        With it limits hold at the step, a trial that hangs is noticed, and trials that share a
+        device measure between two steps. Call it after each step, or never.
 
-        Raises: StopTraining once the run has ended: its time is over, or the search ends it.
+        Raises: StopTraining once the run has ended.
         """
         self._refuse_ended()
         if self._clock.current == "train_s":
@@ -223,9 +215,8 @@ class OwnRun:
     def save(self, make_state: Callable[[], Mapping[str, Any]]) -> None:
         """Saves the run if a checkpoint is due; off the clock.
 
-        Call it after an evaluation as often as you like: `make_state` is called only when
-        `search.checkpoint_every` has passed. What it returns may hold tensors, numbers, text, lists
-        and dicts: what `torch.load(weights_only=True)` reads.
+        `make_state` is called only when `search.checkpoint_every` has passed. What it returns may
+        hold what `torch.load(weights_only=True)` reads: tensors, numbers, text, lists and dicts.
         """
         if self._saved is None or not self.evaluations or not self._saved.is_due():
             return
@@ -240,10 +231,7 @@ class OwnRun:
             self._saved.save(make_state(), standing)
 
     def restored(self) -> dict[str, Any] | None:
-        """Returns what an interrupted attempt at this trial saved last; None: start afresh.
-
-        From then on the run continues from there, its clock and evaluations included.
-        """
+        """Returns what an interrupted attempt saved last, to continue there; None: nothing."""
         if self.evaluations:
             raise BadReport("restored() must be called before the first evaluation")
         found = None if self._saved is None else self._saved.find()

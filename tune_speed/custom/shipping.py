@@ -1,8 +1,7 @@
-"""A training function, serialised for the processes that call it.
+"""A training function, pickled by cloudpickle for the processes of its driver's search alone.
 
-It is pickled by cloudpickle, as functions of Ray are, by the driver that was handed it, for the
-trials of that driver's search: no file, and no message of anybody else, is ever unpickled. A module
-that belongs to no installed distribution is pickled by value, as its file is not on other nodes.
+No file, and no message of anybody else, is ever unpickled. A module of no installed distribution
+is pickled by value, as its file is not on other nodes.
 """
 
 import ast
@@ -33,14 +32,10 @@ class Loop(NamedTuple):
     source_hash: str
     """First 16 hex digits of SHA-256 over its source, and that of what it uses of its module."""
     packed: str
-    """The function, pickled, in base64."""
 
 
 def packed(train: Callable[..., Any]) -> Loop:
-    """Returns a training function as trials get it.
-
-    Raises: ConfigError if it takes other arguments than `params` and `run`, or cannot travel.
-    """
+    """Returns a function as trials get it. Raises: ConfigError."""
     name = getattr(train, "__name__", type(train).__name__)
     if not callable(train):
         raise ConfigError(f"train must be a function of (params, run), but got {train!r:.80}.")
@@ -59,10 +54,7 @@ def packed(train: Callable[..., Any]) -> Loop:
 
 
 def calling(text: str) -> Callable[[dict[str, Any], Any], object]:
-    """Returns what calls the function of `packed`; unpacking it is part of the call.
-
-    So what goes wrong there, such as a library that this node lacks, is reported as its error.
-    """
+    """Returns what unpacks and calls the function; what goes wrong there is its own error."""
     return lambda params, run: _unpacked(text)(params, run)
 
 
@@ -75,11 +67,7 @@ def _unpacked(text: str) -> Callable[..., Any]:
 
 
 def source_hash(train: Callable[..., Any]) -> str:
-    """Returns what tells a training function from another one of the same name.
-
-    Over the source of the function and of all functions, classes and plain constants of its module
-    that it uses, in turn; of what has no source, over its bytecode.
-    """
+    """Returns a hash over a function's source and what it uses of its module, or its bytecode."""
     digest = hashlib.sha256()
     for part in _parts(_plain(train), {}):
         source, scope = _source(part), _scope(part)

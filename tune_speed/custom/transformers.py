@@ -11,14 +11,7 @@
 def my_train(params, run):
     trainer = Trainer(
         model=BertForSequenceClassification(BertConfig(...)),
-        args=TrainingArguments(
-            num_train_epochs=3,
-            learning_rate=params["lr"],
-            eval_strategy="epoch",
-            save_strategy="no",
-            seed=run.seed,
-            use_cpu=run.device == "cpu",
-        ),
+        args=TrainingArguments(learning_rate=params["lr"], eval_strategy="epoch", seed=run.seed),
         compute_metrics=accuracy,
         callbacks=[SpeedCallback(run, metric="eval_accuracy")],
         ...
@@ -52,30 +45,19 @@ if TYPE_CHECKING:
 class SpeedCallback(TrainerCallback):  # type: ignore[misc]
     """Runs the training clock of `trainer.train`, reports each evaluation, and ends the training.
 
-    `fixed_length`: the last evaluation counts as that of the end. Trainer makes one there with
-    `eval_strategy="epoch"` and with `"steps"`; with `"no"`, call `trainer.evaluate()` after
-    `trainer.train()`: an evaluation of steps that were not reported yet is reported. `anytime`: the
-    training ends once two evaluations in a row hold the target; evaluate as often as you want that
-    looked at (`eval_steps`), for it costs no training time.
+    `fixed_length`: the last evaluation counts as that of the end; with `eval_strategy="no"`, call
+    `trainer.evaluate()` after `trainer.train()`. `anytime`: the training ends once two evaluations
+    in a row hold the target; evaluating often costs no training time.
 
-    Once the run has ended, `control.should_training_stop` is set: Trainer ends in its own way, but
-    neither evaluates nor saves once more.
-
-    Trainer announces to callbacks what it is about to do, not all that it does. So these count as
-    training: a save with `save_strategy="best"`, which is decided on late, and the first batch of
-    an evaluation that no flag announced (another callback's, or the second data set of several).
-    In a search, `save_strategy="no"` spares the time of saving altogether.
-
-    An attempt that was interrupted starts afresh, unless your function calls `run.restored()` and
-    `run.save(...)` itself.
+    Once the run has ended, Trainer neither evaluates nor saves once more. What it does not announce
+    counts as training: a save with `save_strategy="best"`, and the first batch of an evaluation
+    that no flag announced. In a search, `save_strategy="no"` spares the time of saving. An
+    interrupted attempt starts afresh, unless your function calls `run.restored()` and
+    `run.save(...)`.
     """
 
     def __init__(self, run: OwnRun, metric: str = "eval_accuracy") -> None:
-        """Reports nothing yet.
-
-        `metric` is the target's by its name in an evaluation's metrics: that in `compute_metrics`
-        after `eval_`. `eval_loss` is reported as the loss.
-        """
+        """`metric` is the target's in evaluations: that of `compute_metrics` after `eval_`."""
         self._run, self._metric = run, metric
         self._timed, self._untimed = ExitStack(), ExitStack()
         self._is_training = self._is_paused = self._is_awaited = False
@@ -84,11 +66,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._others: set[str] = set()
 
     def on_train_begin(self, args: "TrainingArguments", *_: Any, **__: Any) -> None:
-        """Starts the clock.
-
-        Raises: ConfigError for several processes, which have not this clock. StopTraining if the
-            run has ended before.
-        """
+        """Starts the clock. Raises: ConfigError for several processes; StopTraining."""
         if args.world_size > 1:
             raise ConfigError.of(
                 "TrainingArguments",

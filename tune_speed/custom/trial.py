@@ -12,7 +12,7 @@ from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import DeviceFailed, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
-from tune_speed.custom.isolated_steps import IsolatedSteps
+from tune_speed.custom.isolated_steps import IsolatedSteps, StepKind
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import device as devices
@@ -22,7 +22,7 @@ from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.pooled_times import timing_of
 from tune_speed.runtime.process import HeldUp, cpu_wait_s, run_delay
 from tune_speed.runtime.reference_step import ReferenceStep
-from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.sharing import KnownSteps, Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.throughput import place_of
@@ -45,8 +45,8 @@ def run_own_trial(
 ) -> TrialRecord:
     """Calls the training function; whatever goes wrong in it becomes status, reason and traceback.
 
-    `interrupt`, called at each step and evaluation, says whether to end the trial; `on_report` sees
-    the record so far (`capped`) after each evaluation.
+    `interrupt` says, at each step and evaluation, whether to end; `on_report` sees the record so
+    far.
 
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """
@@ -81,7 +81,7 @@ def _run(
         study=spec.study,
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
-        known=spec.step_times,
+        steps=KnownSteps(times=spec.step_times),
         longest_pause_s=spec.allotment.longest_pause_s,
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
@@ -158,9 +158,7 @@ class _Training:
                     self._device, synchronize=synchronize, delayed_s=delayed_s
                 )
         return IsolatedSteps(
-            canonical_hash({"steps": kind, "place": place}),
-            place=place,
-            device_type=self._device.type,
+            StepKind(canonical_hash({"steps": kind, "place": place}), place, self._device.type),
             clock=self._clock,
             sharing=self._sharing,
             reference=reference,

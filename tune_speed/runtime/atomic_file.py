@@ -11,10 +11,7 @@ from tune_speed.core.errors import unwritable
 
 
 def replace_text(path: Path, text: str, *, hint: str = "") -> None:
-    """Writes a text in the place of a file, or of a link to one.
-
-    Raises: StorageError; ConfigError if its folder is not there; `hint` as of `unwritable`.
-    """
+    """Replaces a file, or a link's file, by a text. Raises: StorageError, ConfigError."""
     try:
         with write_atomically(path) as file:
             file.write(text.encode())
@@ -22,14 +19,19 @@ def replace_text(path: Path, text: str, *, hint: str = "") -> None:
         raise unwritable(path, error, hint=hint) from error
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file, which may be a pipe. Raises: StorageError, ConfigError if it has no folder."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 @contextmanager
 def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
     """Yields a file that replaces `path` when the block ends, or is removed if the block fails.
 
-    A reader finds the old content or the new, never a part of it. A killed writer leaves
-    `<name>.<random>.tmp` behind. To be `durable`, to outlast a loss of power, waits for the disk.
-
-    Raises: OSError, as where the folder is missing.
+    A killed writer leaves `<name>.<random>.tmp`. `durable` waits for the disk. Raises: OSError.
     """
     # A name of its own for each writer: several processes may write the same file at once.
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")

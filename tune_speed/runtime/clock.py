@@ -7,16 +7,12 @@
 | `train_s`     | batches made and augmented, forward, backward, optimizer step  | training |
 | `eval_s`      | scheduled evaluations                                          | training |
 | `measuring_s` | the isolated step time measured, waiting for the turn included | none     |
-| `waiting_s`   | paused while somebody else measures                        |          |
-| `wall_s`      | from the first line to the last, the driver's time included    |          |
+| `waiting_s`   | paused while somebody else measures                            |          |
+| `wall_s`      | from the first line to the last, saving and the driver too     |          |
 
-A run that is resumed from a checkpoint in another process resumes its clocks: set-up and
-warm-up of both count, the time between the two does not, nor does what was done after the last
-checkpoint and is done again. Saving counts in `wall_s` alone.
-
-The device is synchronised where a span begins and ends, and nowhere else. The role is that of the
-process at the device's turnstile: training lets others measure between two steps, busy work keeps
-measurements from beginning.
+A resumed run resumes its clocks; what was done after the last checkpoint does not count. The device
+is synchronised where a span begins and ends. The role is that at the turnstile: training lets
+others measure between two steps, busy work keeps measurements from beginning.
 """
 
 import time
@@ -54,10 +50,7 @@ class Clock:
         turnstile: Turnstile | None = None,
         energy_j: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Starts `wall_s`; without a turnstile nobody shares the device.
-
-        `energy_j` returns the energy that the device has used [J].
-        """
+        """Starts `wall_s`. Without a turnstile nobody shares the device; `energy_j` is in J."""
         self._synchronize = synchronize
         self._now = now
         self._turnstile = turnstile or Turnstile(None, why_not="Nobody shares the device.")
@@ -103,7 +96,6 @@ class Clock:
         self._role.close()
 
     def _meter(self, took_s: float) -> None:
-        """Adds the energy of a span of `train_s`, where it is known."""
         ended_j = self._energy_j()
         if self._began_j is not None and ended_j is not None:
             self._metered_j += ended_j - self._began_j
@@ -111,10 +103,7 @@ class Clock:
 
     @property
     def power_w(self) -> float | None:
-        """Mean power over spans of `train_s` that ended in this process [W]; None: not known.
-
-        Of pauses in a span the energy counts, and the time does not.
-        """
+        """Mean power over spans of `train_s` here [W], pauses in them included; None: not known."""
         return mean_power_w(0.0, self._metered_j or None, self._metered_s)
 
     def switch(self, span: Span) -> None:
@@ -124,7 +113,6 @@ class Clock:
 
     @contextmanager
     def span(self, span: Span) -> Iterator[None]:
-        """Counts the block as `span`, also when it raises."""
         self.start(span)
         try:
             yield
@@ -162,7 +150,6 @@ class Clock:
         return self._seconds[span] + running
 
     def clocks(self) -> Clocks:
-        """Returns all clocks; a span still running counts up to now."""
         spans = {span: self.elapsed(span) for span in SPANS}
         waiting_s = self._turnstile.waited_s - self._waited_before_s
         return Clocks(**spans, waiting_s=waiting_s, wall_s=self._now() - self._born)

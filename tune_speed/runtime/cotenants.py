@@ -1,8 +1,4 @@
-"""Who shares a device right now: one file a trial, locked for as long as the trial lives.
-
-The kernel frees the lock of a process that dies, so a file that can be locked belongs to nobody and
-is removed by whoever notices.
-"""
+"""Who shares a device right now: a file a trial, whose lock the kernel frees as the trial ends."""
 
 import json
 import os
@@ -56,7 +52,6 @@ class Tenancy:
         self.close()
 
     def close(self) -> None:
-        """Ends the presence."""
         file, self._file = self._file, None
         self.why_not = self.why_not or "The tenancy is closed."
         if file is None:
@@ -67,17 +62,14 @@ class Tenancy:
         os.close(file)
 
     def others(self) -> tuple[str, ...]:
-        """Returns the labels `study/trial` of all other live tenants, sorted; () if `why_not`."""
         return tuple(sorted(self._others().values()))
 
     def pids(self) -> frozenset[int]:
-        """Returns the processes of all other live tenants; none if `why_not`."""
         found = (name.partition("-")[0] for name in self._others())
         # In a container a tenant may be process 1, from which all descend outside.
         return frozenset(int(pid) for pid in found if pid.isdecimal() and pid != "1")
 
     def _others(self) -> dict[str, str]:
-        """Returns the labels of all other live tenants by the names of their files."""
         if self.why_not:
             return {}
         try:

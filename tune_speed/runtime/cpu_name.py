@@ -9,18 +9,15 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def cpu_device_name(*, threads: int) -> str:
-    """Returns the name that records carry: `cpu (2 threads, AMD EPYC)`."""
     return f"cpu ({threads} threads, {cpu_name()})"
 
 
 @cache
 def cpu_name() -> str:
-    """Returns the name of this machine's CPU, such as `AMD EPYC 9654`."""
     text = CPU_INFO.read_text(errors="replace") if CPU_INFO.exists() else ""
     return cpu_model(text) or platform.processor() or platform.machine()
 
 
 def cpu_model(cpuinfo: str) -> str | None:
-    """Returns the name of the CPU from the text of /proc/cpuinfo."""
     found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return found[1].strip() if found else None

@@ -31,10 +31,8 @@ print(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
 def context_gib(device: torch.device) -> float:
     """Returns what a process on a GPU takes beside its tensors [GiB]; 0 where that is not known.
 
-    Context and kernels of libraries, about half a GiB. Measured once a node for each GPU, torch and
-    way of sharing, by a process that starts and ends meanwhile; others that begin wait for it.
-
-    Raises: StorageError if the cache folder has no locks.
+    Measured once a node for each GPU, torch and way of sharing, by a process that starts and ends
+    meanwhile; others that begin wait for it. Raises: StorageError if the cache folder has no locks.
     """
     uuid = torch.cuda.get_device_properties(device).uuid
     folder = default_cache_dir() / "cuda_context"
@@ -51,7 +49,6 @@ def context_gib(device: torch.device) -> float:
 
 
 def _measured(device: torch.device) -> float | None:
-    """Returns by how much less is free while one more process is there [GiB]; None: not known."""
     try:
         free_bytes, _ = torch.cuda.mem_get_info(device)
         command = [sys.executable, "-c", PROBE, str(device.index)]

@@ -47,7 +47,6 @@ class DataLimit:
             _set_soft_limit(max(_soft_limit(), used + HEADROOM_BYTES))
 
     def is_near(self) -> bool:
-        """Returns whether most of what is allowed is in use, ours or the shell's."""
         used = status_bytes("VmData")
         return used is not None and used > SCARCE_SHARE * _soft_limit()
 
@@ -114,9 +113,7 @@ _data_limit = DataLimit()
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns the device of that name; `auto` is CUDA where there is one, otherwise the CPU.
-
-    A GPU has its number, without which parts of torch refuse it: the first is 0.
+    """Returns the device of that name, a GPU with its number; `auto` is CUDA where there is one.
 
     Raises: ConfigError if there is no such device, or CUDA is requested and not there.
     """
@@ -134,7 +131,6 @@ def resolve_device(name: str) -> torch.device:
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
-    """Returns a call that waits until the device has done all work queued so far."""
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: None
@@ -158,23 +154,17 @@ def pacer(device: torch.device) -> Callable[[], None]:
 
 
 def describe_device(device: torch.device) -> str:
-    """Returns the name that records carry: `NVIDIA H200`, or `cpu (2 threads, AMD EPYC)`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return cpu_device_name(threads=torch.get_num_threads())
 
 
 def describe_devices(device: torch.device, count: int) -> str:
-    """Returns the name of so many devices that train together: `2 x NVIDIA H200`."""
     return describe_device(device) if count == 1 else f"{count} x {describe_device(device)}"
 
 
 def device_key(device: torch.device) -> str:
-    """Returns what names the physical device to all processes that share it.
-
-    A GPU's UUID, or a MIG slice's; for a CPU the node, by the id of its boot, which containers on
-    it share, or by its name.
-    """
+    """Returns what names the device to all that share it: a GPU's UUID, a node's boot or name."""
     if device.type == "cuda":
         return f"gpu-{torch.cuda.get_device_properties(device).uuid}"
     boot_id = Path("/proc/sys/kernel/random/boot_id")
@@ -209,11 +199,9 @@ def limit_memory(
 ) -> None:
     """Bounds this process's share of a shared device, so that a greedy trial stops itself.
 
-    On a GPU, what is left of the fraction without the process's CUDA context goes to the caching
-    allocator, but for a tenth, for what else lies outside it. Must be called before the first CUDA
-    tensor. On a CPU, the fraction of the node's memory may be allocated beyond what the process had
-    at the first call: then torch raises, where otherwise the system would kill a process, maybe
-    another one.
+    On a GPU, before the first CUDA tensor: the fraction without the CUDA context goes to the
+    caching allocator, but for a tenth. On a CPU, the fraction of the node's memory may be allocated
+    beyond what the process had at the first call: then torch raises.
     """
     # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
@@ -231,10 +219,7 @@ def memory_limit_gib(
     cpu_fraction: float,
     memory_gib: float | None = None,
 ) -> float:
-    """Returns the memory [GiB] that a trial may use, with these shares of its device.
-
-    `memory_gib` of main memory, where it is given, counts on a CPU instead of the share of cores.
-    """
+    """Returns a trial's memory [GiB]; on a CPU `memory_gib` comes before the share of cores."""
     if device.type == "cpu" and memory_gib is not None:
         return memory_gib
     if device.type == "cuda":
@@ -258,7 +243,6 @@ def _share_of_allocator(device: torch.device, gpu_fraction: float) -> float:
 
 
 def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
-    """Returns the memory of the machine, or of the container where that has less."""
     texts = [file.read_text().strip() for file in limit_files if file.exists()]
     # Without a limit it says `max`.
     limits = [int(text) for text in texts if text.isdigit()]
@@ -288,10 +272,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def device_memory_gib(device: torch.device) -> float | None:
-    """Returns the memory in use on the GPU [GiB], as nvidia-smi shows it; None on a CPU.
-
-    Contexts, caches and co-tenants count, which the allocator's peak leaves out.
-    """
+    """Returns the memory in use on the GPU [GiB], caches and co-tenants included; None on a CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -315,10 +296,7 @@ def _trim_heap() -> None:
 
 
 def remembered(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """Returns what gives tensors the values again that they have now.
-
-    Meanwhile these are on the host, so that they are no part of a GPU's peak.
-    """
+    """Returns what gives tensors their present values again, which are on the host until then."""
     # One copy for each type: each waits for the GPU, which others may have for milliseconds at a
     # time. Detached: no stream may wait for nodes of autograd on one that is captured.
     groups = defaultdict[Any, list[Tensor]](list)
@@ -340,16 +318,14 @@ def remembered(tensors: Iterable[Tensor]) -> Callable[[], None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own."""
     return any(map(_says_out_of_memory, _with_causes(error)))
 
 
 def is_device_failure(error: BaseException) -> bool:
     """Returns whether `error` is the accelerator's own, after which this process has lost it.
 
-    A device-side assert, an illegal address, an ECC error, or a fault of another client of MPS:
-    each later call fails with the same error until the process ends. Neither memory that ran out
-    nor a capture that cannot be is one.
+    Such as a device-side assert, an illegal address, an ECC error, or a fault of another client of
+    MPS; neither memory that ran out nor a capture that cannot be.
     """
     if is_out_of_memory(error):
         return False

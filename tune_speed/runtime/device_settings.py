@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from tune_speed.runtime.hardware import GpuFacts, gpu_row
+from tune_speed.runtime.hardware import GpuFacts, compute_mode, driver_version
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # It overrules torch's flags in cuBLAS and cuDNN alike.
@@ -15,11 +15,7 @@ NOT_OF_SPEED = {"compute_mode"}
 
 
 def device_settings(device: torch.device) -> dict[str, str]:
-    """Returns what records say of a GPU's settings as they are now; nothing of a CPU.
-
-    Flags of torch for TF32 and cuDNN, the allocator's settings, the driver's version and the
-    compute mode.
-    """
+    """Returns what records say of a GPU's settings as they are now; nothing of a CPU."""
     if device.type != "cuda":
         return {}
     cudnn = torch.backends.cudnn
@@ -32,7 +28,6 @@ def device_settings(device: torch.device) -> dict[str, str]:
 
 
 def speed_settings(device: torch.device) -> Mapping[str, str]:
-    """Returns those on which a step's speed depends and that no field of a recipe decides."""
     if device.type != "cuda":
         return {}
     return {k: v for k, v in _around_the_recipe(device).items() if k not in NOT_OF_SPEED}
@@ -51,16 +46,13 @@ def _around_the_recipe(device: torch.device) -> dict[str, str]:
 
 @cache
 def _of_driver(device: torch.device) -> Mapping[str, str]:
-    # It takes nvidia-smi up to seconds, once a process.
-    row = gpu_row(device, ("driver_version", "compute_mode"))
     return {
-        "driver": row.get("driver_version", "unknown"),
-        "compute_mode": row.get("compute_mode", "unknown"),
+        "driver": driver_version() or "unknown",
+        "compute_mode": compute_mode(device) or "unknown",
     }
 
 
 def describe_modes(gpu: GpuFacts) -> str:
-    """Returns the modes of a GPU that decide how it can be shared, in words."""
     modes = {
         "compute mode": gpu.compute_mode,
         "MPS": "on" if gpu.mps else "off",

@@ -14,11 +14,7 @@ POLL_S = 0.05
 
 
 def acquire(file: int, *, wait_s: float) -> bool:
-    """Locks an open file or folder for this process alone; closing the file frees it.
-
-    Returns whether that was possible within `wait_s`. Raises: OSError if its file system has no
-    locks.
-    """
+    """Locks an open file until it is closed; returns whether within `wait_s`. Raises: OSError."""
     deadline = time.monotonic() + wait_s
     while True:
         with suppress(BlockingIOError):
@@ -35,8 +31,7 @@ def acquire(file: int, *, wait_s: float) -> bool:
 def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
 
-    Raises: StorageError if it cannot be made or locked, is held for longer than `wait_s` [s], or is
-        a link or another kind of file; ConfigError if its folder is not there.
+    Raises: StorageError if it cannot be had within `wait_s` [s], or is no file; ConfigError.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

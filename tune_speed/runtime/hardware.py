@@ -3,15 +3,14 @@
 Nothing here raises: what a machine does not have or does not report is None.
 """
 
+import functools
 import os
 import platform
 import re
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +63,9 @@ class GpuFacts(Record):
     def _of_older_versions(cls, fields: Any) -> Any:
         only = {"compute_mode": None, "ecc_mode": None}
         return {**only, **fields} if isinstance(fields, dict) else fields
+
+
+NO_GPU = GpuFacts.model_validate(dict.fromkeys(GpuFacts.model_fields))
 
 
 class CpuFacts(Record):
@@ -124,33 +126,19 @@ class SystemFacts(Record):
     """Id of the container; None: in no container, or not known."""
 
 
-NVIDIA_SMI_TIMEOUT_S = 10.0
-"""It takes seconds where the driver does not stay loaded."""
 DIGEST_VARIABLE = "TUNE_SPEED_IMAGE_DIGEST"
 SYS_CPU = Path("/sys/devices/system/cpu")
 
-GPU_FIELDS = (
-    "uuid",
-    "pci.bus_id",
-    "name",
-    "driver_version",
-    "power.limit",
-    "clocks.current.sm",
-    "clocks.current.memory",
-    "clocks.max.sm",
-    "clocks.max.memory",
-    "mig.mode.current",
-    "persistence_mode",
-    "compute_mode",
-    "ecc.mode.current",
+# Nanoseconds that a GPU was slowed down for; its ordinary power limit is not among them. Bindings
+# before 12.565 lack the names, whose numbers are not the same in all versions.
+SLOWDOWNS = tuple(
+    f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN"
+    for name in ("SW_THERM", "HW_THERM", "HW_POWER_BRAKE")
 )
-# What holds clocks down, by its name since driver 535 and before.
-REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-# Microseconds that a GPU was slowed down for; its ordinary power limit is not among them.
-SLOWDOWN_FIELDS = tuple(
-    f"clocks_event_reasons_counters.{name}"
-    for name in ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-)
+SM, MEMORY = 1, 2
+"""Clocks, from nvml.h."""
+OFF_OR_ON = ("Disabled", "Enabled")
+COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 CLOCK_REASONS = {
     0x1: "gpu_idle",
     0x2: "applications_clocks_setting",
@@ -169,9 +157,6 @@ SAMPLE_S = 1 / 6
 """NVML's samples are means over so long or longer [s], stamped at their end."""
 LEAST_USE = 5
 """Use of a GPU from which on a single sample counts [%]."""
-
-Row = Mapping[str, str]
-"""One GPU's answers by field; what it does not know is left out."""
 
 
 def describe_system(device: torch.device) -> SystemFacts:
@@ -195,21 +180,21 @@ def describe_system(device: torch.device) -> SystemFacts:
 def throttle_count(device: torch.device) -> int | None:
     """Returns how much the device was slowed down for heat or power since it started.
 
-    On a CPU the number of such events over all cores, on a GPU microseconds. A higher count
-    afterwards means that a measurement was throttled. None: not known, as in a virtual machine.
+    On a CPU events over all cores, on a GPU microseconds; None: not known, as in a virtual machine.
     """
-    if device.type == "cuda":
-        row = gpu_row(device, SLOWDOWN_FIELDS)
-        return _total(row.get(field) for field in SLOWDOWN_FIELDS)
-    return cpu_throttle_count(SYS_CPU)
+    if device.type != "cuda":
+        return cpu_throttle_count(SYS_CPU)
+    fields = _ask(lambda nvml: [getattr(nvml, name) for name in SLOWDOWNS])
+    answers = fields and ask_nvml(device, "nvmlDeviceGetFieldValues", fields, of_whole=True)
+    known_ns = [each.value.ullVal for each in answers or () if each.nvmlReturn == 0]
+    return sum(known_ns) // 1000 if known_ns else None
 
 
 def strangers(device: torch.device, *, for_s: float, tenants: Collection[int] = ()) -> str:
     """Returns what else has used or slowed the GPU for so many seconds up to now, in words.
 
-    `tenants` are processes that paused meanwhile; they and their descendants do not count. Empty:
-    nothing, or nothing that can be known, as on a CPU, a part of a GPU, and of processes in a
-    container, which have other numbers outside.
+    `tenants` are processes that paused meanwhile, which do not count, nor their descendants. Empty:
+    nothing, or not known, as on a CPU, a part of a GPU, and of processes in a container.
     """
     began_us = int(1e6 * (time.time() - for_s))
     samples = ask_nvml(device, "nvmlDeviceGetProcessUtilization", began_us) or ()
@@ -233,18 +218,26 @@ def _is_of(pid: int, families: Collection[int]) -> bool:
     return not {pid, *(each.pid for each in parents)}.isdisjoint(families)
 
 
-def ask_nvml(device: torch.device, question: str, *given: object) -> Any:
+def ask_nvml(device: torch.device, question: str, *given: object, of_whole: bool = False) -> Any:
     """Returns NVML's answer to a question such as `nvmlDeviceGetUtilizationRates`.
 
-    None: there is none, as on a CPU, without an NVIDIA driver, and often for a part of a GPU.
+    `of_whole` asks the whole GPU where the device is a part of it. None: there is no answer, as on
+    a CPU, without an NVIDIA driver, and often for a part of a GPU.
     """
     if device.type != "cuda":
         return None
+    return _ask(lambda nvml: getattr(nvml, question)(_handle(nvml, device, of_whole), *given))
+
+
+def _ask(question: Callable[[Any], Any]) -> Any:
+    """Returns what the open binding answers; None if there is no driver, or none that answers."""
     try:
         import pynvml
 
-        return getattr(pynvml, question)(_nvml_handle(pynvml, gpu_uuid(device)), *given)
-    except (ImportError, RuntimeError):
+        _open(pynvml)
+        return question(pynvml)
+    # AttributeError: the binding is older than the question.
+    except (ImportError, RuntimeError, AttributeError):
         return None
     except pynvml.NVMLError:
         return None
@@ -253,80 +246,41 @@ def ask_nvml(device: torch.device, question: str, *given: object) -> Any:
         return None
 
 
-@cache
-def _nvml_handle(nvml: ModuleType, uuid: str) -> Any:
+@functools.cache
+def _open(nvml: ModuleType) -> None:
     nvml.nvmlInit()
-    return nvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
-def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:
-    """Returns one row a GPU from nvidia-smi's `--format=csv,noheader,nounits`.
-
-    Lines of another length, such as warnings, are left out, and so are fields without an answer:
-    `[N/A]`, `[Not Supported]`, `[Unknown Error]`.
-    """
-    lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    return [
-        {
-            field: cell
-            for field, cell in zip(fields, cells, strict=True)
-            if cell.upper() not in ("", "N/A") and not re.fullmatch(r"\[.*\]", cell)
-        }
-        for cells in lines
-        if len(cells) == len(fields) and any(cells)
-    ]
+def _handle(nvml: ModuleType, device: torch.device, of_whole: bool) -> Any:
+    if not of_whole:
+        return _found(nvml, "nvmlDeviceGetHandleByUUID", gpu_uuid(device))
+    # A MIG instance has a UUID of its own, but its GPU's PCI address.
+    at: Any = torch.cuda.get_device_properties(device)
+    address = f"{at.pci_domain_id:08X}:{at.pci_bus_id:02X}:{at.pci_device_id:02X}.0"
+    return _found(nvml, "nvmlDeviceGetHandleByPciBusId", address)
 
 
-def choose_row(rows: Sequence[Row], *, uuid: str, bus_id: str | None) -> Row:
-    """Returns the GPU with that UUID or PCI address, or else the only one; empty if unknown."""
-    # A MIG instance has a UUID of its own, but its GPU's address.
-    for field, wanted in (("uuid", uuid), ("pci.bus_id", bus_id)):
-        found = [row for row in rows if row.get(field, "").lower() == (wanted or "").lower()]
-        if wanted and found:
-            return found[0]
-    return rows[0] if len(rows) == 1 else {}
+@functools.cache
+def _found(nvml: ModuleType, finder: str, name: str) -> Any:
+    return getattr(nvml, finder)(name)
 
 
-def gpu_facts(
-    row: Row,
-    *,
-    name: str | None = None,
-    uuid: str | None = None,
-    clock_reasons: tuple[str, ...] | None = None,
-    mps: bool | None = None,
-) -> GpuFacts:
-    """Returns the facts of a GPU: what torch says, and what nvidia-smi says in `row`."""
-    return GpuFacts(
-        name=name,
-        uuid=uuid,
-        power_limit_w=number(row.get("power.limit")),
-        sm_clock_mhz=number(row.get("clocks.current.sm")),
-        memory_clock_mhz=number(row.get("clocks.current.memory")),
-        max_sm_clock_mhz=number(row.get("clocks.max.sm")),
-        max_memory_clock_mhz=number(row.get("clocks.max.memory")),
-        clock_reasons=clock_reasons,
-        mig_mode=row.get("mig.mode.current"),
-        mps=mps,
-        persistence_mode=row.get("persistence_mode"),
-        driver=row.get("driver_version"),
-        compute_mode=row.get("compute_mode"),
-        ecc_mode=row.get("ecc.mode.current"),
-    )
+def driver_version() -> str | None:
+    version: str | None = _ask(lambda nvml: nvml.nvmlSystemGetDriverVersion())
+    return version
 
 
-def parse_clock_reasons(mask: str) -> tuple[str, ...] | None:
-    """Returns what holds the clocks down from a mask such as `0x0000000000000004`."""
-    try:
-        bits = int(mask, 16)
-    except ValueError:
-        return None
-    return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
+def compute_mode(device: torch.device) -> str | None:
+    return _named(ask_nvml(device, "nvmlDeviceGetComputeMode", of_whole=True), COMPUTE_MODES)
 
 
-def number(cell: str | None) -> float | None:
-    """Returns the number at the start of `cell`, or None if there is none."""
-    found = re.match(r"\s*-?\d+(\.\d+)?", cell or "")
-    return float(found[0]) if found else None
+def _named(number: int | Sequence[int] | None, names: Sequence[str]) -> str | None:
+    now = number[0] if isinstance(number, Sequence) else number
+    return names[now] if now is not None and now < len(names) else None
+
+
+def clock_reasons(mask: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in CLOCK_REASONS.items() if mask & bit)
 
 
 def cudnn_version(version: int | None) -> str | None:
@@ -338,7 +292,6 @@ def cudnn_version(version: int | None) -> str | None:
 
 
 def is_virtual_machine(cpuinfo: str) -> bool | None:
-    """Returns whether the CPU says that a hypervisor runs below; None if it has no flags."""
     found = re.search(r"^flags\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return "hypervisor" in found[1].split() if found else None
 
@@ -350,7 +303,6 @@ def cpu_quota(cpu_max: str | None) -> float | None:
 
 
 def cpu_turbo(sys_cpu: Path) -> bool | None:
-    """Returns whether the CPU may exceed its base frequency; None if it is not known."""
     no_turbo = read_text(sys_cpu / "intel_pstate/no_turbo")
     if no_turbo is not None:
         return no_turbo == "0"
@@ -359,18 +311,12 @@ def cpu_turbo(sys_cpu: Path) -> bool | None:
 
 
 def cpu_throttle_count(sys_cpu: Path) -> int | None:
-    """Returns the throttling events of all cores; None where the kernel does not count them."""
     files = sys_cpu.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
-    return _total(map(read_text, files))
-
-
-def _total(cells: Iterable[str | None]) -> int | None:
-    known = [count for count in map(number, cells) if count is not None]
-    return int(sum(known)) if known else None
+    counts = [int(text) for text in map(read_text, files) if text is not None]
+    return sum(counts) if counts else None
 
 
 def container_id(*, cgroup: str, mountinfo: str) -> str | None:
-    """Returns the container's id, 64 hex digits, from texts of /proc/self."""
     # With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
     # and Podman mount into it name it.
     found = re.search(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", cgroup)
@@ -379,7 +325,6 @@ def container_id(*, cgroup: str, mountinfo: str) -> str | None:
 
 
 def read_text(path: Path) -> str | None:
-    """Returns the text of a file of the system, stripped; None if it is not there, or empty."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:
@@ -387,22 +332,38 @@ def read_text(path: Path) -> str | None:
 
 
 def describe_gpu(device: torch.device) -> GpuFacts:
-    """Returns the facts of the device; on a CPU all are None."""
     if device.type != "cuda":
-        return gpu_facts({})
-    # A query with a field that the driver does not know answers nothing, so each name by itself.
-    masks = [gpu_row(device, (field,)).get(field) for field in REASON_FIELDS]
-    mask = next((mask for mask in masks if mask is not None), None)
-    return gpu_facts(
-        gpu_row(device, GPU_FIELDS),
+        return NO_GPU
+
+    ask = functools.partial(ask_nvml, device, of_whole=True)
+
+    def number(question: str, *given: object, per: float = 1.0) -> float | None:
+        found = ask(question, *given)
+        return None if found is None else found / per
+
+    reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    return GpuFacts(
         name=torch.cuda.get_device_name(device),
         uuid=gpu_uuid(device),
-        clock_reasons=None if mask is None else parse_clock_reasons(mask),
+        power_limit_w=number("nvmlDeviceGetPowerManagementLimit", per=1000),
+        sm_clock_mhz=number("nvmlDeviceGetClockInfo", SM),
+        memory_clock_mhz=number("nvmlDeviceGetClockInfo", MEMORY),
+        max_sm_clock_mhz=number("nvmlDeviceGetMaxClockInfo", SM),
+        max_memory_clock_mhz=number("nvmlDeviceGetMaxClockInfo", MEMORY),
+        clock_reasons=None if reasons is None else clock_reasons(reasons),
+        mig_mode=_named(ask("nvmlDeviceGetMigMode"), OFF_OR_ON),
         mps=find_mps().runs,
+        persistence_mode=_named(ask("nvmlDeviceGetPersistenceMode"), OFF_OR_ON),
+        compute_mode=compute_mode(device),
+        ecc_mode=_named(ask("nvmlDeviceGetEccMode"), OFF_OR_ON),
+        driver=driver_version(),
     )
 
 
 def _cpu_facts() -> CpuFacts:
+    load: tuple[float, ...] = ()
+    with suppress(OSError):
+        load = os.getloadavg()
     return CpuFacts(
         name=cpu_name(),
         physical_cores=psutil.cpu_count(logical=False),
@@ -414,7 +375,7 @@ def _cpu_facts() -> CpuFacts:
         quota=cpu_quota(read_text(Path("/sys/fs/cgroup/cpu.max"))),
         governor=read_text(SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         turbo=cpu_turbo(SYS_CPU),
-        load_average=_load_average(),
+        load_average=load[0] if load else None,
     )
 
 
@@ -431,55 +392,13 @@ def _software_facts(device: torch.device) -> SoftwareFacts:
     )
 
 
-def gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
-    """Returns what nvidia-smi says of `device`; empty if it is not there or lacks a field."""
-    queried = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
-    rows = parse_gpu_rows(_nvidia_smi(queried), queried)
-    return choose_row(rows, uuid=gpu_uuid(device), bus_id=_bus_id(device))
-
-
-def _nvidia_smi(fields: Iterable[str]) -> str:
-    query = f"--query-gpu={','.join(fields)}"
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=NVIDIA_SMI_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
 def gpu_uuid(device: torch.device) -> str:
-    """Returns the UUID of the GPU, or of its MIG instance."""
     index = torch.cuda.current_device() if device.index is None else device.index
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     return visible_mig(os.environ.get("CUDA_VISIBLE_DEVICES", ""), index) or f"GPU-{uuid}"
 
 
 def visible_mig(visible: str, index: int) -> str | None:
-    """Returns the MIG instance at `index` of CUDA_VISIBLE_DEVICES, or None."""
     names = [name.strip() for name in visible.split(",")]
     name = names[index] if index < len(names) else ""
     return name if name.startswith("MIG-") else None
-
-
-def _bus_id(device: torch.device) -> str | None:
-    """Returns the PCI address as nvidia-smi writes it, `00000000:18:00.0`; None in older torch."""
-    found = torch.cuda.get_device_properties(device)
-    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
-    if not all(hasattr(found, name) for name in names):
-        return None
-    return "{:08X}:{:02X}:{:02X}.0".format(*(getattr(found, name) for name in names))
-
-
-def _load_average() -> float | None:
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None

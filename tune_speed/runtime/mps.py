@@ -1,6 +1,4 @@
-"""Whether CUDA's multi-process service (MPS) runs, which lets kernels of several processes overlap.
-
-Without it a GPU gives its processes turns (time slicing): at any moment one of them computes.
+"""Whether CUDA's multi-process service (MPS) runs, without which a GPU gives processes turns.
 
 Source: NVIDIA, "Multi-Process Service"; manual page of nvidia-cuda-mps-control.
 """
@@ -23,16 +21,13 @@ class Mps(NamedTuple):
 
     runs: bool
     can_start: bool
-    """Whether its control program is there."""
 
     @property
     def sharing(self) -> str:
-        """How processes share a GPU here, in two words at most."""
         return "MPS" if self.runs else "time slicing"
 
     @property
     def advice(self) -> str:
-        """How to get MPS; empty where it runs."""
         # We never start it ourselves: it would outlive the search.
         if self.runs:
             return ""
@@ -62,7 +57,6 @@ def _answers(control: str) -> bool:
 
 
 def _is_seen() -> bool:
-    """Returns whether its pipe directory is named and there, as in a container, or it runs."""
     # A program that finds no daemon at its pipe continues without MPS.
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
     if pipes and Path(pipes).is_dir():

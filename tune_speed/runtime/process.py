@@ -28,7 +28,6 @@ PATIENT = (100_000, 50, 50)
 
 
 def make_patient() -> None:
-    """Makes the collector run seldom: for a process that imports much, or that soon ends."""
     gc.set_threshold(*PATIENT)
 
 
@@ -53,10 +52,7 @@ def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
 
 
 def run_delay(device: "torch.device") -> Callable[[], float]:
-    """Returns a call that returns how long the calling thread has waited for a core so far [s].
-
-    It returns 0.0 where Linux does not say it, and on a GPU, which goes on meanwhile.
-    """
+    """Returns a call for how long the thread has waited for a core [s]; 0.0: a GPU, or unknown."""
     file = Path("/proc/thread-self/schedstat")
     if device.type != "cpu" or not file.exists():
         return lambda: 0.0
@@ -75,10 +71,7 @@ class HeldUp:
         self._before = self._delayed_s(), _others_cpu_s(), time.monotonic()
 
     def frac(self) -> float:
-        """Returns the share of the time that it waited for a core while others had one.
-
-        0.0 where Linux does not say it, and on a GPU.
-        """
+        """Returns for which share of the time others had its core; 0.0: not known, or a GPU."""
         delayed_s, others_s, began_s = self._before
         waited_s = self._delayed_s() - delayed_s
         if waited_s <= 0:
@@ -98,7 +91,6 @@ def busy_text(threads: int) -> str:
 
 
 def _others_cpu_s() -> float:
-    """Returns for how long cores have worked for others than this process and its children [s]."""
     every, own = psutil.cpu_times()._asdict(), psutil.Process()
     # Guests are part of `user`.
     idle = ("idle", "iowait", "guest", "guest_nice")
@@ -129,12 +121,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Yields whether one of these signals came, which act at the next look and not in mid-sentence.
-
-    An exception that a signal raises anywhere may come out of a library as another one. A second
-    one of the same kind acts at once, as it would without. Outside of the main thread, which alone
-    gets signals, none is heard.
-    """
+    """Yields, in the main thread, whether one of these signals came; a second one acts as ever."""
     came: list[int] = []
     with handlers_kept(*numbers) as before:
 
@@ -159,11 +146,7 @@ def ends_as_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def handlers_kept(*numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
-    """Puts back what these signals do now as the block ends; yields it, by signal.
-
-    None of them outside of the main thread: no other one may say what a signal does. Nor is one
-    whose handler is not of Python's making, as Python cannot put it back.
-    """
+    """Yields what these signals do now, in the main thread, and puts it back as the block ends."""
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in numbers if is_main}
     before = {number: handler for number, handler in handlers.items() if handler is not None}

@@ -1,9 +1,7 @@
 """A step of about a millisecond that is the same for all recipes: how fast a machine is right now.
 
-A machine drifts: its clock, its neighbours on the same host. On a shared virtual machine windows
-of half a second of one kind of step spread by 13 %; divided by the reference steps beside them, by
-4 %. Short steps that are often taken see more of the drift than long ones: in as much time, steps
-of 16 images left 8 % where those of 4 left 5 %, and those of 4 left 6 % where one left 4.
+On a shared virtual machine windows of half a second of one kind of step spread by 13 %; divided by
+the reference steps beside them, by 4 %. Short steps, taken often, see more of the drift.
 """
 
 import time
@@ -37,10 +35,7 @@ class ReferenceStep:
         delayed_s: Callable[[], float] = lambda: 0.0,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Takes one step, which chooses kernels.
-
-        `delayed_s` returns how long this thread has waited for a core, which does not count.
-        """
+        """Takes one step, which chooses kernels; what `delayed_s` returns does not count."""
         batch = CUDA_BATCH if device.type == "cuda" else torch.get_num_threads()
         shape = (batch, CHANNELS, SIZE, SIZE)
         # Not the global generator, which seeds of trials set.
@@ -55,7 +50,6 @@ class ReferenceStep:
         self._take()
 
     def begin(self) -> None:
-        """Begins a window, with a few steps."""
         self.times_s, self._began_s, self._spent_s = [], self._now(), 0.0
         self._take_row()
 
@@ -71,7 +65,6 @@ class ReferenceStep:
         self._spent_s += self._now() - began_s
 
     def _take(self) -> float:
-        """Returns how long one step took [s]."""
         delay_s, began_s = self._delayed_s(), self._now()
         # Whatever kernels the recipe at hand asks for.
         with (

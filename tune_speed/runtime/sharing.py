@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Self
 
 from tune_speed.core.config import Config
@@ -24,6 +25,19 @@ class CotenantHistory(Config):
     why_shared: str = NOBODY_STOOD
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownSteps:
+    """What is known of a run's steps before it begins."""
+
+    times: Sequence[StepTime] = ()
+    """Isolated step times, which are not measured again …"""
+    due: Collection[str] = ()
+    """… but for those of these keys."""
+    warm: set[str] | None = None
+    """Throughput keys of steps that this process has taken, to which the run adds its own; None:
+    each run is to warm up."""
+
+
 class Sharing:
     """What a run knows of its co-tenants, and the turnstile that it shares with them."""
 
@@ -34,25 +48,16 @@ class Sharing:
         turnstile: Turnstile,
         tenancy: Tenancy | None = None,
         may_have_company: bool = False,
-        known: Sequence[StepTime] = (),
-        due: Collection[str] = (),
-        warm: set[str] | None = None,
+        steps: KnownSteps = KnownSteps(),
     ) -> None:
-        """Looks around once. `label` is `study/trial`; without `tenancy` nobody is to know the run.
-
-        `may_have_company` says that co-tenants may come later; isolated step times in `known` are
-        not measured again but for those whose keys are `due`; `warm` are throughput keys of steps
-        that this process has taken, to which the run adds its own; None where each run is to warm
-        up.
-        """
+        """Looks around once. `label` is `study/trial`; without `tenancy` nobody sees the run."""
         self.label, self.turnstile = label, turnstile
-        self.known = {step_time.key: step_time for step_time in known}
-        self.due = frozenset(due)
+        self.known = {step_time.key: step_time for step_time in steps.times}
+        self.due = frozenset(steps.due)
         self.windows: list[StepTime] = []
-        """What this run measured."""
         self.why_shared = NOBODY_STOOD
         """Why no step time of this run is isolated, where it is to be."""
-        self.warm = warm
+        self.warm = steps.warm
         self.energy_j: Callable[[], float | None] = lambda: None
         """Reads the energy that its devices have used [J]; None: not known."""
         self.idle_power_w: float | None = None
@@ -72,12 +77,9 @@ class Sharing:
         study: str,
         trial: str,
         may_have_company: bool,
-        known: Sequence[StepTime],
-        due: Collection[str] = (),
-        warm: set[str] | None = None,
+        steps: KnownSteps = KnownSteps(),
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> Iterator[Self]:
-        """Takes a place on the physical device of that key, until the block ends."""
         turnstile = Turnstile.open(device_key, longest_pause_s=longest_pause_s)
         with ExitStack() as stack:
             yield cls(
@@ -85,36 +87,28 @@ class Sharing:
                 turnstile=stack.enter_context(turnstile),
                 tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
                 may_have_company=may_have_company,
-                known=known,
-                due=due,
-                warm=warm,
+                steps=steps,
             )
 
     @classmethod
     def alone(cls) -> Self:
-        """Returns the place of a run that nobody is to know of, such as a test's."""
         return cls(label="", turnstile=Turnstile(None, why_not="The run keeps to itself."))
 
     @property
     def usual(self) -> dict[str, float]:
-        """Returns the reference step [s] by place at which known times are told."""
         return {each.place: each.reference_s for each in self.known.values() if each.reference_s}
 
     def explain(self, why_shared: str) -> None:
-        """Says why no step time of this run is isolated."""
         self.why_shared = why_shared
 
     def look(self) -> None:
-        """Records which co-tenants are there now."""
         if self._tenancy is not None:
             self._seen.update(self._tenancy.others())
 
     def pids(self) -> Collection[int]:
-        """Returns the processes of the co-tenants that are there now."""
         return self._tenancy.pids() if self._tenancy is not None else ()
 
     def seen_so_far(self) -> CotenantHistory:
-        """Returns what a process that resumes this run must know of its co-tenants."""
         return CotenantHistory(
             cotenants=self.cotenants,
             windows=tuple(self.windows),
@@ -124,7 +118,6 @@ class Sharing:
         )
 
     def resume(self, earlier: CotenantHistory) -> None:
-        """Takes over what another process saw in the earlier part of this run."""
         self._seen.update(earlier.cotenants)
         self.windows[:0] = earlier.windows
         self.isolates = self.isolates or earlier.isolates
@@ -133,17 +126,12 @@ class Sharing:
 
     @property
     def cotenants(self) -> tuple[str, ...]:
-        """Who was on the device whenever this run looked: `study/trial`, sorted."""
         return tuple(sorted(self._seen))
 
     def timing_of_clock(
         self, held_up_frac: Callable[[], float] = lambda: 0.0
     ) -> tuple[Timing, str]:
-        """Returns what seconds that passed are worth, and why they are worth less than they could.
-
-        For a run whose step time is not isolated. `held_up_frac` returns for which share of the
-        time strangers held it up; it is asked where no co-tenant did.
-        """
+        """Returns what a clock without isolated step times is worth, and why not more."""
         if why_not := self._why_not():
             return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
         is_known = self._tenancy is not None
@@ -156,7 +144,6 @@ class Sharing:
         return Timing.EXCLUSIVE, ""
 
     def _why_not(self) -> str | None:
-        """Returns why co-tenants cannot, or could not, be seen or stopped; None if all is well."""
         if self._tenancy is None:
             return None
         return self._why_not_earlier or self.turnstile.why_not or self._tenancy.why_not

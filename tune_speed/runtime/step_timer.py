@@ -80,46 +80,63 @@ class Turns(Protocol):
 
     def measuring(
         self, *, patience_s: float, needs_s: float
-    ) -> AbstractContextManager[Turn | None]:
-        """See `Turnstile.measuring`."""
+    ) -> AbstractContextManager[Turn | None]: ...
+
+
+class Steps(NamedTuple):
+    """The steps to be timed."""
+
+    take: TakeStep
+    samples_per_step: int
+    num_train: int
+    """Samples of an epoch."""
+    block_s: float
+    """Least length of a block [s]."""
+    period: int = 1
+    """Steps after which their cost repeats."""
+    is_even: bool = True
+    """Whether chance does not decide what a step costs."""
+
+
+class Meters(NamedTuple):
+    """What is read while steps are timed."""
+
+    synchronize: Callable[[], None]
+    now: Callable[[], float]
+    reference: ReferenceStep | None = None
+    """Steps that are taken between blocks."""
+    delayed_s: Callable[[], float] = lambda: 0.0
+    """How long this thread has waited for a core; that is no time of a step."""
+    strangers: Callable[[float], str] = lambda for_s: ""
+    """What else used the device for so many seconds up to now, in words."""
+    energy_j: Callable[[], float | None] = lambda: None
+    """The energy that the device has used [J]."""
 
 
 def isolated_time(
-    take_step: TakeStep,
+    steps: Steps,
+    meters: Meters,
     *,
-    samples_per_step: int,
-    num_train: int,
-    block_s: float,
-    period: int = 1,
-    is_even: bool = True,
     clock: Clock,
     turnstile: Turns,
-    reference: ReferenceStep | None = None,
-    synchronize: Callable[[], None],
-    now: Callable[[], float],
-    delayed_s: Callable[[], float] = lambda: 0.0,
-    strangers: Callable[[float], str] = lambda for_s: "",
-    energy_j: Callable[[], float | None] = lambda: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Timed | None:
     """Returns the time of a step while all co-tenants of the device are paused.
 
     None where they could not be paused, or a step takes longer than they would wait, which
     `on_note` hears. A window in which strangers were at work is repeated; of disturbed ones the
-    least disturbed counts. A window of long steps may be made of several turns. `delayed_s` returns
-    how long this thread has waited for a core; that is no time of a step. `strangers` returns what
-    else used the device for so many seconds up to now, in words, `energy_j` the energy that the
-    device has used [J]: from it follows the mean power of an undisturbed window, in which the
-    reference steps have their part.
+    least disturbed counts. A window of long steps may be made of several turns. The power of an
+    undisturbed window includes that of its reference steps.
     """
+    now, delayed_s = meters.now, meters.delayed_s
     with clock.span("compile_s"):
-        step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
+        step_s = warm_up(steps.take, limit_s=WARM_UP_S, synchronize=meters.synchronize, now=now)
     longest_s = turnstile.longest_pause_s
     if step_s > MOST_SLOWED * longest_s:
         on_note(_too_long(step_s, longest_s))
         return None
     is_long = 3 * step_s > TURN_S
-    needs_s = max(2 * step_s * is_long, step_s + _over_period_s(period, step_s), TURN_S)
+    needs_s = max(2 * step_s * is_long, step_s + _over_period_s(steps.period, step_s), TURN_S)
     needs_s = min(needs_s, max(TURN_S, longest_s / 2))
     windows, singles = list[tuple[float, Timed]](), list[tuple[float, Timed]]()
     with clock.span("measuring_s"):
@@ -130,25 +147,13 @@ def isolated_time(
                     break
                 # What was made ready while others were at work, which weighs little in long steps.
                 if not is_long:
-                    take_step()
-                before_s, began_s, began_j = delayed_s(), now(), energy_j()
-                timed = time_steps(
-                    take_step,
-                    samples_per_step=samples_per_step,
-                    num_train=num_train,
-                    block_s=block_s,
-                    period=period,
-                    is_even=is_even,
-                    step_s=step_s,
-                    limit_s=turn.left_s - (MARGIN_S if is_long else step_s),
-                    reference=reference,
-                    delayed_s=delayed_s,
-                    synchronize=synchronize,
-                    now=now,
-                )
+                    steps.take()
+                before_s, began_s, began_j = delayed_s(), now(), meters.energy_j()
+                limit_s = turn.left_s - (MARGIN_S if is_long else step_s)
+                timed = time_steps(steps, meters, step_s=step_s, limit_s=limit_s)
                 took_s = max(now() - began_s, 1e-9)
-                timed = timed._replace(power_w=mean_power_w(began_j, energy_j(), took_s))
-                share, seen = (delayed_s() - before_s) / took_s, strangers(took_s)
+                timed = timed._replace(power_w=mean_power_w(began_j, meters.energy_j(), took_s))
+                share, seen = (delayed_s() - before_s) / took_s, meters.strangers(took_s)
             if not turn.is_isolated:
                 if is_long and timed.num_steps == 1 and turn.left_s == 0:
                     on_note(_too_long(timed.step_s, longest_s))
@@ -174,7 +179,6 @@ def _too_long(step_s: float, longest_s: float) -> str:
 
 
 def _joined(singles: list[tuple[float, Timed]]) -> tuple[float, Timed]:
-    """Returns single steps of several turns as one window, as disturbed as the worst."""
     low, middle, high = steady_interval([timed.step_s for _, timed in singles])
     references = [timed.reference_s for _, timed in singles if timed.reference_s is not None]
     reference_s = statistics.fmean(references) if references else None
@@ -189,9 +193,8 @@ def take_all(
 ) -> float:
     """Takes steps while `train_s` runs; returns what it counted beyond their isolated time [s].
 
-    `steps` may end early. Those that fit into one turn, while all co-tenants are paused, give the
-    time of the others; the first, which chooses kernels, counts as it is. 0.0 where nobody could be
-    paused.
+    Those that fit into one turn give the time of the others; the first, which chooses kernels,
+    counts as it is. 0.0 where nobody could be paused. `steps` may end early.
     """
     clock.switch("measuring_s")
     with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
@@ -241,41 +244,25 @@ def warm_up(
     return last_s
 
 
-def time_steps(
-    take_step: TakeStep,
-    *,
-    samples_per_step: int,
-    num_train: int,
-    block_s: float,
-    period: int = 1,
-    is_even: bool = True,
-    step_s: float,
-    limit_s: float,
-    reference: ReferenceStep | None = None,
-    delayed_s: Callable[[], float] = lambda: 0.0,
-    synchronize: Callable[[], None],
-    now: Callable[[], float],
-) -> Timed:
+def time_steps(steps: Steps, meters: Meters, *, step_s: float, limit_s: float) -> Timed:
     """Times steps of the real pipeline until their mean is precise, or `limit_s` is used up.
 
-    The mean is over blocks of steps, each as seconds per sample, so that a ragged step at an
-    epoch's end counts by its samples; its interval is Student's. A run's time is a sum over steps,
-    so it is their mean that counts where they differ: with stochastic depth a median lands on a
-    whole number of blocks, and it does not see what is done at every fifth step. No block is begun
-    that would not end in time, but for the first.
-
-    `take_step` may leave its step queued on the device. A block takes `block_s` or longer and spans
-    whole periods of steps, after which their cost repeats, if two of them fit into the time; of a
-    longer one the mean is that over the places in a period, if one fits into `limit_s`. `step_s` is
-    rough; two blocks, or a period, that fit into `limit_s` may take longer than `LONGEST_S`, more
-    may not. `is_even` says that chance does not decide what a step costs. Between blocks, steps of
-    `reference` are taken.
+    The mean, not the median, which does not see what is done at every fifth step, is over blocks of
+    steps, as seconds per sample, so that a ragged step counts by its samples; its interval is
+    Student's. Steps may be left queued on the device. A block spans whole periods if two of them
+    fit into the time; of a longer one the mean is that over the places in a period. `step_s` is
+    rough. No block but the first is begun that would not end in time: two blocks, or a period, that
+    fit into `limit_s` may take longer than `LONGEST_S`, more may not.
     """
+    samples_per_step, num_train, period = steps.samples_per_step, steps.num_train, steps.period
+    block_s, take_step = steps.block_s, steps.take
+    now, delayed_s, synchronize = meters.now, meters.delayed_s, meters.synchronize
+    reference = meters.reference
     over_s = _over_period_s(period, step_s)
     usual_s, places = min(limit_s, LONGEST_S), 1
     if 0 < over_s <= limit_s:
         usual_s, places, block_s = max(usual_s, over_s), period, 0.0
-    held_up = HELD_UP if is_even and places == 1 else math.inf
+    held_up = HELD_UP if steps.is_even and places == 1 else math.inf
     steps_in_epoch = math.ceil(num_train / samples_per_step)
     is_short = places == 1 and step_s * steps_in_epoch <= SHORT_EPOCH_S
     unit_steps, unit_samples = (steps_in_epoch, num_train) if is_short else (1, samples_per_step)
@@ -323,10 +310,7 @@ def _units(unit: int, step_s: float, block_s: float, period: int, *, limit_s: fl
 
 
 def _over_period_s(period: int, step_s: float) -> float:
-    """Returns how long a window must be for a period of which two do not fit into the usual time.
-
-    0.0 where they do.
-    """
+    """Returns the length of a window for a period that fits the usual time once; else 0.0."""
     return (
         (period + MIN_BLOCKS) * step_s if period > 1 and 2 * period * step_s >= LONGEST_S else 0.0
     )

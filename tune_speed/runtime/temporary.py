@@ -12,10 +12,7 @@ PREFIX = "tune_speed-tmp-"
 
 
 class TemporaryFolder:
-    """A new folder, locked until it is removed: at the end of a `with` block, or by `close`.
-
-    If the process is killed first, the next session on the machine removes it.
-    """
+    """A new folder, locked until it is removed; of a killed process the next session removes it."""
 
     def __init__(self) -> None:
         """Makes it in the usual place. Raises: OSError."""
@@ -33,7 +30,6 @@ class TemporaryFolder:
         self.close()
 
     def close(self) -> None:
-        """Removes it; what cannot be removed is left to the next session."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -41,10 +37,7 @@ class TemporaryFolder:
 
 
 def leftovers() -> Iterator[Path]:
-    """Yields temporary folders of processes that are gone, each locked until the next is asked for.
-
-    The kernel frees a lock when its last holder ends: what can be locked is nobody's.
-    """
+    """Yields temporary folders of ended processes, each locked until the next is asked for."""
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         if (lock := _lock(path)) is not None:
             yield path
@@ -52,7 +45,6 @@ def leftovers() -> Iterator[Path]:
 
 
 def remove_leftovers() -> None:
-    """Removes the temporary folders of processes that are gone."""
     for path in leftovers():
         shutil.rmtree(path, ignore_errors=True)
 

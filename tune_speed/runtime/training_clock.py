@@ -20,11 +20,7 @@ class Phase:
 
 
 def isolated_train_s(phases: Iterable[Phase], *, other_s: float = 0.0) -> float:
-    """Returns Σ (samples / samples per step) · isolated seconds of a step, over phases, + other.
-
-    A ragged step at an epoch's end counts by its samples, as it did when steps were timed. Other
-    seconds are timed spans that are no steps, such as statistics of the data for the first weights.
-    """
+    """Returns Σ (samples / samples per step) · isolated seconds of a step, over phases, + other."""
     return other_s + sum(p.samples / p.samples_per_step * p.step_time.step_s for p in phases)
 
 
@@ -53,9 +49,6 @@ class Waits:
 
 
 def fed_ratio(*, waited_s: float, wall_s: float) -> float | None:
-    """Returns 1 - waited / wall, in [0, 1]: the share of time with a batch to work on.
-
-    None where no time has passed.
-    """
+    """Returns 1 - waited / wall, the share of time with a batch; None where no time has passed."""
     assert 0 <= waited_s <= wall_s, (waited_s, wall_s)
     return 1 - waited_s / wall_s if wall_s else None

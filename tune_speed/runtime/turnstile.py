@@ -1,7 +1,6 @@
 """Steps are timed while the co-tenants of a device are paused: a turnstile of `flock` files.
 
-Trials that share a physical device slow one another down, so whoever times a step makes the others
-wait meanwhile. The kernel frees all locks of a process that dies. Four files a device:
+The kernel frees all locks of a process that dies. Four files a device:
 
 | file         | held shared by                             | held exclusively by           |
 |--------------|--------------------------------------------|-------------------------------|
@@ -11,17 +10,12 @@ wait meanwhile. The kernel frees all locks of a process that dies. Four files a 
 | `long`       | who looks, for a blink                     | who needs more time           |
 
 Nobody waits longer than `PATIENCE_S` for another's measurement, or than its own `longest_pause_s`
-while `long` is held. Who continues regardless says so in the third file; so a measurer knows
-whether it was alone, even where somebody's patience ran out during the second of two measurements
-in a row. Taking `main` again needs `intent`, so nobody returns to the lock in the middle of a
-measurement.
+while `long` is held; who continues regardless says so in the third file, so that a measurer knows
+whether it was alone. Taking `main` again needs `intent`, so nobody returns in the middle of one.
 
-`long` is held by who measures long steps, and by who waited in vain for the long step of another,
-until its turn begins. Trainers with long steps stand still at it between two of them, so that all
-of them do so in the end, while those with short steps go on between its attempts at `main`.
-
-All waits poll without blocking and end, so a process cannot lock itself out, whatever it calls in
-whichever order. Without `flock`, or without a folder to write to, all calls do nothing.
+`long` is held by who measures long steps, and by who waited in vain for the long step of another.
+Trainers with long steps pause at it between two of them, those with short steps continue. All waits
+poll and end. Without `flock`, or without a folder to write to, all calls do nothing.
 """
 
 import errno
@@ -93,16 +87,13 @@ class Measurement:
         return self._nobody_continued() and self.left_s > 0
 
     def end(self) -> None:
-        """Freezes the figures; called while the locks are still held."""
         self._at_end = (self.left_s, self.is_isolated)
 
 
 class Turnstile:
-    """One process's side of the turnstile of one device. Open one a process; for one thread only.
+    """One process's side of the turnstile of one device, for one thread only.
 
-    `why_not` says why nothing can be isolated here, None if all is well. `waited_s` adds up all
-    seconds that this process was paused for others, of which none takes longer than
-    `longest_pause_s`.
+    `why_not` says why nothing can be isolated here; `waited_s` adds up all pauses for others.
     """
 
     def __init__(
@@ -153,7 +144,6 @@ class Turnstile:
         self.close()
 
     def close(self) -> None:
-        """Frees what is held; later calls do nothing."""
         files, self._files = self._files, ()
         self.why_not = self.why_not or "The turnstile is closed."
         for file in files:
@@ -199,10 +189,7 @@ class Turnstile:
         return False
 
     def wait(self) -> float:
-        """Pauses while somebody measures, and returns for how many seconds.
-
-        Whatever the device has queued must be done before.
-        """
+        """Pauses while somebody measures, with an idle device; returns for how long [s]."""
         return self._take_locks()
 
     def pass_by(self) -> float:
@@ -215,10 +202,9 @@ class Turnstile:
     ) -> Iterator[Measurement | None]:
         """Yields once all others are paused, or None if that took longer than `patience_s`.
 
-        Who needs more than `TURN_S` gets up to `longest_pause_s`, steps of others included that
-        have to end before. A measurement within a measurement of the same process gets None too.
-        Own training and busy work count as paused until the block ends; `waited_s` leaves that time
-        out.
+        Who needs more than `TURN_S` gets up to `longest_pause_s`, steps of others that have to end
+        before included. A measurement within another of the same process gets None too. Own work
+        counts as paused until the block ends; `waited_s` leaves that time out.
         """
         if self.why_not or self._is_measuring:
             yield None
@@ -418,8 +404,7 @@ class Turnstile:
 class Closable(Protocol):
     """What holds a lock for as long as it is open."""
 
-    def close(self) -> None:
-        """Frees it."""
+    def close(self) -> None: ...
 
 
 _closed_in_forks: "weakref.WeakSet[Closable]" = weakref.WeakSet()
@@ -439,17 +424,12 @@ os.register_at_fork(after_in_child=_close_all)
 
 
 def default_folder() -> Path:
-    """Returns `$TUNE_SPEED_TURNSTILE`, else a folder that all users of this machine share."""
     chosen = os.environ.get("TUNE_SPEED_TURNSTILE")
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / "tune_speed-turnstile"
 
 
 def make_shared_folder(folder: Path) -> None:
-    """Makes a folder in which all users may make files, and remove their own only.
-
-    Raises:
-        OSError: It cannot be made, or is another user's link, which would lead us anywhere.
-    """
+    """Makes a folder in which all may make files, and remove their own. Raises: OSError."""
     # One that is there serves, whoever made it: nothing in it is trusted but that a file is locked.
     try:
         folder.mkdir(parents=True)
@@ -462,7 +442,6 @@ def make_shared_folder(folder: Path) -> None:
 
 
 def file_name(text: str) -> str:
-    """Returns a file name for any text, another one for another text."""
     if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", text):
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -470,7 +449,6 @@ def file_name(text: str) -> str:
 
 
 def reason(folder: Path, error: OSError) -> str:
-    """Returns in words why `folder` does not serve."""
     return (
         f"{folder} must be a writable folder on a file system with flock, but: {error}. Set"
         " TUNE_SPEED_TURNSTILE to a folder that is, the same for all trials of this machine."
@@ -478,11 +456,7 @@ def reason(folder: Path, error: OSError) -> str:
 
 
 def try_flock(file: int, operation: int) -> bool:
-    """Returns whether the lock was to be had at once.
-
-    Raises:
-        OSError: The file system has no `flock`.
-    """
+    """Returns whether the lock was to be had at once. Raises: OSError: there is no `flock`."""
     try:
         fcntl.flock(file, operation)
     except BlockingIOError:

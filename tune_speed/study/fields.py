@@ -1,8 +1,4 @@
-"""Checks a tree against config classes, field by field, searched leaves included.
-
-Every mistake is found: a wrong field hides none of its neighbours. Rules between fields are the
-business of `validation.py`.
-"""
+"""Checks a tree against config classes, field by field; rules between them: `validation`."""
 
 import functools
 import re
@@ -23,7 +19,6 @@ from tune_speed.study.yaml import TreePath
 
 
 def component_of(field: FieldInfo) -> Component | None:
-    """Returns the table whose entries the field holds, or None."""
     # pydantic moves only the outermost `Annotated` to `metadata`; that inside a union stays there.
     metadata = [*field.metadata, *_annotations(field.annotation)]
     return next((mark for mark in metadata if isinstance(mark, Component)), None)
@@ -35,7 +30,6 @@ def _annotations(annotation: Any) -> list[Any]:
 
 
 def nested_of(field: FieldInfo) -> type[Config] | None:
-    """Returns the config class whose fields the field holds, or None."""
     return _first_config(_members(field.annotation))
 
 
@@ -57,7 +51,6 @@ def _first_config(kinds: Iterable[Any]) -> type[Config] | None:
 
 @functools.cache
 def properties(kind: type[Config]) -> dict[str, Any]:
-    """Returns the JSON Schema of each field of `kind`."""
     # Cached, as pydantic builds it again at every call.
     schema = kind.model_json_schema()
     fields: dict[str, Any] = schema.get("properties", {})
@@ -72,7 +65,6 @@ def number_types(kind: type[Config], name: str) -> frozenset[str]:
 
 
 def takes_list(kind: type[Config], name: str) -> bool:
-    """Returns whether a list may be the value of a field."""
     schema = properties(kind)[name]
     return any(option.get("type") == "array" for option in [schema, *schema.get("anyOf", [])])
 
@@ -91,10 +83,7 @@ _MUST = {
 def config_mistakes(
     kind: type[Config], tree: Any, path: TreePath, *, fixed: str | None = None
 ) -> Iterator[Mistake]:
-    """Yields every mistake of `tree` as the fields of `kind`.
-
-    `fixed` says why nothing may be searched here; None: every field may be.
-    """
+    """Yields every mistake of the fields of `kind`; `fixed` says why nothing is searched here."""
     if not isinstance(tree, Mapping) or parameter.is_leaf(tree):
         fields = f"a mapping of fields: {', '.join(kind.model_fields) or 'none'}"
         yield Mistake(path, f"must be {fields}", shown(tree))

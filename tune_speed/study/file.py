@@ -1,9 +1,4 @@
-"""Study files: read, overridden, checked whole, and turned into what a search or a training needs.
-
-`tune-speed search` reads a file as a `StudyFile`, `tune-speed train` as a `RecipeFile`: the same
-form, but with nothing left to search. So is the study of a training function: its own values are
-searched, and its own target is to be met; `workload` has no data, and `recipe` may hold any names.
-"""
+"""Study files: read, overridden, checked whole, and made into a `StudyFile` or a `RecipeFile`."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,12 +16,17 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study import settings, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
-from tune_speed.study.goal import GoalConfig, goal_mistakes, with_goal
-from tune_speed.study.locations import with_locations
 from tune_speed.study.mistake import Mistake, left_mistakes, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
-from tune_speed.study.short_forms import with_choices, with_whole_task
+from tune_speed.study.short_forms import (
+    GoalConfig,
+    goal_mistakes,
+    with_choices,
+    with_goal,
+    with_locations,
+    with_whole_task,
+)
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
@@ -34,7 +34,6 @@ from tune_speed.training.workload import WORKLOADS, Workload
 
 
 def shipped_files() -> dict[str, Path]:
-    """Returns every shipped study file by its name."""
     return {path.stem: path for path in sorted(shipped_folder().glob("*.yaml"))}
 
 
@@ -48,10 +47,7 @@ def is_file(path: Path | str) -> bool:
 
 
 def find_file(path_or_name: Path | str) -> Path:
-    """Returns the path of a file, or of the shipped file of that name where there is no such file.
-
-    Raises: ConfigError, naming the shipped files.
-    """
+    """Returns the path of a file, or else of the shipped file of that name. Raises: ConfigError."""
     # A call may be given anything.
     path = Path(str(path_or_name))
     if is_file(path):
@@ -98,7 +94,6 @@ class _File:
     tree: Mapping[str, Any]
     """The file's tree, overrides put in."""
     text: str
-    """The file as it was written."""
     file: str
 
 
@@ -131,12 +126,7 @@ class RecipeFile(_File):
 def load_study(
     path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
 ) -> StudyFile:
-    """Returns the study of a file, or of a shipped one by name, with `path=value` overrides.
-
-    With `check_data` False the data set is not read, which may still have to be downloaded.
-
-    Raises: ConfigError with every mistake of the file and of the overrides.
-    """
+    """Returns the study of a file or name; `check_data` reads its data. Raises: ConfigError."""
     return study_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
@@ -174,10 +164,7 @@ def _named(source: Source) -> dict[str, Any]:
 def load_recipe(
     path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
 ) -> RecipeFile:
-    """Returns the recipe of a file in which nothing is searched; as `load_study` otherwise.
-
-    Raises: ConfigError with every mistake, and every value that is still searched.
-    """
+    """Returns the recipe of a file in which nothing is searched; as `load_study` otherwise."""
     return recipe_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
@@ -223,21 +210,14 @@ def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Pr
 
 
 def _written_out(source: Source) -> Source:
-    return with_choices(with_whole_task(_with_workload(source)))
-
-
-def _with_workload(source: Source) -> Source:
     name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
-    if not isinstance(name, str) or name not in WORKLOADS:
-        return source
-    return source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
+    if isinstance(name, str) and name in WORKLOADS:
+        source = source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
+    return with_choices(with_whole_task(source))
 
 
 def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
-    """Returns `source` if nothing is wrong.
-
-    Raises: ConfigError with all that is; DataError where it is the data alone.
-    """
+    """Returns `source`. Raises: ConfigError with every mistake; DataError for data alone."""
     found = [mistake.problem(source) for mistake in mistakes]
     # A value that could not be read has become a null, which the schema reports again.
     unread = {problem.line for problem in source.problems}
@@ -259,10 +239,7 @@ def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
 
 
 def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -> StudyFile:
-    """Returns the study of a tree and a training function.
-
-    Raises: ConfigError with every mistake of the tree and of the overrides.
-    """
+    """Returns the study of a tree and a training function. Raises: ConfigError."""
     refuse_left(source)
     twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
     whole = with_whole_task(source)

@@ -1,7 +1,4 @@
-"""The JSON Schema of a study file, from which editors complete and check the YAML.
-
-Rules between fields, and those that need the data, are not in it: `tune-speed search` checks them.
-"""
+"""The JSON Schema of a study file, without rules between fields and those that need data."""
 
 import json
 from collections import Counter
@@ -19,13 +16,11 @@ SHORT_FORMS: Mapping[str, JsonSchema] = {
     "target": {"type": "number", "description": "Of `accuracy`."},
     "max_train_s": {"type": "string", "description": "A duration, such as `90s` or `1m`."},
 }
-"""Other forms of the fields of `workload`."""
 # Characters of a part up to which it is repeated: a reference to it would be about as long.
 SHORT = 80
 
 
 def json_schema() -> JsonSchema:
-    """Returns the schema of a study file (JSON Schema 2020-12)."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tune_speed study",
@@ -60,7 +55,6 @@ def _once_each(whole: JsonSchema) -> JsonSchema:
 def _with_parts(
     part: JsonSchema, name: str, change: Callable[[JsonSchema, str], JsonSchema]
 ) -> JsonSchema:
-    """Returns `part` with the schemas directly in it changed, given the name of their field."""
     changed = dict(part)
     if "properties" in part:
         changed["properties"] = {n: change(each, n) for n, each in part["properties"].items()}
@@ -133,7 +127,6 @@ def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchem
 
 
 def _constraints(schema: JsonSchema) -> JsonSchema:
-    """Returns a field's schema without its description, which is written by `_field_schema`."""
     described = ("title", "description", "default")
     return {key: part for key, part in schema.items() if key not in described}
 

@@ -23,7 +23,6 @@ class Mistake(NamedTuple):
     """Whether the study is right, and its data are missing or cannot be read."""
 
     def problem(self, source: Source | None = None) -> Problem:
-        """Returns the mistake for users, with its place in `source`."""
         place = source.place(self.path) if source else None
         # `choices` is only in the tree as it was written; parameters are named without it.
         names = tuple(n for n in self.path if n != "choices" and isinstance(n, str))
@@ -39,7 +38,6 @@ class Mistake(NamedTuple):
 
 
 def left_mistakes(source: Source) -> Iterator[Mistake]:
-    """Yields the settings in `source` that have left the package, and what to do instead."""
     for left in LEFT:
         path = tuple(left.path.split("."))
         found = functools.reduce(_below, path, source.tree)
@@ -59,6 +57,5 @@ def shown(value: Any, *, width: int = 80) -> str:
 
 
 def near_miss(name: Any, known: Iterable[str]) -> str | None:
-    """Returns `Did you mean …?` with the nearest of `known`, or None where none is near."""
     text = did_you_mean(str(name), known).removeprefix("; ")
     return text[:1].upper() + text[1:] or None

@@ -1,9 +1,4 @@
-"""`--set path=value`: one value of a study file, given next to it.
-
-A path is a field's dotted name, `recipe.` left out or not: `optimizer.sgd.lr`. Where only one
-component is there, its name may be left out too: `optimizer.lr`. A value in the place of a
-searched leaf fixes it.
-"""
+"""`--set path=value`: a field's dotted name, without `recipe.` or the only component's name too."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,10 +15,7 @@ from tune_speed.study.yaml import Place, Source, TreePath, parse_yaml
 def apply_overrides(
     source: Source, overrides: Iterable[str], *, schema: type[Config]
 ) -> tuple[Source, list[Problem]]:
-    """Returns `source` with each `path=value` set in turn, and what is wrong with the others.
-
-    `schema` has the fields of the whole file; a path that begins with none of them is the recipe's.
-    """
+    """Returns `source` with each `path=value` set, by the fields of `schema`, and what is wrong."""
     problems: list[Problem] = []
     for override in overrides:
         place = Place(f"--set {override}", None)
@@ -63,10 +55,7 @@ def read_override(override: str) -> tuple[str, Any]:
 
 
 class _Walk:
-    """Finds the tree path of a dotted name, and writes short forms out on its way.
-
-    A name's short forms are `sgd` for `{sgd: {}}`, and a list of choices for a mapping.
-    """
+    """Finds the tree path of a dotted name, and writes short forms out on its way."""
 
     def __init__(self, source: Source, *, num_hidden: int, sections: type[Config]) -> None:
         self.source, self._sections = source, sections
@@ -74,7 +63,6 @@ class _Walk:
         self._seen: list[str] = []
 
     def to(self, path: TreePath, kind: type[Config], names: list[str]) -> TreePath:
-        """Returns the path of `names` below `path`, where the fields of `kind` are."""
         name, *rest = names
         if name not in kind.model_fields:
             raise self._no_field(name, kind.model_fields)
@@ -89,7 +77,6 @@ class _Walk:
         return self._to_written(path, rest)
 
     def _to_written(self, path: TreePath, names: list[str]) -> TreePath:
-        """Returns the path of `names` below a field without fields of its own: they are written."""
         node, (name, *rest) = self._node(path), names
         if is_leaf(node) and names in [[key] for key in LEAF_KEYS]:
             return (*path, name)

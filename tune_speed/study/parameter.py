@@ -1,9 +1,10 @@
-"""One searched value: its range or choices, and when it plays a part."""
+"""One searched value: its range or choices, when it plays a part, and what lies at its ends."""
 
 import functools
 import json
+import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from typing import Any, Literal, TypeGuard
@@ -23,9 +24,7 @@ class Parameter:
     low: float | None = None
     """Least value, itself included; None for a categorical."""
     high: float | None = None
-    """Greatest value, itself included."""
     log: bool = False
-    """Uniform over the logarithm."""
     step: float | None = None
     """Distance of neighbouring values from `low` on; None: 1 for `int`, none for `float`."""
     choices: tuple[Scalar, ...] = ()
@@ -35,7 +34,6 @@ class Parameter:
     """Values that other parameters must have for this one to be active."""
 
     def is_active(self, params: Mapping[str, Any]) -> bool:
-        """Returns whether the parameter is active among `params`."""
         return all(name in params and same(params[name], v) for name, v in self.condition.items())
 
     @functools.cached_property
@@ -43,10 +41,7 @@ class Parameter:
         return {_form(self.choices[i]): i for i in reversed(range(len(self.choices)))}
 
     def position(self, value: Any) -> int:
-        """Returns the position of a choice, as it comes back from JSON, among the choices.
-
-        Raises: ValueError if it is not one of them.
-        """
+        """Returns the position of a choice, as JSON has it. Raises: ValueError if it is none."""
         if (position := self._positions.get(_form(value))) is not None:
             return position
         for position, choice in enumerate(self.choices):  # 64 is 64.0, but true is not 1.
@@ -79,10 +74,7 @@ class Parameter:
         return (self.low, self.high) if self.low != self.high else (self.low,)
 
     def read(self, value: Any) -> Any:
-        """Returns `value`, as it comes back from JSON, in this parameter's type.
-
-        Raises: ValueError if it is none of this parameter's values.
-        """
+        """Returns a value, as JSON has it, in this parameter's type. Raises: ValueError."""
         if self.kind == "categorical":
             return self.choices[self.position(value)]
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -119,7 +111,6 @@ def _form(choice: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are the same choice."""
     return one is other or _form(one) == _form(other)
 
 
@@ -161,7 +152,6 @@ def listed_choices(leaf: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
 def leaf_parameter(
     name: str, leaf: Mapping[str, Any], condition: Mapping[str, Scalar]
 ) -> Parameter:
-    """Returns the parameter of a leaf that has no mistakes."""
     if "choices" in leaf:
         choices = tuple(leaf["choices"])
         return Parameter(name=name, kind="categorical", choices=choices, condition=condition)
@@ -180,7 +170,6 @@ def leaf_parameter(
 
 
 def leaf_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
-    """Yields what is wrong with a leaf itself; not of the sub-trees of its choices."""
     own_keys = ("choices",) if "choices" in leaf else RANGE_KEYS
     for key in leaf:
         if key not in own_keys:
@@ -265,7 +254,6 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Returns whether `value` is text, a finite number, true, false or null."""
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
@@ -283,3 +271,29 @@ def own_form(value: Any) -> str | None:
     is_foreign = isinstance(value, Mapping) and not FOREIGN_KEYS.isdisjoint(value)
     form = "A range is `{low: …, high: …}`, with `log: true` if need be; a list, `{choices: […]}`."
     return form if is_foreign else None
+
+
+NEAR = 0.02
+"""Of a range's width (over the logarithm where it is searched so): so near is at its end."""
+FEWEST = 3
+"""Configurations there from which on it is said; they must be half of the best, too."""
+
+
+def at_ends(parameters: Sequence[Parameter], best: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for parameter in parameters:
+        if parameter.kind == "categorical" or parameter.low == parameter.high:
+            continue
+        places = [_place(parameter, p[parameter.name]) for p in best if parameter.name in p]
+        for end, word, value in ((0, "below", parameter.low), (1, "above", parameter.high)):
+            count = sum(abs(place - end) <= NEAR for place in places)
+            if count >= FEWEST and 2 * count >= len(places):
+                of = f"{count} of the best {len(places)} at {value:g}"
+                yield f"{parameter.name}, {of}: better ones may lie {word} that"
+
+
+def _place(parameter: Parameter, value: float) -> float:
+    """Returns where in its range `value` is: 0 at the low end, 1 at the high one."""
+    assert parameter.low is not None and parameter.high is not None
+    scale = math.log if parameter.log else float
+    low, high = scale(parameter.low), scale(parameter.high)
+    return (scale(value) - low) / (high - low)

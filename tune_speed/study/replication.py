@@ -1,8 +1,4 @@
-"""Fields of a replication: an experiment of a source document, and our figures next to its own.
-
-`ReplicationConfig` is the section `replication` of a study file, `ScaleConfig` one profile under
-its section `scale`.
-"""
+"""The sections `replication` and `scale`: a published experiment, and our figures next to it."""
 
 from typing import Annotated, Any, Literal
 

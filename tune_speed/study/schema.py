@@ -9,9 +9,9 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.study import settings
-from tune_speed.study.goal import GoalConfig
 from tune_speed.study.mistake import shown
 from tune_speed.study.replication import ReplicationConfig, Scale
+from tune_speed.study.short_forms import GoalConfig
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 

@@ -209,22 +209,18 @@ class SearchConfig(Config):
 
     @property
     def time_budget_s(self) -> float | None:
-        """The time budget in seconds, or None."""
         return None if self.time_budget is None else parse_duration_s(self.time_budget)
 
     @property
     def hang_after_s(self) -> float:
-        """How long a trial may show no sign of life [s]."""
         return parse_duration_s(self.hang_after)
 
     @property
     def longest_pause_s(self) -> float:
-        """How long a trial pauses at most for another's measurement [s]."""
         return parse_duration_s(self.longest_pause)
 
     @property
     def checkpoint_every_s(self) -> float | None:
-        """The time between two checkpoints [s], or None for none."""
         every = self.checkpoint_every
         return None if every is None else parse_duration_s(every)
 

@@ -1,13 +1,9 @@
-"""The search space: a tree of the recipe's shape.
+"""The search space: a tree of the recipe's shape, in which bare values are fixed.
 
-Bare values are fixed. A mapping with `low` and `high` (and `log` or `step`) is searched: over
-integers if all its numbers are integers, else over floats. A mapping with `choices` is searched
-over the list's values, or over the names of a mapping, whose sub-trees are active only where their
-name is chosen.
-
-Points of a space are what a study file names itself under `search.points_to_evaluate`. They may be
-partial. What one leaves out is the policy's choice, but for the choices on which a named parameter
-depends: `optimizer.sgd.lr` without `optimizer` means sgd.
+A mapping with `low` and `high` (and `log` or `step`) is searched: over integers if all its numbers
+are integers, else over floats. One with `choices` is searched over a list's values, or a mapping's
+names, whose sub-trees are active only where their name is chosen. Points may be partial: what one
+leaves out is the policy's choice, but for choices on which a named parameter depends.
 """
 
 import copy
@@ -48,10 +44,7 @@ class SearchSpace:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "SearchSpace":
-        """Returns the space of a tree. Its fields may have any names, not only a recipe's.
-
-        Raises: ConfigError with every mistake of the tree.
-        """
+        """Returns the space of a tree, of any fields. Raises: ConfigError with every mistake."""
         mistakes = list(tree_mistakes(tree))
         if mistakes:
             raise ConfigError(problems=tuple(mistake.problem() for mistake in mistakes))
@@ -60,18 +53,12 @@ class SearchSpace:
         return cls(tree=own_tree, parameters=tuple(_parameters(own_tree, "", {})))
 
     def build(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the recipe's tree with `params` in place of the searched leaves.
-
-        Raises: ConfigError if `params` lack one, have one too many, or leave a range.
-        """
+        """Returns the tree with `params` in place of its searched leaves. Raises: ConfigError."""
         built: dict[str, Any] = _built(self.tree, "", self.read(params))
         return built
 
     def read(self, params: Mapping[str, Any]) -> Params:
-        """Returns `params`, as they come back from JSON, in the space's types and order.
-
-        Raises: ConfigError if they lack one, have one too many, or leave a range.
-        """
+        """Returns `params`, from JSON, in the space's types and order. Raises: ConfigError."""
         read: Params = {}
         problems: list[Problem] = []
         for parameter in self.parameters:
@@ -129,10 +116,7 @@ class SearchSpace:
         return total
 
     def grid(self) -> dict[str, list[Scalar]]:
-        """Returns the values of every parameter, as Optuna's `GridSampler` takes them.
-
-        Raises: ConfigError if a float without `step`, or a wide range of integers, has too many.
-        """
+        """Returns all values, as Optuna's `GridSampler` takes them. Raises: ConfigError."""
         wide = [p for p in self.parameters if _count(p.values() or ()) > MAX_STEPS]
         endless = [p for p in self.parameters if p.values() is None]
         must, hint = f"a grid needs a range of at most {MAX_STEPS} values", None
@@ -149,12 +133,7 @@ class SearchSpace:
         return {parameter.name: list(parameter.values() or ()) for parameter in self.parameters}
 
     def points(self) -> Iterator[Params]:
-        """Yields every point of the grid once, the last parameter running fastest.
-
-        The product of `grid()`'s axes repeats points where parameters have conditions.
-
-        Raises: ConfigError, as `grid`.
-        """
+        """Yields every point of the grid once, the last parameter fastest. Raises: ConfigError."""
         axes = self.grid()
         return self._points(lambda parameter: axes[parameter.name], {}, 0)
 
@@ -202,7 +181,6 @@ Values = Callable[[Parameter], Sequence[Scalar] | None]
 
 
 def tree_mistakes(tree: Any) -> Iterator[Mistake]:
-    """Yields every mistake in the form of a search space's tree, whatever its fields mean."""
     if not isinstance(tree, Mapping) or is_leaf(tree):
         yield Mistake((), "a search space must be a mapping of fields", shown(tree))
         return
@@ -210,7 +188,6 @@ def tree_mistakes(tree: Any) -> Iterator[Mistake]:
 
 
 def node_mistakes(node: Any, path: TreePath) -> Iterator[Mistake]:
-    """Yields every mistake in the form of `node` and of all below it."""
     subtrees = branches(node)
     if is_leaf(node):
         yield from leaf_mistakes(node, path)
@@ -271,7 +248,6 @@ def _count(options: Sequence[Scalar]) -> int:
 def point_mistakes(
     space: SearchSpace, points: Sequence[Mapping[str, Any]], path: TreePath
 ) -> Iterator[Mistake]:
-    """Yields every mistake of `points`, which lie at `path`."""
     known = {parameter.name: parameter for parameter in space.parameters}
     for position, point in enumerate(points):
         if not point:
@@ -311,17 +287,13 @@ def _with_conditions(known: Mapping[str, Parameter], point: Mapping[str, Any]) -
 
 
 def read_point(space: SearchSpace, point: Mapping[str, Any]) -> Params:
-    """Returns a point without mistakes in the space's types and order, implied choices included."""
     known = {parameter.name: parameter for parameter in space.parameters}
     whole = _with_conditions(known, point)
     return {name: p.read(whole[name]) for name, p in known.items() if name in whole}
 
 
 def typical(space: SearchSpace, points: Sequence[Mapping[str, Any]]) -> Params:
-    """Returns what is measured: the first point to evaluate, or the middle of the space.
-
-    What the point leaves open is in the middle, too.
-    """
+    """Returns what is measured: the first point to evaluate, its gaps filled from the middle."""
     given = read_point(space, points[0]) if points else {}
     params: Params = {}
     for parameter in space.parameters:
@@ -331,7 +303,6 @@ def typical(space: SearchSpace, points: Sequence[Mapping[str, Any]]) -> Params:
 
 
 def _middle(parameter: Parameter) -> Scalar:
-    """Returns the middle one of the values, on a log scale where they are searched on one."""
     values = parameter.values()
     if values is not None and not parameter.log:
         return values[len(values) // 2]

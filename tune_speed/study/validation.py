@@ -25,14 +25,12 @@ from tune_speed.training.workload import WORKLOADS, Workload
 
 
 def most_devices(space: SearchSpace) -> int:
-    """Returns the largest number of devices that a trial may train on."""
     searched = [parameter for parameter in space.parameters if parameter.name == "devices"]
     ends = searched[0].ends() if searched else (space.tree.get("devices", 1),)
     return max(int(end or 1) for end in ends)
 
 
 def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields why several devices cannot be had: a GPU holds no more than one rank of a trial."""
     if most_devices(space) == 1:
         return
     if search.get("concurrent") == "auto":
@@ -66,14 +64,10 @@ _SEEN = (
 )
 
 Found = Mapping[str, list[Mistake]]
-"""Mistakes by the section that they are in."""
 
 
 def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
-    """Yields every mistake of a study that is to be searched, a built-in workload written out.
-
-    With `check_data` the size of the data set is read.
-    """
+    """Yields every mistake of a study to be searched; `check_data` reads the size of its data."""
     tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
     if found.get("recipe") == [] and not found.get("search"):
@@ -104,7 +98,6 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
-    """Yields every mistake of a study that is to be trained once, searched leaves included."""
     tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
     if found:
@@ -261,7 +254,6 @@ _OF_DEFAULT_POLICY = {
 
 
 def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that its policy ignores."""
     own = {name: field.default for name, field in SearchConfig.model_fields.items()}
     policy = search.get("policy", own["policy"])
     if policy == own["policy"]:
@@ -275,7 +267,6 @@ def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _goal_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that need a target, where there is a goal."""
     workload, search = tree.get("workload"), tree.get("search") or {}
     target = workload.get("target") if isinstance(workload, Mapping) else None
     if not isinstance(target, Mapping) or not target.get("within_s"):
@@ -287,7 +278,6 @@ def _goal_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
-    """Yields what keeps a space from being a grid."""
     try:
         space.grid()
     except ConfigError as error:

@@ -80,7 +80,6 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """The file's name without its ending."""
         return Path(str(self.file)).stem
 
     def with_value(self, path: TreePath, value: Any, *, place: Place | None = None) -> "Source":
@@ -102,10 +101,7 @@ def _replaced(tree: Any, path: TreePath, value: Any) -> Any:
 
 
 def read_yaml(path: Path | str) -> Source:
-    """Returns the tree of a YAML file.
-
-    Raises: ConfigError if it cannot be read, is larger than 1 MiB, or is not YAML of our kind.
-    """
+    """Returns the tree of a YAML file. Raises: ConfigError, also if it is larger than 1 MiB."""
     return _checked(scan_file(path))
 
 
@@ -185,7 +181,6 @@ class _Reader:
             raise self._unreadable(error) from None
 
     def document(self) -> _Node:
-        """Returns the root of the only document."""
         self._next()
         if isinstance(self._next(), yaml.StreamEndEvent):
             raise self.fatal("must not be empty", None)
@@ -211,7 +206,6 @@ class _Reader:
         return node.value
 
     def fatal(self, must: str, line: int | None, hint: str | None = None) -> ConfigError:
-        """Returns the error of a text that cannot be read on."""
         return _error(must, Place(self.file, line), hint)
 
     def _problem(
@@ -328,10 +322,7 @@ def _line(event: Any) -> int:
 
 
 def core_scalar(text: str) -> str | int | float | bool | None:
-    """Returns what unquoted `text` means.
-
-    Raises: ValueError for a number that is not finite, or an integer past 64 bits.
-    """
+    """Returns what unquoted text means. Raises: ValueError: not finite, or past 64 bits."""
     if text in _NULLS:
         return None
     if text in _BOOLEANS:
@@ -356,7 +347,6 @@ class _Dumper(yaml.SafeDumper):
     """Writes no aliases, and quotes every text that would read back as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Returns True: shared parts are written out."""
         return True
 
 

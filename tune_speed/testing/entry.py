@@ -10,8 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.plugins.validation import TABLES
-from tune_speed.components.plugins.validation import class_problems
+from tune_speed.components.plugins.validation import TABLES, class_problems
 from tune_speed.core.config import Component, Config
 
 Thing = TypeVar("Thing")

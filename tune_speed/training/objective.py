@@ -24,7 +24,7 @@ from tune_speed.runtime.device import (
     synchronizer,
 )
 from tune_speed.runtime.device_settings import device_settings
-from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.sharing import KnownSteps, Sharing
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import loader_workers, micro_batch, step_options
 from tune_speed.training.autotune.micro_batch import fastest, halved
@@ -126,9 +126,7 @@ class _Trial:
             study=spec.study,
             trial=spec.trial_id,
             may_have_company=spec.allotment.max_cotenants > 0,
-            known=spec.step_times,
-            due=spec.due_step_times,
-            warm=self._warm,
+            steps=KnownSteps(times=spec.step_times, due=spec.due_step_times, warm=self._warm),
             longest_pause_s=spec.allotment.longest_pause_s,
         )
         with place if has_place else nullcontext(Sharing.alone()) as sharing:

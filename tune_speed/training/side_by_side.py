@@ -54,7 +54,6 @@ def time_side_by_side(specs: Sequence[TrialSpec], *, rounds: int) -> Iterator[St
                 study=specs[0].study,
                 trial=LABEL,
                 may_have_company=True,
-                known=(),
                 longest_pause_s=specs[0].allotment.longest_pause_s,
             )
         )

@@ -19,7 +19,7 @@ from tune_speed.runtime.pooled_times import pooled, with_window
 from tune_speed.runtime.process import run_delay
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.runtime.step_timer import BLOCK_S, Turns, isolated_time
+from tune_speed.runtime.step_timer import BLOCK_S, Meters, Steps, Turns, isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.build import Job
 from tune_speed.training.precheck import too_small
@@ -173,24 +173,28 @@ def measure(
         delayed_s = run_delay(stepper.device)
         reference = ReferenceStep(stepper.device, synchronize=synchronize, delayed_s=delayed_s)
     timed = isolated_time(
-        step,
-        samples_per_step=stepper.recipe.samples_per_step * shape.growth,
-        num_train=loader.num_samples,
-        block_s=block_s,
-        period=stepper.recipe.speedups.period,
-        # With stochastic depth chance decides how much is computed.
-        is_even=not stepper.recipe.speedups.leaves_gradients_out,
+        Steps(
+            step,
+            samples_per_step=stepper.recipe.samples_per_step * shape.growth,
+            num_train=loader.num_samples,
+            block_s=block_s,
+            period=stepper.recipe.speedups.period,
+            # With stochastic depth chance decides how much is computed.
+            is_even=not stepper.recipe.speedups.leaves_gradients_out,
+        ),
+        Meters(
+            synchronize=synchronize,
+            now=now,
+            reference=reference,
+            # The same on all ranks, since it decides how many steps they take.
+            delayed_s=lambda: ranks.broadcast(delayed_s()),
+            strangers=lambda for_s: ranks.broadcast(
+                strangers(stepper.device, for_s=for_s, tenants=sharing.pids())
+            ),
+            energy_j=sharing.energy_j,
+        ),
         clock=clock,
         turnstile=turnstile,
-        reference=reference,
-        # The same on all ranks, since it decides how many steps they take.
-        delayed_s=lambda: ranks.broadcast(delayed_s()),
-        synchronize=synchronize,
-        now=now,
-        strangers=lambda for_s: ranks.broadcast(
-            strangers(stepper.device, for_s=for_s, tenants=sharing.pids())
-        ),
-        energy_j=sharing.energy_j,
         on_note=sharing.explain,
     )
     steps.close()

@@ -91,8 +91,8 @@ def run_on(
     """Yields a run on this clock, alone on its device; by default an accuracy is to be met."""
     task = make_task(target=target or Target(value=value), mode=mode, max_train_s=max_train_s)
     spec = make_own_spec(workload=task)
-    place: dict[str, Any] = {"study": "adapted", "trial": "t000", "may_have_company": False}
-    with Sharing.open(f"adapted-{os.getpid()}", **place, known=()) as sharing:
+    key = f"adapted-{os.getpid()}"
+    with Sharing.open(key, study="adapted", trial="t000", may_have_company=False) as sharing:
         run = CountedRun(
             spec,
             device="cpu",

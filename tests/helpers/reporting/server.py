@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from helpers.reporting.pages import trained
 
-from tune_speed.cli.report import recipe_text
+from tune_speed.cli.watch import recipe_text
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.reporting.server.run import address_of, listen, server_of
 from tune_speed.tracking import Tracker, open_store

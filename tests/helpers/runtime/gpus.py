@@ -1,7 +1,6 @@
-"""A GPU that NVML's real binding, or nvidia-smi, describes: their answers are made up."""
+"""A GPU that NVML's real binding describes: its answers are made up."""
 
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -9,6 +8,7 @@ import pynvml
 import pytest
 import torch
 
+ADDRESS = "00000000:18:00.0"
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 NOT_FOUND = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 NO_DRIVER = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -26,7 +26,8 @@ def put_driver(
 ) -> None:
     """Puts a driver in place; what `answers` lacks is not supported, an exception is raised.
 
-    An answer is a value, or a call that gets what follows the handle; opening raises `init`.
+    An answer is a value, or a call that gets what follows the handle; opening raises `init`. The
+    GPU is found by its UUID and by its address.
     """
     module: Any = ModuleType("pynvml")
     vars(module).update(vars(pynvml))
@@ -42,9 +43,9 @@ def put_driver(
         return answer
 
     def handle_of(asked: str) -> str:
-        if asked != uuid:
+        if asked not in (uuid, ADDRESS):
             raise NOT_FOUND
-        return asked
+        return uuid
 
     def open_library() -> None:
         if init is not None:
@@ -53,26 +54,32 @@ def put_driver(
     for name in vars(pynvml):
         if name.startswith("nvmlDeviceGet"):
             setattr(module, name, question(name))
-    module.nvmlInit, module.nvmlDeviceGetHandleByUUID = open_library, handle_of
-    properties = SimpleNamespace(uuid=uuid.removeprefix("GPU-"))
+    module.nvmlInit = open_library
+    module.nvmlDeviceGetHandleByUUID = module.nvmlDeviceGetHandleByPciBusId = handle_of
+    module.nvmlSystemGetDriverVersion = lambda: question("nvmlSystemGetDriverVersion")(uuid)
     monkeypatch.setitem(sys.modules, "pynvml", module)
+    bus = {"pci_domain_id": 0, "pci_bus_id": 0x18, "pci_device_id": 0}
+    properties = SimpleNamespace(uuid=uuid.removeprefix("GPU-"), total_memory=141 * 2**30, **bus)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
 
 
-# --- A machine with an H200, as nvidia-smi writes it
+# --- A machine with an H200
 
 UUID = "GPU-4f0c1f6e-7a5b-2d0c-9b61-0c8d3a5e7f12"
-H200 = (
-    f"{UUID}, 00000000:18:00.0, NVIDIA H200, 570.133.20, 700.00, 1980, 3201, 1980, 3201,"
-    " Disabled, Enabled, Default, Enabled\n"
-)
+DRIVER, COMPUTE_MODE = "nvmlSystemGetDriverVersion", "nvmlDeviceGetComputeMode"
+H200: dict[str, Any] = {
+    DRIVER: "570.133.20",
+    "nvmlDeviceGetPowerManagementLimit": 700_000,
+    "nvmlDeviceGetClockInfo": {1: 1980, 2: 3201}.__getitem__,
+    "nvmlDeviceGetMaxClockInfo": {1: 1985, 2: 3205}.__getitem__,
+    "nvmlDeviceGetMigMode": [0, 1],
+    "nvmlDeviceGetPersistenceMode": 1,
+    COMPUTE_MODE: 0,
+    "nvmlDeviceGetEccMode": [1, 0],
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4,
+}
 
 
-def fake_nvidia_smi(folder: Path, answers: dict[str, str]) -> None:
-    """Puts a program there that answers queries by their last field, and refuses the others."""
-    cases = "".join(
-        f'*{field}) printf "%s\\n" "{text.strip()}";;\n' for field, text in answers.items()
-    )
-    path = folder / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}*) echo invalid; exit 2;;\nesac\n')
-    path.chmod(0o755)
+def put_h200(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Puts its driver in place, with some answers changed."""
+    put_driver(monkeypatch, {**H200, **changes}, uuid=UUID)

@@ -8,7 +8,7 @@ from helpers.making import make_record, make_run
 from helpers.tracking.stores import store_of
 
 from tune_speed.api.results import Results
-from tune_speed.cli.show import Listing, _listing
+from tune_speed.cli.show import _listing
 from tune_speed.core.records import TrialRecord
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import as_csv, as_json
@@ -52,7 +52,7 @@ def test_column_is_in_listings_frames_and_filters(name: str, results: Results) -
     written = value if column.is_number else f"'{value}'"
     wanted = f"{name} = {written}" if value not in (None, "") else f"{name} is none or {name} = ''"
     assert parse_where(wanted).matches(record())
-    (listed,) = (row for row in _listing(Listing.FIELDS) if row["name"] == name)
+    (listed,) = (row for row in _listing("fields") if row["name"] == name)
     assert (listed["unit"], listed["about"]) == (column.unit, column.about)
 
 

@@ -15,7 +15,7 @@ from helpers.reporting.pages import certified, ordinary, trained, varied
 from helpers.reporting.server import Answer, Client, Search, ask, run, wait_for
 from helpers.tracking.stores import put, store_of
 
-from tune_speed.cli.report import recipe_text
+from tune_speed.cli.watch import recipe_text
 from tune_speed.core.records import Status
 from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.server import app as server_app

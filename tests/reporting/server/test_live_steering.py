@@ -12,7 +12,7 @@ from helpers.reporting.pages import ordinary
 from helpers.reporting.server import Answer, Client, Search, ask, wait_for
 from helpers.tracking.stores import store_of
 
-from tune_speed.cli.report import recipe_text
+from tune_speed.cli.watch import recipe_text
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.records import Recommended
 from tune_speed.reporting.server import channel

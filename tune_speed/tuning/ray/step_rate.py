@@ -34,7 +34,7 @@ class PackedSteps:
         devices.reset_peak_memory(device)
         key = devices.device_key(device)
         self._sharing = self._open.enter_context(
-            Sharing.open(key, study=label, trial="packing", may_have_company=True, known=())
+            Sharing.open(key, study=label, trial="packing", may_have_company=True)
         )
         synchronize, turnstile = devices.synchronizer(device), self._sharing.turnstile
         self._clock = Clock(synchronize=synchronize, turnstile=turnstile)

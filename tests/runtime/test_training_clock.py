@@ -1,11 +1,12 @@
-"""Time in `next()`, on a clock that moves only when told."""
+"""Time in `next()`, on a clock that moves only when told, and the training clock of phases."""
 
 from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 
-from tune_speed.runtime.training_clock import Waits, fed_ratio
+from tune_speed.core.records import StepTime
+from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
 
 
 class FakeClock:
@@ -64,3 +65,18 @@ def test_error_of_the_loader_passes_and_its_time_counts() -> None:
 
 def test_no_time_has_no_ratio() -> None:
     assert fed_ratio(waited_s=0.0, wall_s=0.0) is None
+
+
+def phase(step_s: float, *, samples: int, samples_per_step: int = 100) -> Phase:
+    step_time = StepTime(
+        key="k", step_s=step_s, low_s=step_s, high_s=step_s, num_steps=9, measured_in="s/t0000"
+    )
+    return Phase(step_time, samples_per_step, samples)
+
+
+def test_training_takes_its_steps_times_the_isolated_seconds_of_one() -> None:
+    # A ragged step counts by its samples.
+    for samples, train_s in ((400, 2.0), (410, 2.05), (0, 0.0)):
+        assert isolated_train_s([phase(0.5, samples=samples)]) == pytest.approx(train_s)
+    small = phase(0.1, samples=1000, samples_per_step=200)
+    assert isolated_train_s([small, phase(0.5, samples=400)], other_s=0.25) == pytest.approx(2.75)

@@ -1,9 +1,10 @@
-"""Messages of calls from Python: options of commands become keywords."""
+"""What every call begins with; options of commands in its messages become keywords."""
 
 import functools
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tune_speed.core.errors import ConfigError, TuneSpeedError
@@ -63,3 +64,30 @@ def _keyword(option: re.Match[str]) -> str:
     if not re.fullmatch(r"[-+\d.e]+|[A-Z]+", value):
         value = f'"{value}"'
     return f"study={value}" if path == "study" else f'set={{"{path}": {value}}}'
+
+
+def agree_on_token(address: str | None) -> None:
+    """Makes Ray send its token to a cluster that asks for one. Raises: ServiceError."""
+    if address is not None:
+        # Ray reads RAY_AUTH_MODE when it is imported: a training function's file may import it.
+        from tune_speed.tuning.ray import token
+
+        token.agree_on_token(address)
+
+
+def load_plugins(names: Sequence[str | Path]) -> None:
+    """Loads the environment's plugins and these. Raises: ConfigError."""
+    from tune_speed.components.plugins.registry import load, load_from_environment
+
+    # A text is a sequence too: each of its characters would be taken for a plugin.
+    if isinstance(names, str):
+        raise ConfigError(f'plugins must be a list such as ["my_nets.py"], but got {names!r}.')
+    # The environment's first, as on the command line.
+    load_from_environment()
+    load(str(name) for name in names)
+
+
+def check_least(name: str, number: int, *, least: int = 1) -> None:
+    """Raises: ConfigError for a number below `least`."""
+    if number < least:
+        raise ConfigError(f"{name} must be {least} or more, but got {number}.")
