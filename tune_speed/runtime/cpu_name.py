@@ -5,12 +5,14 @@ import re
 from functools import cache
 from pathlib import Path
 
+from tune_speed.core.device import Device
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 def cpu_device_name(*, threads: int) -> str:
     """Returns the name that records carry: `cpu (2 threads, AMD EPYC)`."""
-    return f"cpu ({threads} threads, {cpu_name()})"
+    return str(Device(type=cpu_name(), threads=threads))
 
 
 @cache

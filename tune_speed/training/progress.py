@@ -15,13 +15,13 @@ from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime
-from tune_speed.core.text import counted
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
-    describe_devices,
     device_memory_gib,
+    device_of,
     is_out_of_memory,
     peak_memory_gib,
     release_memory,
@@ -236,33 +236,35 @@ class Progress:
             hint=f"Choose a {hint} target.",
         )
 
-    def verdict(self) -> str | None:
+    def verdict(self) -> StopReason | None:
         """Sets the status and returns why the run has ended, or None if it continues."""
         evaluation, target = self.evaluations[-1], self.workload.target
-        score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
+        value = self.workload.metric_of(evaluation)
+        score = {"metric": target.metric, "value": value}
         if evaluation.train_loss is None or evaluation.loss is None:
             self.status = Status.DIVERGED
-            return f"the loss is not finite after {counted(self.steps, 'step')}"
-        if not math.isfinite(self.workload.metric_of(evaluation)):
+            return StopReason.of(StopKind.NOT_FINITE, metric="loss", steps=self.steps)
+        if not math.isfinite(value):
             self.status = Status.DIVERGED
-            return f"the {target.metric} is not finite after {counted(self.steps, 'step')}"
+            return StopReason.of(StopKind.NOT_FINITE, metric=target.metric, steps=self.steps)
         if self._is_over_time():
-            return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
+            limit_s = self.workload.max_train_s
+            return StopReason.of(StopKind.TIME_LIMIT, limit_s=limit_s, **score)
         if self._time_to_target() is not None:
             self.status = Status.REACHED
-            return f"{target.met}: {target.said(self.workload.metric_of(evaluation))}"
+            return StopReason.of(target.met, **target.compared(value))
         if self._is_last():
             self.status = Status.MISSED
-            return f"the run ended with {score}, target {target.value:g}"
+            return StopReason.of(StopKind.ENDED_BELOW, aim=target.value, **score)
         return None
 
-    def result(self, *, stop_reason: str = "") -> RunResult:
+    def result(self, *, stop_reason: StopReason | None = None) -> RunResult:
         """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         # Since the first step.
         wall_s = max(0.0, passed_s - self.init_s - self._ahead_s)
         step_times = tuple(phase.step_time for phase in self.phases.values())
-        isolated = {"timing": timing_of(step_times), "note": ""} if self.phases else {}
+        isolated = {"timing": timing_of(step_times), "note": ()} if self.phases else {}
         # The mean of a step, over the whole run where it is known beforehand.
         steps_s, steps = train_s - self.init_s, self.steps
         if self.phases:
@@ -278,7 +280,7 @@ class Progress:
             samples=self.samples,
             flop=self._flop,
             seed=self.seed,
-            stop_reason=stop_reason,
+            stop_reason=stop_reason or StopReason(),
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
             step_time_ms=1000 * steps_s / steps if steps else None,
             fed_ratio=fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s),
@@ -287,7 +289,7 @@ class Progress:
             device_memory_gib=self._device_gib,
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=accumulation_of(self.recipe),
-            device=describe_devices(self.device, self.recipe.devices),
+            device=device_of(self.device, self.recipe.devices),
             step_times=step_times,
             windows=tuple(self.sharing.windows),
             shape_steps=self._shape_steps(),

@@ -21,6 +21,7 @@ from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.text import counted
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -95,7 +96,7 @@ class SearchResult(NamedTuple):
     """What became of the fastest trial's model, in words; empty if none was asked for."""
     favourites: tuple[Recommended, ...] = ()
     """Configurations that met the target, what is recommended first."""
-    why_ended: str | None = None
+    why_ended: StopReason | None = None
     """Why it ended before its budget was used up; None: it did not."""
 
 
@@ -381,7 +382,7 @@ def _run(
         if controller.study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
         if (why := controller.end()) is not None:
-            tracker.ended(why_ended=why)
+            tracker.ended(why_ended=str(why))
             view.note(f"the search ends here: {why}")
     if controller.failure is not None:
         raise controller.failure

@@ -158,7 +158,7 @@ def _samples_per_step(flat: Mapping[str, Any]) -> int | None:
 
 def _circumstances(setting: published.Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
     """Yields what is not in the recipe: whether it is the same, and words on it."""
-    if setting.hardware and setting.hardware.lower() in record.device.lower():
+    if setting.hardware and setting.hardware.lower() in str(record.device).lower():
         yield True, f"device {setting.hardware}"
     else:
         here = device_text(record.device)

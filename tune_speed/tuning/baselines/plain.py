@@ -9,6 +9,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.core.words import ProposalKind, ProposalReason, StopReason
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
@@ -29,11 +30,11 @@ class Baseline(ABC):
         self._sampler, self._target, self._seed = sampler, target, seed
         self._ends = dict[str, float]()
         self._again: list[Proposal] = []
-        self._wanted: list[tuple[Mapping[str, Any], str]] = []
+        self._wanted: list[tuple[Mapping[str, Any], ProposalReason]] = []
         self._num_proposed = 0
         self.spent = 0.0
         self.leader: Leader | None = None
-        self.why_settled: str | None = None
+        self.why_settled: StopReason | None = None
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
@@ -68,14 +69,14 @@ class Baseline(ABC):
         self.withdraw(proposal.trial_id)
         self._again.append(proposal)
 
-    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+    def try_next(self, point: Mapping[str, Any], *, reason: ProposalReason) -> None:
         """Proposes a configuration next; the sampler fills in what it leaves out."""
         self._wanted.append((point, reason))
 
-    def _enqueue(self, otherwise: str) -> str:
+    def _enqueue(self, otherwise: ProposalKind) -> ProposalReason:
         """Makes the sampler propose what people want, if anything; returns why it proposes."""
         if not self._wanted:
-            return otherwise
+            return ProposalReason.of(otherwise)
         point, reason = self._wanted.pop(0)
         self._study.enqueue_trial(dict(point))
         return reason
@@ -120,7 +121,7 @@ class Plain(Baseline):
             trial = self._study.ask()
             suggest(self._space, trial)
         else:
-            reason = self._enqueue("the sampler's proposal")
+            reason = self._enqueue(ProposalKind.SAMPLER)
             trial = self._study.ask()
             params = suggest(self._space, trial)
             proposal = Proposal(f"t{self._num_proposed:04d}", params, reason)
@@ -128,9 +129,8 @@ class Plain(Baseline):
         self._running[proposal.trial_id] = trial
         return proposal
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns None: every trial runs to its end."""
-        return None
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> None:
+        """Does nothing: every trial runs to its end."""
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the sampler."""

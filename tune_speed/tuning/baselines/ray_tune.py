@@ -16,7 +16,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
-from tune_speed.core.text import counted
+from tune_speed.core.words import ProposalKind, StopKind, StopReason
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised, optuna_trial
 from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
@@ -62,7 +62,7 @@ class Vanilla(Baseline):
             self._study.enqueue_trial(self._space.read(proposal.params))
             self._searcher.suggest(proposal.trial_id)
         else:
-            reason = self._enqueue("OptunaSearch's proposal")
+            reason = self._enqueue(ProposalKind.OPTUNA_SEARCH)
             trial_id = f"t{self._num_proposed:04d}"
             self._searcher.suggest(trial_id)
             # What it returns is unflattened at every `/` of a name.
@@ -72,14 +72,15 @@ class Vanilla(Baseline):
         self._begin(proposal.trial_id)
         return proposal
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+    def report(
+        self, trial_id: str, *, train_s: float, step: int, metric: float
+    ) -> StopReason | None:
         """Passes a result to scheduler and searcher as Tune's controller does."""
         trial, index = self._running[trial_id], self._running[trial_id].num_results
         trial.num_results += 1
         if self._is_stopped(trial_id, index, metric):
             trial.is_stopped = True
-            seen = counted(index + 1, "evaluation")
-            return f"stopped at {train_s:.1f} s: below ASHA's cutoff after {seen}"
+            return StopReason.of(StopKind.BELOW_CUTOFF, at_s=train_s, evaluations=index + 1)
         self._searcher.on_trial_result(trial_id, self._result(index, metric))
         return None
 

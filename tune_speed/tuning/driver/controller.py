@@ -23,6 +23,7 @@ from tune_speed.core.records import (
     StepTime,
     TrialRecord,
 )
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.space import read_point
@@ -32,7 +33,7 @@ from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
-from tune_speed.tuning.driver.requests import STOPPED, Answer, Set, Stop, Try, accepted
+from tune_speed.tuning.driver.requests import Answer, Set, Stop, Try, accepted
 from tune_speed.tuning.driver.steering import is_paused, with_settings
 from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
 from tune_speed.tuning.driver.windows import WindowHistory
@@ -104,7 +105,7 @@ class SearchController:
         self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
         self._num_reported: dict[str, int] = {}
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
-        self._why_settled: str | None = None
+        self._why_settled: StopReason | None = None
         self._take_over()
 
     def _make_best_weights(self) -> BestWeights | None:
@@ -179,9 +180,9 @@ class SearchController:
 
     def wanted(self) -> list[tuple[Try, Answer]]:
         """Returns what people want tried and has not been proposed yet."""
-        known = {proposal.reason for proposal in self.ledger.proposals.values()}
+        known = {p.reason.request_id for p in self.ledger.proposals.values()}
         every = accepted(self.ledger.answers.values(), Try)
-        return [(request, answer) for request, answer in every if request.reason not in known]
+        return [(request, answer) for request, answer in every if request.id not in known]
 
     def _end_stopped(self) -> None:
         """Ends trials that were stopped by hand, if the driver was killed before it could."""
@@ -222,7 +223,7 @@ class SearchController:
             started_at = self._started_at[trial_id]
             self.finished(make_record(spec, spec.recipe, _unseen(spec), started_at=started_at))
             return
-        run = newest.runs[-1].model_copy(update={"stop_reason": STOPPED})
+        run = newest.runs[-1].model_copy(update={"stop_reason": StopReason.of(StopKind.BY_HAND)})
         self.finished(newest.model_copy(update={"runs": (*newest.runs[:-1], run)}))
 
     @property
@@ -265,16 +266,16 @@ class SearchController:
         return tuple(each.of_scores(target.metric_of) for each in named)
 
     @property
-    def why_exhausted(self) -> str | None:
+    def why_exhausted(self) -> StopReason | None:
         """Why the search ended before its last trial, where nothing is left to try."""
         if not self._is_exhausted or self.num_finished >= self.study.search.trials:
             return None
         if self._why_settled is not None:
             return self._why_settled
-        can_beat = " can beat the leader" if self.policy.leader else " is left"
-        return f"no untried configuration{can_beat}"
+        has_leader = self.policy.leader is not None
+        return StopReason.of(StopKind.NOTHING_BETTER if has_leader else StopKind.NOTHING_LEFT)
 
-    def end(self) -> str | None:
+    def end(self) -> StopReason | None:
         """Writes why the search ended before its budget was used up, and returns it."""
         why = self.why_exhausted
         if why is not None:
@@ -318,7 +319,7 @@ class SearchController:
             observer.trial_started(trial_id=trial_id, params=params, recipe=recipe)
         return spec
 
-    def evaluated(self, record: TrialRecord) -> str | None:
+    def evaluated(self, record: TrialRecord) -> StopReason | None:
         """Takes a running trial's record so far; returns why to stop it, or None.
 
         The policy gets each evaluation since the last call, in order, up to the first for which it
@@ -396,7 +397,7 @@ class SearchController:
         self._take_over()
         return tuple(changed)
 
-    def interrupted(self, trial_id: str, *, reason: str, is_again: bool = False) -> None:
+    def interrupted(self, trial_id: str, *, reason: StopReason, is_again: bool = False) -> None:
         """Records that a trial was stopped without an outcome; `is_again`: it is run again now."""
         if is_again:
             self.policy.retry(self.ledger.proposals[trial_id])
@@ -404,7 +405,9 @@ class SearchController:
             self.policy.withdraw(trial_id)
         self._interrupted(trial_id, reason)
 
-    def died(self, trial_id: str, *, reason: str, details: str, is_blameless: bool = False) -> None:
+    def died(
+        self, trial_id: str, *, reason: StopReason, details: str, is_blameless: bool = False
+    ) -> None:
         """Handles a trial whose process is gone: its record is looked up, or it runs again.
 
         After `search.attempts` it is recorded as failed, with `reason` and, as its traceback,
@@ -421,13 +424,13 @@ class SearchController:
             self.finished(make_record(spec, spec.recipe, run, started_at=started_at))
             return
         self.policy.retry(self.ledger.proposals[trial_id])
-        self._interrupted(trial_id, f"{reason}; it is run again")
+        self._interrupted(trial_id, reason.with_figures(runs_again=1))
 
-    def _interrupted(self, trial_id: str, reason: str) -> None:
+    def _interrupted(self, trial_id: str, reason: StopReason) -> None:
         self._ended(trial_id)
         self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
         for observer in self.observers:
-            observer.trial_interrupted(trial_id=trial_id, reason=reason)
+            observer.trial_interrupted(trial_id=trial_id, reason=str(reason))
 
     def _ended(self, trial_id: str) -> None:
         del self._specs[trial_id]
@@ -480,7 +483,8 @@ class SearchController:
 
 def _unseen(spec: SpecBase) -> RunResult:
     """Returns the result of a run that was stopped by hand before it was evaluated."""
-    return RunResult(seed=spec.seed, status=Status.CAPPED, stop_reason=STOPPED)
+    reason = StopReason.of(StopKind.BY_HAND)
+    return RunResult(seed=spec.seed, status=Status.CAPPED, stop_reason=reason)
 
 
 def trial_seed(study_seed: int, trial_id: str) -> int:

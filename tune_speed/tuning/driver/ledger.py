@@ -31,6 +31,7 @@ from tune_speed.core.errors import StorageError, refuse_link, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
 from tune_speed.core.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.core.version import __version__
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.runtime.pooled_times import reclocked
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.requests import Answer
@@ -174,7 +175,7 @@ class Ledger:
         """Writes that a trial is about to start, and its predicted cost."""
         trial_id, params = proposal.trial_id, proposal.params
         self.proposals[trial_id], self.costs[trial_id] = proposal, cost
-        why = {"reason": proposal.reason, "cost": cost}
+        why = {"reason": proposal.reason.model_dump(mode="json"), "cost": cost}
         self._append("proposed", trial_id=trial_id, params=params, seed=seed, **why)
 
     def finished(self, record: TrialRecord) -> None:
@@ -194,13 +195,13 @@ class Ledger:
         self.proposed(_proposal_of(record), seed=record.runs[-1].seed)
         self.finished(record)
 
-    def interrupted(self, trial_id: str, *, reason: str) -> None:
+    def interrupted(self, trial_id: str, *, reason: StopReason) -> None:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
-        self._append("interrupted", trial_id=trial_id, reason=reason)
+        self._append("interrupted", trial_id=trial_id, reason=reason.model_dump(mode="json"))
 
-    def ended(self, reason: str) -> None:
+    def ended(self, reason: StopReason) -> None:
         """Writes why a search ended before its budget was used up."""
-        self._append("ended", reason=reason)
+        self._append("ended", reason=reason.model_dump(mode="json"))
 
     def steered(self, answer: Answer) -> None:
         """Writes what came of a person's request; what follows from it is done afterwards."""
@@ -284,7 +285,7 @@ def _proposal(event: Mapping[str, Any]) -> Proposal:
         trial_id=_checked_id(event["trial_id"]),
         # JSON has the names anew in each line: a kB a trial.
         params={sys.intern(name): value for name, value in dict(event["params"]).items()},
-        reason=str(event.get("reason", "")),
+        reason=ProposalReason.model_validate(event.get("reason", "")),
     )
 
 

@@ -19,6 +19,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.core.words import ProposalKind, ProposalReason, StopReason
 from tune_speed.study.parameter import Parameter, same
 from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy
 from tune_speed.tuning.policy.base import Outcome, Proposal
@@ -57,7 +58,7 @@ class ObservedStudy:
         proposal = self._policy.ask(number)
         return {} if proposal is None else proposal.params
 
-    def stop_reason(self, trial: FrozenTrial) -> str | None:
+    def stop_reason(self, trial: FrozenTrial) -> StopReason | None:
         """Returns why a running trial is to be pruned at its last report, or None."""
         if self._params(trial) is None or not trial.intermediate_values:
             return None
@@ -81,7 +82,8 @@ class ObservedStudy:
             self._learner.ended(self._proposal(trial), self._outcome(trial))
 
     def _proposal(self, trial: FrozenTrial) -> Proposal:
-        return Proposal(_id(trial), self._params(trial) or {}, "proposed in the Optuna study")
+        reason = ProposalReason.of(ProposalKind.OBSERVED)
+        return Proposal(_id(trial), self._params(trial) or {}, reason)
 
     def _params(self, trial: FrozenTrial) -> dict[str, Any] | None:
         """Returns a trial's values of the space; None if it has none, or one outside of it."""

@@ -10,7 +10,6 @@ model, to which a run's cost is an input: candidates that were made as long as T
 nothing (see tests/benchmarks).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,14 +65,6 @@ class BestWithin(TimeToTarget):
     def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
         objective = super()._objective(only_again=only_again, is_end=is_end)
         return objective._replace(best_y=self._best_y if self.leader else None)
-
-    def _reason(self, candidate: Candidate) -> str:
-        at = f" at a cost of {candidate.cost_s:.1f} s" if math.isfinite(candidate.cost_s) else ""
-        return f"gain: {candidate.chance:.0%} likely to end better than any so far{at}"
-
-    def _reason_again(self, params: Mapping[str, Any]) -> str:
-        runs = self._history.runs_of(params)
-        return f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration"
 
 
 def _mean_s(runs: Sequence[Trial]) -> float:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from tune_speed.components.plugins.registry import receive
-from tune_speed.core.errors import DeviceFailed, readable, reason_of, traceback_of
+from tune_speed.core.errors import DeviceFailed, readable, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.custom.shipping import calling
 from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.runtime import heartbeat, process
@@ -150,7 +151,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             record = self._run(spec, config, on_report)
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             # Ray, Tune and Python give these a meaning of their own: an actor's exit, Ctrl-C.
-            record = self._failed(spec, reason_of(error), traceback_of(error))
+            record = self._failed(spec, StopReason.of_error(error), traceback_of(error))
         if not self._is_stopped and not self._is_hung:
             write_trial_file(self._folder, record)
         return record
@@ -193,7 +194,8 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _hung(self, stacks: str, quiet_s: float) -> None:
         """Ends a trial that hangs as failed, and this process with it; the watchdog calls."""
-        record = self._failed(self._spec, f"hung: no step for {quiet_s:.0f} s", readable(stacks))
+        reason = StopReason.of(StopKind.HUNG, quiet_s=quiet_s)
+        record = self._failed(self._spec, reason, readable(stacks))
 
         def keep() -> None:
             self._is_hung = True
@@ -205,7 +207,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         time.sleep(LEAVE_S)
         leave()
 
-    def _failed(self, spec: SpecBase, reason: str, details: str) -> TrialRecord:
+    def _failed(self, spec: SpecBase, reason: StopReason, details: str) -> TrialRecord:
         failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
         newest = self._newest
         if newest is None:

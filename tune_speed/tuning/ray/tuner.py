@@ -22,6 +22,7 @@ from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
@@ -68,7 +69,7 @@ class Adapter:
         limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
         self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
         self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
-        self._killed: dict[str, str] = {}
+        self._killed: dict[str, StopReason] = {}
         self._told_budget: dict[str, float | None] = {}
         """The time budget that each trial's process knows of [s]."""
         self._stopping: set[str] = set()
@@ -127,7 +128,7 @@ class Adapter:
             left_s = self.controller.time_left_s()
             is_again = left_s is None or left_s > 0  # The budget was changed in that moment.
             self.controller.interrupted(
-                trial_id, reason="the search's time budget ended", is_again=is_again
+                trial_id, reason=StopReason.of(StopKind.BUDGET_OVER), is_again=is_again
             )
             return
         self.controller.finished(receiver.record(report))
@@ -165,12 +166,14 @@ class Adapter:
         if not self._has_run and f"{SetUpFailed.__name__}: " in last_line:
             # The next process would fare no better: the search ends, and nothing has failed in it.
             self.failure = ServiceError(last_line.partition(f"{SetUpFailed.__name__}: ")[2])
-            self.controller.interrupted(trial_id, reason=str(self.failure))
+            self.controller.interrupted(
+                trial_id, reason=StopReason.of(StopKind.OTHER, text=str(self.failure))
+            )
             return
-        reason = overdue or f"its process died: {last_line}"
+        reason = overdue or StopReason.of(StopKind.PROCESS_DIED, message=last_line)
         is_blameless = overdue is None and any(text in details for text in NODE_DIED)
         if is_blameless:
-            reason = "its node died, or cannot be reached"
+            reason = StopReason.of(StopKind.NODE_DIED)
         self.controller.died(trial_id, reason=reason, details=details, is_blameless=is_blameless)
 
     def check_liveness(self, actors: Callable[[], Mapping[str, Any]]) -> None:
@@ -179,7 +182,8 @@ class Adapter:
             return
         handles, search = actors(), self.controller.study.search
         for ray_id in self._heartbeats.look(handles):
-            self._killed[ray_id] = f"its process gave no sign of life for {search.hang_after_s:g} s"
+            quiet_s = search.hang_after_s
+            self._killed[ray_id] = StopReason.of(StopKind.SILENT, quiet_s=quiet_s)
         if not self._stall.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
             return
         there, wanted = ray.cluster_resources(), search.resources.bundle()
@@ -344,7 +348,9 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
 
     def on_experiment_end(self, trials: list[RayTrial], **info: Any) -> None:
         for trial_id in self._adapter.controller.running:
-            self._adapter.controller.interrupted(trial_id, reason="the search was stopped")
+            self._adapter.controller.interrupted(
+                trial_id, reason=StopReason.of(StopKind.SEARCH_STOPPED)
+            )
 
 
 def run_search(

@@ -194,7 +194,8 @@ class _Simulation:
                 trial = _Running(proposal, curve, now_s, hit)
                 self._running[trial_number(proposal.trial_id)] = trial
                 self._push(trial, worker)
-        self._trace.why_ended = self._policy.why_settled
+        settled = self._policy.why_settled
+        self._trace.why_ended = None if settled is None else str(settled)
         found = {trial.trial_id: trial.params for trial in self._trace.trials}
         best = self._policy.favourites
         self._trace.recommended = found[best[0].trial_id] if best else None
@@ -232,7 +233,7 @@ class _Simulation:
         train_s = float(curve.train_s[index])
         reason = self._policy.report(trial_id, train_s=train_s, step=index + 1, metric=metric)
         if reason is not None:
-            self._end(now_s, worker, trial, Status.CAPPED, reason)
+            self._end(now_s, worker, trial, Status.CAPPED, str(reason))
             return
         self._push(trial, worker)
 
@@ -249,7 +250,7 @@ class _Simulation:
         del self._running[trial_number(proposal.trial_id)]
         self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
         times_s = (trial.started_s, now_s, curve.end_s)
-        which = (proposal.trial_id, proposal.params, proposal.reason)
+        which = (proposal.trial_id, proposal.params, str(proposal.reason))
         self._trace.trials.append(SimulatedTrial(*which, *times_s, status, reason))
         # A policy that found nothing to try may find something after what this trial has shown.
         for free in sorted([worker, *self._idle]):
