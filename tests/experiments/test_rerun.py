@@ -2,6 +2,7 @@ import pytest
 from making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
+from tune_speed.core.words import read_notes
 from tune_speed.experiments.margin import Slope
 from tune_speed.experiments.rerun import merged
 from tune_speed.experiments.run_summary import describe_runs, runs_dict, runs_text
@@ -18,7 +19,9 @@ def make_seeds(*times_s: float, missed_s: tuple[float, ...] = ()) -> TrialRecord
 
 
 def with_timing(run: RunResult, timing: Timing, *cotenants: str, note: str = "") -> RunResult:
-    return run.model_copy(update={"timing": timing, "cotenants": cotenants, "note": note})
+    return run.model_copy(
+        update={"timing": timing, "cotenants": cotenants, "note": read_notes(note)}
+    )
 
 
 def test_statistics_of_two_hits_and_a_miss_by_hand() -> None:

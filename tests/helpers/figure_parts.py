@@ -8,6 +8,7 @@ from typing import Any
 from making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.figures.canvas import Sketch
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, part_key
 
@@ -29,6 +30,8 @@ def make_trial(
     **run: Any,
 ) -> ViewedTrial:
     """Returns a trial; `curve` are its accuracies at even times, `run` fields of its run."""
+    if "stop_reason" in run:
+        run["stop_reason"] = StopReason.model_validate(run["stop_reason"])
     own = make_run(status, time_s=time_s, accuracy=accuracy).model_copy(update=run)
     if curve:
         steps = enumerate(curve)

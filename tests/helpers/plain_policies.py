@@ -1,5 +1,6 @@
 """Policies to compare with that the package does not have: a flat penalty, and a cap."""
 
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policy.base import Leader, Policy, SearchTarget
 from tune_speed.tuning.simulation.comparison import Factory
@@ -14,13 +15,13 @@ class Capped(Plain):
         return None if self.leader is None else past_leader(self.leader, train_s)
 
 
-def past_leader(leader: Leader, train_s: float) -> str | None:
+def past_leader(leader: Leader, train_s: float) -> StopReason | None:
     """Returns why a trial whose clock is at `train_s` [s] can no longer lead, or None."""
     # The clock only grows, so this never stops a trial that would have led.
     time_s = leader.time_to_target_s
     if train_s <= time_s:
         return None
-    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
+    return StopReason.of(StopKind.SLOWER, at_s=train_s, best=leader.trial_id, best_s=time_s)
 
 
 def random_cap(benchmark: Benchmark, seed: int) -> Policy:

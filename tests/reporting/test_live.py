@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.targets import Target
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.reporting.display import as_text
 from tune_speed.reporting.live import MOST_RUNNING, LiveView
 
@@ -100,9 +101,15 @@ def test_ended_trial_is_told_with_the_reasons_for_its_start_and_end() -> None:
     view, out = make_view()
     start(view, "t0000")
     stop = "stopped at 41.0 s: leader t0003 met the target in 38.2 s"
-    run = make_run(Status.CAPPED).model_copy(update={"stop_reason": stop})
+    run = make_run(Status.CAPPED).model_copy(
+        update={"stop_reason": StopReason.model_validate(stop)}
+    )
     record = make_record("t0000", Status.CAPPED, runs=(run,))
-    view.trial_finished(record=record.model_copy(update={"proposal_reason": "gain: 42% likely"}))
+    view.trial_finished(
+        record=record.model_copy(
+            update={"proposal_reason": ProposalReason.model_validate("gain: 42% likely")}
+        )
+    )
     assert f"{stop}  [lr=0.1 · gain: 42% likely]" in out.getvalue()
     assert out.getvalue().startswith("t0000 stopped ")
 
@@ -159,7 +166,9 @@ def test_ended_trials_have_one_aligned_line_each_that_breaks_no_word() -> None:
 
 
 def test_why_a_trial_was_proposed_and_ended_is_said_on_request() -> None:
-    record = make_record("t0000").model_copy(update={"proposal_reason": "gain: 42% likely"})
+    record = make_record("t0000").model_copy(
+        update={"proposal_reason": ProposalReason.model_validate("gain: 42% likely")}
+    )
     assert "likely" not in "".join(shown_on_a_terminal(record))
     verbose = "".join(shown_on_a_terminal(record, is_verbose=True))
     assert "gain: 42% likely" in verbose and "ended as reached" in verbose

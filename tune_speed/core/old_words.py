@@ -31,13 +31,22 @@ _STOPS = (
     ("node_died", "its node died, or cannot be reached"),
     ("hung", "hung: no step for {quiet_s:n} s"),
     ("silent", "its process gave no sign of life for {quiet_s:n} s"),
+    ("budget_over", "the search's time budget ended"),
+    ("search_stopped", "the search was stopped"),
     ("by_hand", "stopped by hand{:any}"),
     ("slower", _AT + "{best}, which is recommended, takes {best_s:n} s with restarts"),
-    ("slower", _AT + "leader {best} met the target in {best_s:n} s{:any}"),
+    ("slower", "stopped at {at_s:n} s: {:any}leader {best} met the target in {best_s:n} s{:any}"),
     ("past_limit", _AT + "the time limit is {limit_s:n} s"),
     ("below_rung", _AT + "{ahead:n} of {num:n} trials promised more by {by_s:n} s"),
     ("below_cutoff", _AT + "below ASHA's cutoff after {evaluations:n} evaluation{:s}"),
     ("unlikely", "{:any}likely to {:any}"),
+    (
+        "settled",
+        "the chance that the rest of the budget finds a recipe better by {better_by:p} is"
+        " {chance:p}",
+    ),
+    ("nothing_left", "no untried configuration is left"),
+    ("nothing_better", "no untried configuration can beat the leader"),
     ("error", "{:dotted}{error:name}:{:any}"),
 )
 _PROPOSALS = (

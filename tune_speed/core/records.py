@@ -8,6 +8,7 @@ it is never a number.
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -333,19 +334,21 @@ def _product(factor: float | None, other: float | None) -> float | None:
     return None if factor is None or other is None else factor * other
 
 
-def certificate_in_words(certificate: dict[str, Any]) -> dict[str, Any]:
+def in_words(certificate: Any) -> Any:
     """Returns a certificate for people and scripts, who read why its runs ended in words."""
-    result = certificate.get("result", {})
-    runs = [
-        {**run, "stop_reason": str(StopReason.model_validate(run.get("stop_reason", "")))}
-        for run in result.get("runs", ())
-    ]
-    return {**certificate, "result": {**result, "runs": runs}} if runs else certificate
+    if isinstance(certificate, list | tuple):
+        return [in_words(each) for each in certificate]
+    if not isinstance(certificate, dict):
+        return certificate
+    found = {name: in_words(value) for name, value in certificate.items()}
+    with suppress(ValueError):  # It is not validated: it may come from anybody.
+        if "stop_reason" in found:
+            found["stop_reason"] = str(StopReason.model_validate(found["stop_reason"]))
+    return found
 
 
-def _certificate(certificate: dict[str, Any] | None, info: SerializationInfo) -> Any:
-    is_shown = certificate is not None and info.context == IN_WORDS
-    return certificate_in_words(certificate) if is_shown and certificate else certificate
+def _dump_certificate(certificate: Any, info: SerializationInfo) -> Any:
+    return in_words(certificate) if info.context == IN_WORDS else certificate
 
 
 class TrialRecord(Record):
@@ -384,7 +387,7 @@ class TrialRecord(Record):
     finished_at: str = ""
     plugins: dict[str, str] = Field(default_factory=dict)
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
-    certificate: Annotated[dict[str, Any] | None, PlainSerializer(_certificate)] = None
+    certificate: Annotated[dict[str, Any] | None, PlainSerializer(_dump_certificate)] = None
     """Of a certified result: all that `certificate.Certificate` holds."""
     prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""

@@ -9,6 +9,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.core.device import Device
 from tune_speed.core.records import TrialRecord
 from tune_speed.data import DATASETS
 from tune_speed.experiments.published.matching import (
@@ -95,7 +96,7 @@ def test_device_part_images_and_target_are_said():
         "no target there, accuracy 0.91 here",
     )
     there = shipped("seed_resnet20", 0).model_copy(
-        update={"device": "NVIDIA GeForce GTX 1080 Ti", "evaluated_on": "test"}
+        update={"device": Device(type="NVIDIA GeForce GTX 1080 Ti"), "evaluated_on": "test"}
     )
     [row, *_] = paper_rows(there)
     assert "device 1080 Ti" in row.same

@@ -26,7 +26,7 @@ def record(trial_id: str = "t0000", **fields: Any) -> TrialRecord:
     own |= {"power_w": 200.0, "idle_power_w": 50.0}
     run = make_run().model_copy(update=own | fields)
     made = make_record(trial_id, runs=(run,))
-    return made.model_copy(update={"prices": {made.device: 0.5}})
+    return made.model_copy(update={"prices": {str(made.device): 0.5}})
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from making import make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import NOT_CERTIFIED, Status, Timing
+from tune_speed.core.words import read_notes
 from tune_speed.reporting.leaderboard import tables
 from tune_speed.reporting.leaderboard import text as report
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards
@@ -119,7 +120,7 @@ def test_what_the_clock_is_made_of_is_said() -> None:
 
 def test_rows_whose_step_times_changed_say_from_what_and_others_have_no_such_column() -> None:
     said = "49.2 → 40.7 ms a step, by 2 windows"
-    run = make_run().model_copy(update={"note": f"loader is slow; re-clocked: {said}"})
+    run = make_run().model_copy(update={"note": read_notes(f"loader is slow; re-clocked: {said}")})
     changed = make_boards([(None, make_record(runs=(run,))), (None, make_record("t0001"))])
     assert [row.reclocked for row in changed[0].rows] == [said, ""]
     assert "Re-clocked by all windows, as `show` says: 1 row." in " ".join(shown(changed).split())

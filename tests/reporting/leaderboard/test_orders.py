@@ -11,6 +11,7 @@ from command import Done
 from making import make_record, make_run
 
 from tune_speed.api.results import Results
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.orders import ordered
@@ -32,7 +33,9 @@ def record(
     prices: dict[str, float] = PRICES,
     lr: float | None = None,
 ) -> TrialRecord:
-    run = make_run(time_s=time_s).model_copy(update={"power_w": power_w, "device": device})
+    run = make_run(time_s=time_s).model_copy(
+        update={"power_w": power_w, "device": Device.model_validate(device)}
+    )
     params = {"lr": number if lr is None else lr}
     made = make_record(f"t{number:04}", device=device, params=params, runs=(run,))
     return made.model_copy(update={"prices": prices})

@@ -5,6 +5,7 @@ from making import make_record, make_run
 
 from tune_speed.core.comparability import Totals
 from tune_speed.core.records import Status, Timing, TrialRecord
+from tune_speed.core.words import ProposalReason
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.listings.listings import listing
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
@@ -86,7 +87,9 @@ def test_description_shows_curve_and_traceback() -> None:
 
 
 def test_description_says_why_a_trial_was_proposed_and_stopped() -> None:
-    record = make_record().model_copy(update={"proposal_reason": "gain: 42% likely"})
+    record = make_record().model_copy(
+        update={"proposal_reason": ProposalReason.model_validate("gain: 42% likely")}
+    )
     text = describe(record, run_id=None)
     assert "proposed because gain: 42% likely\n" in text
     assert "ended as reached" in text

@@ -8,6 +8,7 @@ from making import WORKLOAD, make_record, make_run
 from sqlalchemy import NullPool, create_engine, text
 
 from tune_speed.core.comparability import board_key, totals_of
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
@@ -54,7 +55,7 @@ def records(study: str) -> Iterator[TrialRecord]:
         )
         last = runs[-1].status
         made = make_record(f"c{number}", last, study=study, runs=runs, kind="certified")
-        yield made.model_copy(update={"device": DEVICES[0]})
+        yield made.model_copy(update={"device": Device.model_validate(DEVICES[0])})
 
 
 def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:

@@ -11,6 +11,7 @@ from making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.tracking import schema
 from tune_speed.tracking.writer import descriptions
 
@@ -64,8 +65,10 @@ def test_a_certified_trial_says_how_often_it_held() -> None:
 @pytest.mark.parametrize("field", ["trial_id", "study", "device", "workload_name"])
 def test_names_act_neither_as_markdown_nor_as_html(field: str) -> None:
     record = make_record(params={NASTY: NASTY}).model_copy(update={field: NASTY})
-    run = record.runs[0].model_copy(update={"stop_reason": NASTY})
-    record = record.model_copy(update={"runs": (run,), "proposal_reason": NASTY})
+    run = record.runs[0].model_copy(update={"stop_reason": StopReason.model_validate(NASTY)})
+    record = record.model_copy(
+        update={"runs": (run,), "proposal_reason": ProposalReason.model_validate(NASTY)}
+    )
     counts = {Status.REACHED: 1}
     for text in (
         descriptions.trial_note(record, run_id="a" * 32),
@@ -173,7 +176,9 @@ def test_a_certified_trial_has_the_intervals_of_its_statistics() -> None:
 
 
 def test_a_trial_says_its_metric_and_target_and_why_it_was_tried() -> None:
-    record = make_record(status=Status.MISSED).model_copy(update={"proposal_reason": "a guess"})
+    record = make_record(status=Status.MISSED).model_copy(
+        update={"proposal_reason": ProposalReason.model_validate("a guess")}
+    )
     text = html.unescape(descriptions.trial_note(record, run_id="a"))
     assert "**missed**; final accuracy 0.9500 (target: accuracy ≥ 0.9)." in text
     assert "Why it was tried: a guess." in text

@@ -19,6 +19,7 @@ from making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION
+from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import read_trial_file, write_trial_file
 from tune_speed.tuning.policy.base import Cost, Proposal
@@ -26,7 +27,8 @@ from tune_speed.tuning.policy.base import Cost, Proposal
 
 def proposal(number: int) -> Proposal:
     params = {"optimizer.sgd.lr": 0.1 * (number + 1)}
-    return Proposal(f"t{number:04d}", params, f"because of {number}")
+    reason = ProposalReason.of(ProposalKind.OTHER, text=f"because of {number}")
+    return Proposal(f"t{number:04d}", params, reason)
 
 
 def test_ledger_reads_back_what_was_written(tmp_path: Path) -> None:

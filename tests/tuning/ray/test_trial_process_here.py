@@ -147,7 +147,7 @@ def test_trial_is_reported_to_its_end_and_leaves_its_record_in_a_file(
     assert record == standing(make_spec("ends")) == read_trial_file(tmp_path, "ends")
     # The next one is taken by the same process.
     assert asked.reset_config(config_of(make_spec("exits"), tmp_path, **QUIET))
-    assert Receiver().record(until(asked, "end")).stop_reason == "SystemExit: 3"
+    assert str(Receiver().record(until(asked, "end")).stop_reason) == "SystemExit: 3"
 
 
 def test_without_news_a_report_is_a_sign_of_life(begin: Callable[..., Scripted]) -> None:
@@ -197,7 +197,7 @@ def test_trial_that_would_end_its_process_has_failed_with_what_it_had(
     begin: Callable[..., Scripted], tmp_path: Path, script: str, reason: str, evaluations: int
 ) -> None:
     record = Receiver().record(until(begin(script), "end"))
-    assert (record.status, record.stop_reason) == (Status.FAILED, reason)
+    assert (record.status, str(record.stop_reason)) == (Status.FAILED, reason)
     (run,) = record.runs
     assert len(run.evaluations) == evaluations and f"in {script}" in (run.traceback or "")
     assert read_trial_file(tmp_path, script) == record
@@ -224,7 +224,7 @@ def test_trial_that_hangs_is_told_as_failed_and_a_further_question_ends_the_proc
     (report,) = reports
     assert (report["end"], report["done"]) == ("hung", False)
     record = Receiver().record(report)
-    assert (record.status, record.stop_reason) == (Status.FAILED, "hung: no step for 12 s")
+    assert (record.status, str(record.stop_reason)) == (Status.FAILED, "hung: no step for 12 s")
     assert (record.runs[0].traceback or "").startswith("Thread training: here")
     assert read_trial_file(tmp_path, "hangs") == record
     with pytest.raises(Left):

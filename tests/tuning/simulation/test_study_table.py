@@ -7,6 +7,7 @@ from hypothesis import given
 from making import make_evaluation, make_record, make_run
 from spaces import TREES
 
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.study.space import SearchSpace
@@ -81,7 +82,7 @@ def test_diverged_and_oom_trials_are_kept_as_such() -> None:
 
 
 def test_trials_of_another_device_are_left_out() -> None:
-    other = trial(5).model_copy(update={"device": "NVIDIA H200"})
+    other = trial(5).model_copy(update={"device": Device(type="NVIDIA H200")})
     assert table([*FIVE, other]).left_out == {"on another device or workload": 1}
 
 
