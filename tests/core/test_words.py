@@ -52,6 +52,9 @@ STOPS = {
     "stopped at 1.0 s: 5 of 6 trials promised more by 0.9 s": "below_rung",
     "stopped at 4.0 s: below ASHA's cutoff after 1 evaluation": "below_cutoff",
     "stopped at 0.4 s: 2.1% likely to meet the target by 1.1 s": "unlikely",
+    "stopped at 1.2 s: it would not end before 1.4 s, leader t0007 met the target in 1.1 s": (
+        "slower"
+    ),
     "the chance that the rest of the budget finds a recipe better by 5% is 0.9%": "settled",
     "no untried configuration is left": "nothing_left",
     "no untried configuration can beat the leader": "nothing_better",

@@ -292,9 +292,9 @@ class Note(Said):
     kind: NoteKind
 
 
-def read_notes(text: str) -> list[Note]:
+def read_notes(text: str) -> tuple[Note, ...]:
     """Returns notes that were one text."""
-    return [Note.model_validate(each) for each in old_words.split_notes(text)]
+    return tuple(map(Note.model_validate, old_words.split_notes(text)))
 
 
 def _read_notes(data: Any) -> Any:

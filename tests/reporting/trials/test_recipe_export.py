@@ -4,6 +4,7 @@ import pytest
 from making import make_record, make_run
 
 from tune_speed.core.comparability import Totals
+from tune_speed.core.device import Device
 from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.core.words import ProposalReason
 from tune_speed.reporting.leaderboard.ranking import make_boards
@@ -72,7 +73,8 @@ def test_header_of_a_certified_recipe_has_its_hits_and_intervals() -> None:
 @pytest.mark.parametrize("break_", ["\n", "\r", "\x85", "\u2028", "\x00\x1b"])
 def test_no_name_can_leave_the_header_or_spoil_the_file(break_: str) -> None:
     evil = f"evil{break_}recipe: evil"
-    changes = {"device": f"cpu {evil}", "trial_id": evil, "finished_at": evil, "space_hash": evil}
+    device = Device(type=f"cpu {evil}", threads=0)
+    changes = {"device": device, "trial_id": evil, "finished_at": evil, "space_hash": evil}
     record = trained().model_copy(update={**changes, "environment": {"torch": evil}})
     text = recipe_yaml(record, run_id=evil, rerun=evil)
     assert parse_recipe(text, file="best.yaml").recipe.epochs == 2.5

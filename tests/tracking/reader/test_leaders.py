@@ -155,7 +155,9 @@ def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
 def test_a_certified_board_says_what_its_search_cost(filled: str, with_misses: bool) -> None:
     choice = Choice(uri=filled, study="first", kind="certified")
     (board,) = find_boards(choice, top=9, with_misses=with_misses)
-    estimates = [r for r in records("first") if (r.kind, r.device) == ("estimate", board.device)]
+    estimates = [
+        r for r in records("first") if (r.kind, str(r.device)) == ("estimate", board.device)
+    ]
     assert {row.study_trials for row in board.rows} == {len(estimates)} and estimates
 
 

@@ -158,12 +158,11 @@ def test_model_proposes_after_the_start_unless_it_sees_no_chance() -> None:
     quick = {"start_runs": math.inf, "num_start": 5, "explore_every": 0, "no_chance": 0.0}
     usual = miss(make_policy(parts=Parts(**quick)), 7)
     assert all(reason.kind == "start" for reason in usual[:5])
-    assert all(reason.kind == "gain" for reason in usual[5:])
+    assert all(reason.kind == "nearer" for reason in usual[5:])
     sober = miss(make_policy(parts=Parts(**{**quick, "no_chance": 1.01})), 7)
-    assert sober[5:] == ["spread evenly: the model sees no chance"] * 2
+    assert [reason.kind for reason in sober[5:]] == ["no_chance"] * 2
     explored = miss(make_policy(parts=Parts(**{**quick, "explore_every": 3})), 7)
-    assert explored[6] == "exploration: spread evenly"
-    assert explored[5].startswith("gain")
+    assert [reason.kind for reason in explored[5:]] == ["nearer", "exploration"]
 
 
 @pytest.mark.parametrize(("num_fit", "is_modelled"), [(2, False), (3, True)])
@@ -174,7 +173,7 @@ def test_model_needs_three_runs_that_fitted_into_memory(num_fit: int, is_modelle
     for _ in range(5 - num_fit):
         policy.finish(policy.ask().trial_id, Outcome(Status.OOM, 0.0))
     reason = policy.ask().reason
-    assert (reason.kind == "gain") == is_modelled
+    assert (reason.kind == "nearer") == is_modelled
     assert is_modelled or reason.kind == "no_chance"
 
 
