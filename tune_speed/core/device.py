@@ -2,24 +2,14 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field
 
-from tune_speed.core import old_words
-from tune_speed.core.config import Config
-from tune_speed.core.words import IN_WORDS
+from tune_speed.core.old_words import read_device
+from tune_speed.core.words import Worded
 
 
-class Device(Config):
+class Device(Worded):
     """Devices that train together, all of one type; `str` is their name."""
-
-    model_config = ConfigDict(strict=False, extra="ignore")
 
     type: str
     """Such as `NVIDIA H200`, or a CPU's model: `AMD EPYC`."""
@@ -27,14 +17,10 @@ class Device(Config):
     threads: Annotated[int, Field(ge=0)] | None = None
     """Of one operation on a CPU, 0 if that is not known; None: it is none."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _read_name(cls, data: Any) -> Any:
-        return old_words.read_device(data) if isinstance(data, str) else data
-
-    @model_serializer(mode="wrap")
-    def _dump(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
-        return str(self) if info.context == IN_WORDS else handler(self)
+    def read(cls, text: str) -> dict[str, Any]:
+        """Returns the fields of a device by its name."""
+        return read_device(text)
 
     def __str__(self) -> str:
         one = f"cpu ({self.threads} threads, {self.type})" if self.threads else self.type

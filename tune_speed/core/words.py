@@ -77,7 +77,7 @@ class StopKind(Kind):
         "max_train_s = {limit_s:g} s passed[ with {metric} {value:.4f}]" + _COMPARED,
     )
     TOO_LONG = "too_long", "would take {planned_s:compact} s of max_train_s = {limit_s:g} s"
-    OUT_OF_MEMORY = "out_of_memory", "out of memory, down to a micro-batch of {batch_size}"
+    OUT_OF_MEMORY = "out_of_memory", "out of memory, down to a micro-batch of {batch_size:d}"
     INTERRUPTED = "interrupted", "interrupted"
     ERROR = "error"
     PROCESS_DIED = "process_died", "its process died: {message}"
@@ -87,15 +87,9 @@ class StopKind(Kind):
     BUDGET_OVER = "budget_over", "the search's time budget ended"
     SEARCH_STOPPED = "search_stopped", "the search was stopped"
     BY_HAND = "by_hand", "stopped by hand"
-    SLOWER = (
-        "slower",
-        _AT + "{best}, which is recommended, takes {best_s:.1f} s with restarts",
-    )
+    SLOWER = ("slower", _AT + "{best}, which is recommended, takes {best_s:.1f} s with restarts")
     PAST_LIMIT = "past_limit", _AT + "the time limit is {limit_s:.1f} s"
-    BELOW_RUNG = (
-        "below_rung",
-        _AT + "{ahead} of {num} trials promised more by {by_s:.1f} s",
-    )
+    BELOW_RUNG = ("below_rung", _AT + "{ahead:d} of {num:d} trials promised more by {by_s:.1f} s")
     BELOW_CUTOFF = (
         "below_cutoff",
         _AT + "below ASHA's cutoff after {evaluations:counted evaluation}",
@@ -121,13 +115,10 @@ class ProposalKind(Kind):
     SAMPLER = "sampler", "[{sampler}: ]the sampler's proposal"
     OPTUNA_SEARCH = "optuna_search", "OptunaSearch's proposal"
     OBSERVED = "observed", "proposed in the Optuna study"
-    START = "start", "start: spread evenly[, {cost_s:.1f} s the cheapest of {num}]"
+    START = "start", "start: spread evenly[, {cost_s:.1f} s the cheapest of {num:d}]"
     EXPLORATION = "exploration", "exploration: spread evenly"
     NO_CHANCE = "no_chance", "spread evenly: the model sees no chance"
-    NOTHING_COULD_WIN = (
-        "nothing_could_win",
-        "spread evenly: {sampler} has nothing that could win",
-    )
+    NOTHING_COULD_WIN = ("nothing_could_win", "spread evenly: {sampler} has nothing that could win")
     NEARER = (
         "nearer",
         "gain: {chance:.0%} likely to come nearer the target than any so far"
@@ -144,8 +135,8 @@ class ProposalKind(Kind):
     )
     AGAIN = (
         "again",
-        "again: run {run} of {trial_id}'s configuration[, which met the target in {hits} of"
-        " {runs}]",
+        "again: run {run:d} of {trial_id}'s configuration[, which met the target in {hits:d} of"
+        " {runs:d}]",
     )
 
 
@@ -157,14 +148,11 @@ class NoteKind(Kind):
     OTHERS_CAME = "others_came", "others came to the device: {others}"
     DISTURBED = "disturbed", "others took its core for {share:.0%} of the time"
     REPORTED = "reported", "the training function reported its own clock"
-    RECLOCKED = (
-        "reclocked",
-        "re-clocked: " + CLOCK_CHANGE,
-    )
-    RESUMED = "resumed", "resumed at step {step}[ of {num_steps}]"
+    RECLOCKED = ("reclocked", "re-clocked: " + CLOCK_CHANGE)
+    RESUMED = "resumed", "resumed at step {step:d}[ of {num_steps:d}]"
     UNUSABLE = "unusable", "begun anew, as its checkpoint could not be used: {why}"
     BEGUN_AGAIN = "begun_again", "begun anew: {why}"
-    NOT_SAVED = "not_saved", "not saved at step {step}: {why}"
+    NOT_SAVED = "not_saved", "not saved at step {step:d}: {why}"
 
 
 class _Words(Formatter):
@@ -205,16 +193,34 @@ def _parts(template: str) -> tuple[tuple[str, frozenset[str], bool], ...]:
     )
 
 
-class Said(Config):
-    """A kind and its figures; `str` makes its sentence, and reads those of earlier versions."""
+class Worded(Config):
+    """What people and scripts read as `str` makes it, which earlier versions wrote."""
 
     # Lenient about JSON's types, and about fields of later versions.
     model_config = ConfigDict(strict=False, extra="ignore")
 
+    @classmethod
+    def read(cls, text: str) -> dict[str, Any]:
+        """Returns the fields of a text of an earlier version."""
+        raise NotImplementedError
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        return cls.read(data) if isinstance(data, str) else data
+
+    @model_serializer(mode="wrap")
+    def _dump(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        return str(self) if info.context == IN_WORDS else handler(self)
+
+
+class Said(Worded):
+    """A kind and its figures; `str` makes its sentence."""
+
     suffix: ClassVar[str] = ""
     """What may follow the sentence of each kind."""
     kind: Kind
-    figures: dict[str, Figure] = Field(default={})
+    figures: dict[str, Figure] = Field(default={}, exclude_if=lambda figures: not figures)
     """The numbers and names of its sentence; where there is a `text`, it is the sentence."""
 
     @classmethod
@@ -229,17 +235,19 @@ class Said(Config):
     def _template(self) -> str:
         return ("{text}" if "text" in self.figures else self.kind.words) + self.suffix
 
-    @model_validator(mode="before")
     @classmethod
-    def _read_words(cls, data: Any) -> Any:
-        if not isinstance(data, str):
-            return data
-        kind, figures, text = old_words.read(cls.__name__, data)
+    def read(cls, text: str) -> dict[str, Any]:
+        """Returns kind and figures of a sentence of an earlier version."""
+        kinds: type[Kind] = cls.model_fields["kind"].annotation  # type: ignore[assignment]
+        known = ((kind, kind.words) for kind in kinds if kind.words != "{text}")
+        kind, figures = old_words.read(kinds.__name__, known, text, suffix=cls.suffix)
         fields = {"kind": kind, "figures": figures}
         with suppress(ValueError):
-            if str(cls.model_validate(fields)) == data:
+            if str(cls.model_validate(fields)) == text:
                 return fields
-        return {"kind": kind, "figures": {**figures, "text": text}}
+        more = {name for _, names, _ in _parts(cls.suffix) for name in names}
+        own = {name: value for name, value in figures.items() if name not in more}
+        return {"kind": kind, "figures": {**own, "text": text}}
 
     @model_validator(mode="after")
     def _has_figures(self) -> Self:
@@ -248,19 +256,12 @@ class Said(Config):
                 raise ValueError(f"{self.kind} must have {', '.join(names)}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _dump(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
-        if info.context == IN_WORDS:
-            return str(self)
-        fields: dict[str, Any] = handler(self)
-        return fields if self.figures else {"kind": fields["kind"]}
-
 
 class StopReason(Said):
     """Why a run, a trial or a search ended."""
 
     suffix = (
-        "[ (micro-batch {first_batch_size} ran out of memory, {ran_batch_size} did not)]"
+        "[ (micro-batch {first_batch_size:d} ran out of memory, {ran_batch_size:d} did not)]"
         "[{runs_again:?; it is run again}]"
     )
     kind: StopKind = StopKind.NONE
