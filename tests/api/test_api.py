@@ -258,9 +258,9 @@ def test_training_that_misses_says_why() -> None:
     trained = tune_speed.train(RECIPE, set={"workload.target.value": 0.99})
     assert (trained.times_s, trained.has_reached) == ((None,), False)
     assert trained.runs[0].status is Status.MISSED
-    assert "0.99" in str(trained.runs[0].stop_reason) and trained.runs[0].stop_reason in str(
-        trained
-    )
+    reason = trained.runs[0].stop_reason
+    assert (reason.kind, reason.figures["aim"]) == ("ended_below", 0.99)
+    assert str(reason) in str(trained)
 
 
 class _Interrupts(logging.Handler):

@@ -43,6 +43,7 @@ STOPS = {
     "the search's time budget ended": "budget_over",
     "the search was stopped": "search_stopped",
     "stopped by hand": "by_hand",
+    "stopped by hand: request 0a1b2c3d": "by_hand",
     "stopped at 3.0 s: t0001, which is recommended, takes 2.5 s with restarts": "slower",
     "stopped at 3.0 s: it would not end before 9.0 s, and t0001, which is recommended, takes 2.5 s"
     " with restarts": "slower",

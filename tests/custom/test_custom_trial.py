@@ -48,7 +48,7 @@ def test_record_holds_all_that_a_leaderboard_asks_for() -> None:
     assert record.recipe == {"params": {"lr": 0.1}}
     assert record.workload["function"] == "my_train"
     assert record.workload_name == "my_train-accuracy-0.9"
-    assert run.device.startswith("cpu")
+    assert run.device.kind == "cpu"
     assert run.peak_memory_gib is not None and run.memory_limit_gib is not None
     assert record == TrialRecord.model_validate_json(record.model_dump_json())
 

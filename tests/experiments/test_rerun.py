@@ -2,7 +2,7 @@ import pytest
 from making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
-from tune_speed.core.words import read_notes
+from tune_speed.core.words import IN_WORDS, read_notes
 from tune_speed.experiments.margin import Slope
 from tune_speed.experiments.rerun import merged
 from tune_speed.experiments.run_summary import describe_runs, runs_dict, runs_text
@@ -130,7 +130,7 @@ def test_json_keeps_the_records_fields_at_the_top() -> None:
     record = make_seeds(1.0, missed_s=(2.0,))
     fields = runs_dict(record)
     statistics = fields.pop("statistics")
-    assert fields == record.model_dump(mode="json")
+    assert fields == record.model_dump(mode="json", context=IN_WORDS)
     assert statistics["median_s"] is None
     assert statistics["timing"] == {"shared": 2}
 

@@ -431,7 +431,7 @@ def test_code_in_a_checkpoint_is_not_run(place: Path, tmp_path: Path) -> None:
     file = io.BytesIO()
     torch.save({"progress": Evil(tmp_path / "ran")}, file)
     rewrite(place, payload=file.getvalue())
-    assert "cannot be read: UnpicklingError" in to_record(make_spec(place)).runs[0].note
+    assert "cannot be read: UnpicklingError" in joined(to_record(make_spec(place)).runs[0].note)
     assert not (tmp_path / "ran").exists()
 
 
@@ -478,7 +478,7 @@ def test_content_without_a_run_cannot_be_gone_on_from() -> None:
 def test_header_that_names_another_step_than_the_content_is_refused(place: Path) -> None:
     break_off(make_spec(place))
     rewrite(place, step=4)
-    assert "its header is of another step" in to_record(make_spec(place)).runs[0].note
+    assert "its header is of another step" in joined(to_record(make_spec(place)).runs[0].note)
 
 
 def test_header_can_be_read_without_torch() -> None:
