@@ -19,7 +19,6 @@ class Device(Worded):
 
     @classmethod
     def read(cls, text: str) -> dict[str, Any]:
-        """Returns the fields of a device by its name."""
         return read_device(text)
 
     def __str__(self) -> str:
@@ -33,5 +32,4 @@ class Device(Worded):
 
     @property
     def one(self) -> Self:
-        """One of them."""
         return self.model_copy(update={"count": 1})

@@ -50,7 +50,6 @@ def read(
 
 
 def split_notes(text: str) -> list[str]:
-    """Returns the notes of a run, which were one text."""
     return [note for note in text.split("; ") if note]
 
 

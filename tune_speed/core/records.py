@@ -26,16 +26,7 @@ from tune_speed.core.device import Device
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import counted
-from tune_speed.core.words import (
-    CLOCK_CHANGE,
-    IN_WORDS,
-    NoteKind,
-    Notes,
-    ProposalReason,
-    StopKind,
-    StopReason,
-    sentence,
-)
+from tune_speed.core.words import IN_WORDS, NoteKind, Notes, ProposalReason, StopKind, StopReason
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -322,11 +313,10 @@ class RunResult(Record):
     def reclocked(self) -> str:
         """What its first steps took by windows at the time, and take by all; empty if the same."""
         found = (each for each in self.note if each.kind is NoteKind.RECLOCKED)
-        return "".join(sentence(CLOCK_CHANGE, each.figures) for each in found)
+        return "".join(each.change for each in found)
 
     @property
     def final(self) -> Evaluation | None:
-        """The last evaluation, if there was one."""
         return self.evaluations[-1] if self.evaluations else None
 
 
@@ -453,7 +443,6 @@ class TrialRecord(Record):
 
     @property
     def stop_reason(self) -> StopReason:
-        """Why the last run ended."""
         return self.runs[-1].stop_reason
 
 

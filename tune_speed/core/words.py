@@ -44,7 +44,6 @@ class Kind(StrEnum):
     words: str
 
     def __new__(cls, value: str, words: str = "{text}") -> Self:
-        """Makes a kind of its name in records and its sentence."""
         kind = str.__new__(cls, value)
         kind._value_ = value
         kind.words = words
@@ -237,7 +236,6 @@ class Said(Worded):
 
     @classmethod
     def read(cls, text: str) -> dict[str, Any]:
-        """Returns kind and figures of a sentence of an earlier version."""
         kinds: type[Kind] = cls.model_fields["kind"].annotation  # type: ignore[assignment]
         known = ((kind, kind.words) for kind in kinds if kind.words != "{text}")
         kind, figures = old_words.read(kinds.__name__, known, text, suffix=cls.suffix)
@@ -272,7 +270,6 @@ class StopReason(Said):
         return cls.of(StopKind.ERROR, error=type(error).__name__, text=reason_of(error))
 
     def with_figures(self, **figures: Figure) -> Self:
-        """Returns it with further figures."""
         return self.of(self.kind, **self.figures, **figures)
 
 
@@ -292,9 +289,13 @@ class Note(Said):
 
     kind: NoteKind
 
+    @property
+    def change(self) -> str:
+        """What a step took before it was timed again, and takes now."""
+        return sentence(CLOCK_CHANGE, self.figures)
+
 
 def read_notes(text: str) -> tuple[Note, ...]:
-    """Returns notes that were one text."""
     return tuple(map(Note.model_validate, old_words.split_notes(text)))
 
 

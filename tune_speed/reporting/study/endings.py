@@ -59,17 +59,14 @@ class Ending:
 
     @property
     def status(self) -> str:
-        """How they ended."""
         return self.trials[0].record.status.value
 
     @property
     def word(self) -> str:
-        """How they ended, as people read it."""
         return ended_as(self.trials[0].record)
 
     @property
     def example(self) -> str:
-        """Stop reason of the first of them."""
         return str(self.trials[0].record.stop_reason)
 
 
