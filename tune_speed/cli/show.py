@@ -11,7 +11,6 @@ import typer
 
 from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.words import IN_WORDS
 
 if TYPE_CHECKING:
     from tune_speed.experiments.published.side_by_side import PaperTable
@@ -119,6 +118,7 @@ def show(
 
     Example: tune-speed show digits_quickstart/t0007
     """
+    from tune_speed.core.words import IN_WORDS
     from tune_speed.reporting.trials.text import describe
     from tune_speed.tracking.notes import NO_NOTE, notes_of, trial_key
     from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
