@@ -235,15 +235,17 @@ def test_training_says_of_each_seed_what_came_of_it() -> None:
     for run in trained.runs:
         assert run.final is not None
         assert f"{run.final.accuracy:.4f}" in str(trained)
-        assert run.stop_reason in str(trained)
-        assert run.stop_reason.replace("<", "&lt;") in html(trained)
+        assert str(run.stop_reason) in str(trained)
+        assert str(run.stop_reason).replace("<", "&lt;") in html(trained)
 
 
 def test_training_that_misses_says_why() -> None:
     trained = tune_speed.train(RECIPE, set={"workload.target.value": 0.99})
     assert (trained.times_s, trained.has_reached) == ((None,), False)
     assert trained.runs[0].status is Status.MISSED
-    assert "0.99" in trained.runs[0].stop_reason and trained.runs[0].stop_reason in str(trained)
+    reason = trained.runs[0].stop_reason
+    assert (reason.kind, reason.figures["aim"]) == ("ended_below", 0.99)
+    assert str(reason) in str(trained)
 
 
 class _Interrupts(logging.Handler):

@@ -42,6 +42,7 @@ import yaml
 from scipy.stats import kendalltau
 
 from tune_speed.core.records import RunResult
+from tune_speed.core.words import joined
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.tuning.driver.ledger import Ledger
 
@@ -202,7 +203,7 @@ def run_alone(
         reference.times_s = []
         run = finish(run_trial(spec), on_report=lambda _: None).runs[0]
         if run.timing == "shared" or run.time_to_target_s is None:
-            others = ", ".join(run.cotenants) or run.note or run.stop_reason
+            others = ", ".join(run.cotenants) or joined(run.note) or str(run.stop_reason)
             raise SystemExit(f"a run must be alone and meet its target, but got: {others}")
         relative = run.time_to_target_s / steady_interval(reference.times_s)[1]
         waited = (run.cpu_wait_s or 0.0) / run.clocks.train_s

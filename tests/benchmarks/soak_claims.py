@@ -11,6 +11,8 @@ from faulty_runs import assert_unlocked
 from helpers.command import ledger
 from soak_faults import Sample, Soak
 
+from tune_speed.core.words import StopReason
+
 Claims = dict[str, bool]
 END_S = 120.0
 """A driver waits a minute for MLflow at its end, and for trials that end by themselves."""
@@ -29,7 +31,11 @@ def check_records(folder: Path, database: Path, study: str = "tiny") -> Claims:
     finished = Counter(record["trial_id"] for record in records)
     runs = _mlflow_runs(database, study)
     statuses = {status for _, _, status in runs}
-    bare = [r for r in records if r["status"] == "failed" and not r["runs"][-1]["stop_reason"]]
+    bare = [
+        r
+        for r in records
+        if r["status"] == "failed" and r["runs"][-1]["stop_reason"]["kind"] == "none"
+    ]
     wrong = _wrong_curves(database, records, {name: run_id for run_id, name, _ in runs})
     for line in wrong[:10]:
         print(line)
@@ -104,7 +110,7 @@ def print_trials(folder: Path) -> None:
     statuses = Counter(record["status"] for record in records)
     begun = Counter(event["event"] for event in events)["proposed"]
     why = Counter(_short(e["reason"]) for e in events if e["event"] == "interrupted")
-    resumed = sum("resumed at step" in str(record["runs"][-1]) for record in records)
+    resumed = sum("resumed" in str(record["runs"][-1]["note"]) for record in records)
     told = ", ".join(f"{number} {status}" for status, number in statuses.items())
     print(f"\n{len(records)} trials finished: {told}; {begun} times begun")
     print(f"{resumed} of them went on from a checkpoint, last")
@@ -115,7 +121,8 @@ def print_trials(folder: Path) -> None:
         print(f"  interrupted {number:4}: {reason}")
 
 
-def _short(reason: str) -> str:
+def _short(said: Any) -> str:
+    reason = str(StopReason.model_validate(said))
     return reason if len(reason) < 110 else f"{reason[:50]} … {reason[-50:]}"
 
 

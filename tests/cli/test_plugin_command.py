@@ -138,7 +138,7 @@ def test_ranks_on_this_machine_have_the_plugins(tmp_path: Path) -> None:
     registry.load([str(write(tmp_path))])
     spec = spec_of(RECIPE.replace("epochs: 2", "epochs: 1\n  devices: 2"))
     record = finish(run_here(spec), on_report=lambda record: None)
-    assert record.stop_reason.startswith(("target", "the run")), record.runs[-1].traceback
+    assert str(record.stop_reason).startswith(("target", "the run")), record.runs[-1].traceback
     assert record.plugins == registry.hashes()
 
 

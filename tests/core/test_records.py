@@ -18,6 +18,7 @@ from tune_speed.core.records import (
     ended_as,
     named_settings,
 )
+from tune_speed.core.words import StopReason
 
 SCALARS = st.one_of(
     st.integers(-(2**53), 2**53),
@@ -68,7 +69,7 @@ def test_record_speaks_of_its_last_run() -> None:
     runs = (make_run(time_s=5.0), make_run(Status.MISSED))
     assert make_record(runs=runs).time_to_target_s is None
     assert make_record(runs=runs[::-1]).time_to_target_s == 5.0
-    assert make_record(runs=runs).stop_reason == "ended as missed"
+    assert str(make_record(runs=runs).stop_reason) == "ended as missed"
 
 
 def test_miss_costs_the_limit_only_where_a_run_may_end_at_any_time() -> None:
@@ -97,8 +98,8 @@ def test_settings_of_a_function_are_what_it_was_called_with() -> None:
 
 
 def test_kind_of_device_is_in_its_name() -> None:
-    assert make_record(device="cpu (2 threads, AMD EPYC)").device_kind == "cpu"
-    assert make_record(device="NVIDIA H200").device_kind == "cuda"
+    assert make_record(device="cpu (2 threads, AMD EPYC)").device.kind == "cpu"
+    assert make_record(device="NVIDIA H200").device.kind == "cuda"
 
 
 CAPPED = {
@@ -111,7 +112,9 @@ CAPPED = {
 
 @pytest.mark.parametrize("reason", CAPPED)
 def test_what_ended_a_capped_run_is_told_in_a_word(reason: str) -> None:
-    run = make_run(Status.CAPPED).model_copy(update={"stop_reason": reason})
+    run = make_run(Status.CAPPED).model_copy(
+        update={"stop_reason": StopReason.model_validate(reason)}
+    )
     assert ended_as(run) == CAPPED[reason]
     assert ended_as(make_record(status=Status.CAPPED, runs=(run,))) == CAPPED[reason]
 

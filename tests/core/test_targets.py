@@ -93,7 +93,7 @@ def test_a_target_with_a_time_seeks_the_best_metric_and_is_said_so() -> None:
     soonest, best = Target(value=0.9), Target(value=0.001, within_s=60.0)
     assert (soonest.seeks_best, best.seeks_best) == (False, True)
     assert (soonest.label, best.label) == ("accuracy-0.9", "accuracy-within-60s")
-    assert (soonest.met, best.met) == ("target met", "ended in time")
+    assert (soonest.met, best.met) == ("target_met", "ended_in_time")
     assert (soonest.did_meet, best.did_meet) == ("met the target", "ended in time")
     assert (soonest.aim, best.aim) == ("target accuracy ≥ 0.9", "best accuracy within 60 s")
 

@@ -15,6 +15,7 @@ from tune_speed.components.metrics.base import OF_RUN
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import DeviceFailed, SetUpFailed
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import joined
 from tune_speed.runtime.device import remembered
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.training.autotune import step_options
@@ -84,7 +85,7 @@ def test_fractional_trial_learns_what_it_learns_on_a_cpu(
         assert curve(result) == curve(on_cpu)
         assert (driver.num_nodes > 0) == records
         assert gpu.fraction == pytest.approx(0.9 * 0.25)
-        assert result.device == NAME
+        assert str(result.device) == NAME
         assert result.memory_limit_gib == pytest.approx(0.9 * 0.25 * 0.5)
         assert result.peak_memory_gib is not None and 0 < result.peak_memory_gib < 0.1
         assert result.device_memory_gib is not None and result.device_memory_gib > 0
@@ -143,7 +144,7 @@ def test_recording_of_nothing_is_noticed() -> None:
         driver.loses_work = True
         result = run(make_spec(cuda_graph=True, others=0)).runs[0]
     assert result.status == Status.FAILED
-    assert "gradients" in result.stop_reason
+    assert "gradients" in str(result.stop_reason)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_micro_batch_is_halved_where_the_fraction_ends(text: str) -> None:
         record = run(make_spec(others=0, **fields))
     result, recipe = record.runs[0], Recipe.model_validate(record.recipe)
     assert result.status == Status.MISSED, result.traceback
-    assert "micro-batch 60 ran out of memory" in result.stop_reason
+    assert "micro-batch 60 ran out of memory" in str(result.stop_reason)
     assert recipe.batch_size == 30 and recipe.samples_per_step == 60
     assert recipe.compile_mode == "default"
     assert result.peak_memory_gib is not None and result.memory_limit_gib is not None
@@ -206,7 +207,7 @@ def test_what_cannot_be_recorded_or_compiled_is_passed_over_with_a_note(name: st
             result = record.runs[0]
             assert result.status == Status.MISSED, result.traceback
             assert record.recipe[name] is False
-            assert f"{name} cannot be True: " in (result.note or "")
+            assert f"{name} cannot be True: " in joined(result.note)
         assert not torch.cuda.is_current_stream_capturing()
         assert torch.cuda.current_stream().stream_id == 0
         driver.refuses_capture = False

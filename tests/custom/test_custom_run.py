@@ -84,7 +84,7 @@ def test_less_is_better_where_the_target_says_so(hand: Hand) -> None:
             run.evaluated(step=step, metric=metric)
     assert run.outcome is not None and run.outcome.time_to_target_s == 2
     assert run.evaluations[1].values == {"log_loss": 0.3}
-    assert "log_loss 0.2500 ≤ 0.3" in run.outcome.reason
+    assert "log_loss 0.2500 ≤ 0.3" in str(run.outcome.reason)
 
 
 @pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf])
@@ -145,7 +145,7 @@ def test_function_that_never_evaluates_has_failed(hand: Hand, run: OwnRun) -> No
     trained(run, hand, 1)
     run.returned()
     assert run.outcome is not None and run.outcome.status == Status.FAILED
-    assert "my_train must call run.evaluated" in run.outcome.reason
+    assert "my_train must call run.evaluated" in str(run.outcome.reason)
 
 
 def test_limit_holds_at_the_step_where_steps_are_told(hand: Hand) -> None:
@@ -213,4 +213,4 @@ def test_single_hit_at_the_end_is_a_miss_that_says_so(hand: Hand, run: OwnRun) -
     run.evaluated(step=1, metric=0.95)
     run.returned()
     assert run.outcome is not None and run.outcome.status == Status.MISSED
-    assert "two in a row must hold it" in run.outcome.reason
+    assert "two in a row must hold it" in str(run.outcome.reason)

@@ -164,7 +164,7 @@ def test_misbehaving_function_has_its_status_and_traceback(
 ) -> None:
     record = misbehaved[how]
     assert record.status == status
-    assert words in record.stop_reason
+    assert words in str(record.stop_reason)
     assert record.time_to_target_s is None
     traceback = record.runs[0].traceback or ""
     assert ("misbehaves" in traceback) == (how not in ("nan", "silent"))

@@ -17,7 +17,9 @@ def make_seeds(*times_s: float, missed_s: tuple[float, ...] = ()) -> TrialRecord
 
 
 def with_timing(run: RunResult, timing: Timing, *cotenants: str, note: str = "") -> RunResult:
-    return run.model_copy(update={"timing": timing, "cotenants": cotenants, "note": note})
+    return run.model_copy(
+        update={"timing": timing, "cotenants": cotenants, "note": read_notes(note)}
+    )
 
 
 def test_statistics_of_two_hits_and_a_miss_by_hand() -> None:
@@ -106,7 +108,7 @@ def test_json_keeps_the_records_fields_at_the_top() -> None:
     record = make_seeds(1.0, missed_s=(2.0,))
     fields = runs_dict(record)
     statistics = fields.pop("statistics")
-    assert fields == record.model_dump(mode="json")
+    assert fields == record.model_dump(mode="json", context=IN_WORDS)
     assert statistics["median_s"] is None
     assert statistics["timing"] == {"shared": 2}
 

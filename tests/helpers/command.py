@@ -140,7 +140,13 @@ def ledger(folder: Path, study: str = "tiny") -> list[dict[str, Any]]:
 
 
 def finished(folder: Path, study: str = "tiny") -> list[dict[str, Any]]:
-    return [event["record"] for event in ledger(folder, study) if event["event"] == "finished"]
+    """Returns the records of a study's ledger, in words."""
+    from tune_speed.core.records import TrialRecord
+    from tune_speed.core.words import IN_WORDS
+
+    records = [event["record"] for event in ledger(folder, study) if event["event"] == "finished"]
+    read = map(TrialRecord.model_validate, records)
+    return [record.model_dump(mode="json", context=IN_WORDS) for record in read]
 
 
 def mlflow_runs(folder: Path) -> list[tuple[str, str]]:

@@ -121,7 +121,9 @@ def test_ended_trials_have_one_aligned_line_each_that_breaks_no_word() -> None:
 
 
 def test_why_a_trial_was_proposed_and_ended_is_said_on_request() -> None:
-    record = make_record("t0000").model_copy(update={"proposal_reason": "gain: 42% likely"})
+    record = make_record("t0000").model_copy(
+        update={"proposal_reason": ProposalReason.model_validate("gain: 42% likely")}
+    )
     assert "likely" not in "".join(shown_on_a_terminal(record))
     verbose = "".join(shown_on_a_terminal(record, is_verbose=True))
     assert "gain: 42% likely" in verbose and "ended as reached" in verbose

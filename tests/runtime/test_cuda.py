@@ -226,7 +226,7 @@ def test_micro_batch_is_halved_until_it_fits() -> None:
 
 def test_record_says_what_the_gpu_had() -> None:
     run = run_digits(batch_size=128).runs[0]
-    assert torch.cuda.get_device_name(0) in run.device
+    assert torch.cuda.get_device_name(0) in str(run.device)
     assert run.peak_memory_gib is not None and 0 < run.peak_memory_gib < 1
     assert run.memory_limit_gib is not None and run.memory_limit_gib > 1
     assert run.clocks.train_s > 0 and run.images_per_s is not None

@@ -16,8 +16,8 @@ from tune_speed.runtime import device, hardware
 from tune_speed.runtime.device import (
     GIB,
     DataLimit,
-    describe_devices,
     device_key,
+    device_of,
     limit_memory,
     memory_limit_gib,
     peak_memory_gib,
@@ -180,8 +180,8 @@ def test_file_of_the_system_that_is_empty_or_not_there_says_nothing(tmp_path: Pa
 
 
 def test_several_devices_are_named_with_their_number(cuda: Cuda) -> None:
-    assert describe_devices(GPU, 1) == "NVIDIA H200"
-    assert describe_devices(GPU, 2) == "2 x NVIDIA H200"
+    assert str(device_of(GPU, 1)) == "NVIDIA H200"
+    assert str(device_of(GPU, 2)) == "2 x NVIDIA H200"
 
 
 @pytest.mark.parametrize(

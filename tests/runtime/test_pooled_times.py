@@ -7,6 +7,7 @@ import pytest
 from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Clocks, RunResult, StepTime, Timing, TrialRecord
+from tune_speed.core.words import joined
 from tune_speed.runtime.pooled_times import pooled, power_of_run, reclocked, with_window
 
 
@@ -145,7 +146,7 @@ def test_reclocked_run_is_the_one_that_the_new_step_times_would_have_given() -> 
     assert told(found) == pytest.approx(told(wanted))
     assert found.slowdown == pytest.approx(wanted.slowdown)
     assert found.step_times == new
-    assert found.note == "re-clocked: 100 → 50 ms a step, by 5 windows"
+    assert joined(found.note) == "re-clocked: 100 → 50 ms a step, by 5 windows"
 
 
 def test_what_has_other_step_times_or_none_is_left_as_it_is() -> None:
@@ -160,7 +161,7 @@ def test_note_tells_the_first_figure_however_often_it_changed() -> None:
     record = clocked(window("a", 0.1), shape_steps=((0, 4),))
     for step_s in (0.05, 0.06):
         record = reclocked(record, {"a": window("a", step_s)})
-    assert record.runs[0].note == "re-clocked: 100 → 60 ms a step, by 1 window"
+    assert joined(record.runs[0].note) == "re-clocked: 100 → 60 ms a step, by 1 window"
 
 
 def test_run_whose_windows_were_all_disturbed_says_so() -> None:

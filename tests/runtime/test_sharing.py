@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.records import Timing
+from tune_speed.core.words import Note, NoteKind
 from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.sharing import Sharing
 
@@ -21,13 +22,10 @@ def test_a_run_that_nobody_joins_has_its_device_to_itself() -> None:
     with open_place() as sharing:
         sharing.look()
         assert not sharing.isolates
-        assert (
-            sharing.timing_of_clock()
-            == sharing.timing_of_clock(lambda: 0.09)
-            == (Timing.EXCLUSIVE, "")
-        )
-        why = "others took its core for 12% of the time"
-        assert sharing.timing_of_clock(lambda: 0.12) == (Timing.DISTURBED, why)
+        for frac in (0.0, 0.09):
+            assert sharing.timing_of_clock(lambda frac=frac: frac) == (Timing.EXCLUSIVE, ())
+        why = Note.of(NoteKind.DISTURBED, share=0.12)
+        assert sharing.timing_of_clock(lambda: 0.12) == (Timing.DISTURBED, (why,))
 
 
 def test_a_run_that_finds_others_there_isolates_its_steps_and_names_them() -> None:
@@ -51,9 +49,9 @@ def test_a_clock_that_others_disturbed_later_is_called_shared() -> None:
     with open_place() as sharing:
         with open_place("t0001"):
             sharing.look()
-        timing, note = sharing.timing_of_clock(lambda: 0.9)
+        timing, (note,) = sharing.timing_of_clock(lambda: 0.9)
     assert timing == Timing.SHARED
-    assert "s/t0001" in note
+    assert note == Note.of(NoteKind.OTHERS_CAME, others="s/t0001")
 
 
 def test_without_locks_times_are_called_shared_and_it_is_said_why(
@@ -63,9 +61,9 @@ def test_without_locks_times_are_called_shared_and_it_is_said_why(
     blocked.write_text("")
     monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(blocked))
     with open_place() as sharing:
-        timing, note = sharing.timing_of_clock()
+        timing, (note,) = sharing.timing_of_clock()
     assert timing == Timing.SHARED
-    assert str(blocked) in note
+    assert note.kind is NoteKind.UNSEEN and str(blocked) in str(note)
 
 
 def test_run_that_resumes_knows_who_was_there_before(tmp_path: Path) -> None:
@@ -101,7 +99,8 @@ def test_why_no_step_could_be_timed_is_said_after_resuming_too() -> None:
         seen = earlier.seen_so_far()
     with open_place("t0001") as sharing:
         sharing.resume(seen)
-        assert sharing.timing_of_clock() == (Timing.SHARED, "steps are too long")
+        why = Note.of(NoteKind.OTHER, text="steps are too long")
+        assert sharing.timing_of_clock() == (Timing.SHARED, (why,))
 
 
 def test_run_that_keeps_to_itself_sees_nobody() -> None:

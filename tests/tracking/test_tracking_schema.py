@@ -10,6 +10,7 @@ from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.core.comparability import Totals, board_key, totals_of
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.tracking import schema
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)
@@ -146,7 +147,10 @@ def test_files_hold_the_whole_record() -> None:
 
 def test_secrets_reach_neither_tags_nor_files() -> None:
     run = make_run(Status.FAILED).model_copy(
-        update={"traceback": "at http://me:hunter2@host/", "stop_reason": "http://me:hunter2@host/"}
+        update={
+            "traceback": "at http://me:hunter2@host/",
+            "stop_reason": StopReason.model_validate("http://me:hunter2@host/"),
+        }
     )
     record = make_record(status=Status.FAILED, runs=(run,), params={"url": "s3://k:hunter2@b"})
     record = record.model_copy(update={"environment": {"API_TOKEN": "hunter2", "torch": "2"}})

@@ -550,13 +550,13 @@ def test_run_past_its_time_limit_is_capped_even_if_it_holds_the_target(monkeypat
     result = to_end(running)
     assert (result.status, result.time_to_target_s) == (Status.CAPPED, None)
     assert (result.steps, result.clocks.train_s) == (5, 5.0)
-    assert "max_train_s = 4.5 s" in result.stop_reason
+    assert "max_train_s = 4.5 s" in str(result.stop_reason)
 
 
 def test_reason_from_outside_caps_the_run() -> None:
     running = loop.train(Job(make_workload(), make_recipe(), make_splits(), seed=0, device=CPU))
     result = to_end(running, between=lambda _: "cannot win any more")
-    assert (result.status, result.stop_reason) == (Status.CAPPED, "cannot win any more")
+    assert (result.status, str(result.stop_reason)) == (Status.CAPPED, "cannot win any more")
     assert (result.steps, len(result.evaluations)) == (3, 2)
 
 
@@ -570,7 +570,7 @@ def test_loss_that_is_not_finite_ends_the_run_as_diverged(optimizer: Sgd) -> Non
     result = run(make_recipe(optimizer=optimizer, epochs=9.0))
     assert (result.status, result.time_to_target_s) == (Status.DIVERGED, None)
     assert result.steps < 27
-    assert "not finite" in result.stop_reason
+    assert "not finite" in str(result.stop_reason)
     text = json.dumps(result.model_dump(mode="json"), allow_nan=False)
     assert RunResult.model_validate_json(text) == result
 

@@ -66,10 +66,10 @@ def test_failure_keeps_reason_and_traceback() -> None:
     except KeyError as error:
         run = failure(make_spec(), error)
     assert (run.status, run.seed) == (Status.FAILED, 3)
-    assert run.stop_reason.startswith("KeyError: 'no such layer")
-    assert "\n" not in run.stop_reason
+    assert str(run.stop_reason).startswith("KeyError: 'no such layer")
+    assert "\n" not in str(run.stop_reason)
     assert "test_failure_keeps_reason_and_traceback" in (run.traceback or "")
-    assert failure(make_spec(), ValueError()).stop_reason == "ValueError: no message"
+    assert str(failure(make_spec(), ValueError()).stop_reason) == "ValueError: no message"
 
 
 def test_environment_holds_versions_host_and_commit() -> None:

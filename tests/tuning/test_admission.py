@@ -8,6 +8,7 @@ from helpers.making import make_record
 from helpers.tracking.stores import store_of
 
 from tune_speed.components.plugins import registry
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.study.file import StudyFile, load_study
@@ -33,7 +34,7 @@ def test_trials_name_the_device_where_the_header_does_not(tmp_path: Path) -> Non
         for trial_id, device in (("t0000", ""), ("t0001", "2 x NVIDIA H200")):
             ledger.proposed(Proposal(trial_id, {}), seed=0)
             record = make_record(trial_id=trial_id)
-            ledger.finished(record.model_copy(update={"device": device}))
+            ledger.finished(record.model_copy(update={"device": Device.model_validate(device)}))
         assert pinned_device(ledger) == "NVIDIA H200"
 
 

@@ -216,7 +216,7 @@ class Results:
                 "run_id": trial.run_id,
                 "study": trial.record.study,
                 "trial_id": trial.record.trial_id,
-                "device": trial.record.device,
+                "device": str(trial.record.device),
                 "seed": run.seed,
                 "has_curve": trial.has_curve,
                 **evaluation.model_dump(),

@@ -77,7 +77,8 @@ class Study(Shown):
     @property
     def why_ended(self) -> str | None:
         """Why the search ended before its budget was used up; None: it did not."""
-        return self.result.why_ended
+        why = self.result.why_ended
+        return None if why is None else str(why)
 
     @property
     def recommended(self) -> Recommended | None:

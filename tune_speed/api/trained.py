@@ -76,7 +76,7 @@ class Trained(Shown):
             "status": [ended_as(run) for run in self.runs],
             "time to target [s]": [fixed(time_s, 3) for time_s in self.times_s],
             f"final {metric}": [fixed(final, 4) for final in finals],
-            "why": [run.stop_reason for run in self.runs],
+            "why": [str(run.stop_reason) for run in self.runs],
         }
         name = self.name if self.name not in headline(record) else ""
         table = Table.of_columns(columns, left=("status", "why"))

@@ -10,6 +10,7 @@ import typer
 
 from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.words import IN_WORDS
 
 if TYPE_CHECKING:
     from tune_speed.experiments.published.side_by_side import PaperTable
@@ -131,7 +132,7 @@ def show(
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
         said = {"note": note.text, "starred": note.starred}
-        common.say_json({**places, **said, **record.model_dump(mode="json")})
+        common.say_json({**places, **said, **record.model_dump(mode="json", context=IN_WORDS)})
     else:
         common.say(describe(record, run_id=tracked.run_id))
         if note != NO_NOTE:

@@ -43,7 +43,7 @@ def board_key(record: TrialRecord) -> ComparisonKey:
         workload=record.workload_name,
         workload_hash=record.workload_hash,
         protocol_version=record.protocol_version,
-        device=record.device,
+        device=str(record.device),
         kind=record.kind,
     )
 

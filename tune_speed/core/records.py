@@ -5,19 +5,28 @@ the only things that search, tracking and leaderboard share. A miss has no time 
 it is never a number.
 """
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    model_validator,
+)
 
 from tune_speed.core.config import Config
+from tune_speed.core.device import Device
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import counted
+from tune_speed.core.words import IN_WORDS, NoteKind, Notes, ProposalReason, StopKind, StopReason
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -56,8 +65,6 @@ CLOCK_WORDS = {
     Timing.EXCLUSIVE: "seconds, with no other run of tune-speed on the device",
 }
 """What times are made of, the least trustworthy first."""
-RECLOCKED = "re-clocked: "
-"""Begins the part of a note that says so."""
 CLOCKED = (Timing.ISOLATED, Timing.DISTURBED)
 """Of runs whose clock is made of step times."""
 NOT_CERTIFIED = "not certified: disturbed"
@@ -95,11 +102,14 @@ def ended_as(run: "RunResult | TrialRecord") -> str:
         return NOT_CERTIFIED
     if run.status is not Status.CAPPED:
         return run.status.value
-    if "max_train_s" in run.stop_reason:
-        return "time limit"
-    return "interrupted" if run.stop_reason == "interrupted" else "stopped"
+    return CAPPED_IN_WORDS.get(run.stop_reason.kind, "stopped")
 
 
+CAPPED_IN_WORDS = {
+    StopKind.TIME_LIMIT: "time limit",
+    StopKind.TOO_LONG: "time limit",
+    StopKind.INTERRUPTED: "interrupted",
+}
 ENDS_IN_WORDS = tuple(
     word
     for status in Status
@@ -215,8 +225,8 @@ class RunResult(Record):
 
     status: Status
     seed: int
-    stop_reason: str
-    """Why the run ended, in words."""
+    stop_reason: StopReason
+    """Why the run ended."""
     time_to_target_s: Positive | None = None
     """Training clock at which the target held [s]; None for anything but `reached`."""
     evaluations: tuple[Evaluation, ...] = ()
@@ -248,8 +258,8 @@ class RunResult(Record):
     """Who else was on the device meanwhile: `study/trial`."""
     cpu_wait_s: Amount | None = None
     """Seconds that the run's threads waited for a core: other work was on the machine."""
-    note: str = ""
-    """What limits the trust in these figures, in words; empty if nothing does."""
+    note: Notes = ()
+    """What limits the trust in these figures; empty if nothing does."""
     fed_ratio: Amount | None = None
     """Share of the training time in which the loop did not wait for its next batch."""
     gpu_utilisation: Amount | None = None
@@ -265,8 +275,8 @@ class RunResult(Record):
     batch_size: int | None = None
     """Micro-batch that ran in the end; smaller than the recipe's after an out-of-memory retry."""
     accumulation_steps: int | None = None
-    device: str = "cpu"
-    """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
+    device: Device = Device(type="cpu", threads=0)
+    """Its devices, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
     power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
     """Mean power of its devices in training, with nobody else on them [W]; None: not known."""
     idle_power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
@@ -302,17 +312,33 @@ class RunResult(Record):
     @property
     def reclocked(self) -> str:
         """What its first steps took by windows at the time, and take by all; empty if the same."""
-        found = (each for each in self.note.split("; ") if each.startswith(RECLOCKED))
-        return next(found, "").removeprefix(RECLOCKED)
+        found = (each for each in self.note if each.kind is NoteKind.RECLOCKED)
+        return "".join(each.change for each in found)
 
     @property
     def final(self) -> Evaluation | None:
-        """The last evaluation, if there was one."""
         return self.evaluations[-1] if self.evaluations else None
 
 
 def _product(factor: float | None, other: float | None) -> float | None:
     return None if factor is None or other is None else factor * other
+
+
+def in_words(certificate: Any) -> Any:
+    """Returns a certificate for people and scripts, who read why its runs ended in words."""
+    if isinstance(certificate, list | tuple):
+        return [in_words(each) for each in certificate]
+    if not isinstance(certificate, dict):
+        return certificate
+    found = {name: in_words(value) for name, value in certificate.items()}
+    with suppress(ValueError):  # It is not validated: it may come from anybody.
+        if "stop_reason" in found:
+            found["stop_reason"] = str(StopReason.model_validate(found["stop_reason"]))
+    return found
+
+
+def _dump_certificate(certificate: Any, info: SerializationInfo) -> Any:
+    return in_words(certificate) if info.context == IN_WORDS else certificate
 
 
 class TrialRecord(Record):
@@ -323,8 +349,8 @@ class TrialRecord(Record):
     """Number of the trial in its study, such as `t0007`."""
     params: dict[str, Any]
     """What the search chose: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
-    proposal_reason: str = ""
-    """Why the search chose it, in words; empty where no search did."""
+    proposal_reason: ProposalReason = ProposalReason()
+    """Why the search chose it; of kind `none` where no search did."""
     recipe: RecordedRecipe
     """The whole resolved recipe, as YAML has it."""
     workload: RecordedWorkload
@@ -339,7 +365,7 @@ class TrialRecord(Record):
     runs: Annotated[tuple[RunResult, ...], Field(min_length=1)]
     kind: str = "estimate"
     """`estimate` (from a search) or `certified`."""
-    device: str = "cpu"
+    device: Device = Device(type="cpu", threads=0)
     cpu_threads: int = 1
     max_cotenants: Count = 0
     """Other trials that could run on the same device at the same time."""
@@ -351,7 +377,7 @@ class TrialRecord(Record):
     finished_at: str = ""
     plugins: dict[str, str] = Field(default_factory=dict)
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
-    certificate: dict[str, Any] | None = None
+    certificate: Annotated[dict[str, Any] | None, PlainSerializer(_dump_certificate)] = None
     """Of a certified result: all that `certificate.Certificate` holds."""
     prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""
@@ -386,25 +412,9 @@ class TrialRecord(Record):
         return NOT_CERTIFIED if self.kind == "certified" and not self.is_certified else self.kind
 
     @property
-    def device_kind(self) -> str:
-        """`cpu` or `cuda`, from the device's name."""
-        return "cpu" if self.device.startswith("cpu") else "cuda"
-
-    @property
-    def num_devices(self) -> int:
-        """Devices that trained together."""
-        found = re.match(r"(\d+) x ", self.device)
-        return int(found[1]) if found else 1
-
-    @property
-    def device_type(self) -> str:
-        """Name of one of its devices."""
-        return re.sub(r"^\d+ x ", "", self.device)
-
-    @property
     def price_per_hour(self) -> float | None:
         """Price of an hour on its devices, the study file's before the user's; None: not known."""
-        return _product(price_of(self.device_type, self.prices), self.num_devices)
+        return _product(price_of(str(self.device.one), self.prices), self.device.count)
 
     def cost_of(self, time_s: float | None) -> float | None:
         """Returns time / 3600 · price per hour; None: not known."""
@@ -432,8 +442,7 @@ class TrialRecord(Record):
         return self.runs[-1].time_to_target_s
 
     @property
-    def stop_reason(self) -> str:
-        """Why the last run ended."""
+    def stop_reason(self) -> StopReason:
         return self.runs[-1].stop_reason
 
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.records import Evaluation
+from tune_speed.core.words import StopKind
 
 SHARES = ("accuracy", "macro_f1", "micro_f1", "top5_accuracy")
 """Metrics in [0, 1] of which more is better."""
@@ -70,8 +71,8 @@ class Target(Config):
         return f"{self.metric}-{within}"
 
     @property
-    def met(self) -> str:
-        return "ended in time" if self.seeks_best else "target met"
+    def met(self) -> StopKind:
+        return StopKind.ENDED_IN_TIME if self.seeks_best else StopKind.TARGET_MET
 
     @property
     def did_meet(self) -> str:
@@ -86,13 +87,13 @@ class Target(Config):
         # A metric that was not measured is NaN, with which both comparisons are false.
         return metric >= self.value if self.mode == "max" else metric <= self.value
 
-    def said(self, metric: float) -> str:
-        """Returns how a value compares for people: `accuracy 0.9712 ≥ 0.97`."""
-        score = f"{self.metric} {metric:.4f}"
+    def compared(self, metric: float) -> dict[str, Any]:
+        """Returns the figures of how a value compares: `accuracy 0.9712 ≥ 0.97`."""
+        score = {"metric": self.metric, "value": metric}
         if self.seeks_best and self.holds(metric):
             return score
         sign = SIGNS[self.mode] if self.holds(metric) else "not " + SIGNS[self.mode]
-        return f"{score} {sign} {self.value:g}"
+        return {**score, "sign": sign, "target": self.value}
 
     def score(self, metric: float) -> float:
         """Returns a value of the metric as a policy takes it: more is better, `goal` is enough.

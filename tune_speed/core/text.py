@@ -41,9 +41,9 @@ def factor(ratio: float | None, *, none: str = ABSENT) -> str:
     return none if ratio is None else f"{ratio:.2f}×"
 
 
-def device_text(name: str) -> str:
+def device_text(device: object) -> str:
     """Returns a device's name in words; records have `cpu (1 threads, …)`, which stays."""
-    return name.replace("(1 threads,", "(1 thread,")
+    return str(device).replace("(1 threads,", "(1 thread,")
 
 
 def recorded_device(part: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from tune_speed.core.config import Config
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, Clocks, Evaluation, StepTime
+from tune_speed.core.words import Note, NoteKind
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.sharing import CotenantHistory
@@ -76,7 +77,7 @@ class SavedRuns:
             "parameters": spec.recipe.model_dump_json(),
         }
         self.started_at, self._now, self._last_s = started_at, now, now()
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         """What a reader of the trial's record must know of its checkpoints."""
 
     def is_due(self) -> bool:
@@ -121,8 +122,8 @@ class SavedRuns:
             saved = load(payload)
         except (StorageError, BadCheckpoint) as error:
             _log.warning("begun anew: %s", error)
-            self.notes.append(f"begun anew: {error}")
+            self.notes.append(Note.of(NoteKind.BEGUN_AGAIN, why=str(error)))
             return None
         self.started_at = header.started_at
-        self.notes.append(f"resumed at step {header.step}")
+        self.notes.append(Note.of(NoteKind.RESUMED, step=header.step))
         return dict(saved["own"]), Standing.model_validate_json(saved["run"])

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from tune_speed.core.records import MEASURED, Evaluation, Status, StepTime
-from tune_speed.core.text import counted
+from tune_speed.core.words import SCORE, StopKind, StopReason, sentence
 from tune_speed.custom.checkpoints import CountedSteps, SavedRuns, Standing
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
     """How a run ended."""
 
     status: Status
-    reason: str
+    reason: StopReason
     time_to_target_s: float | None = None
 
 
@@ -195,8 +195,8 @@ class OwnRun:
             self._check_step(step, reading_s)
             value = _number("metric", metric)
             if not math.isfinite(value):
-                name = self._task.target.metric
-                self._end(Status.DIVERGED, f"the {name} is {value} after {counted(step, 'step')}")
+                figures = {"metric": self._task.target.metric, "value": value, "steps": step}
+                self._end(Status.DIVERGED, StopReason.of(StopKind.NOT_A_NUMBER, **figures))
             self._add(
                 Evaluation(
                     step=step,
@@ -254,11 +254,11 @@ class OwnRun:
         if self.outcome is not None:
             return
         if not any(evaluation.step > 0 for evaluation in self.evaluations):
-            self.outcome = Outcome(
-                Status.FAILED,
+            why = (
                 f"{self._task.function} must call run.evaluated(step=…, metric=…) at least once,"
-                " but returned without",
+                " but returned without"
             )
+            self.outcome = Outcome(Status.FAILED, StopReason.of(StopKind.OTHER, text=why))
             return
         time_s = self._task.crossing(self.evaluations, at_end=True)
         status = Status.MISSED if time_s is None else Status.REACHED
@@ -362,50 +362,49 @@ class OwnRun:
         last, target = self.evaluations[-1], self._task.target
         is_met = last.step == 0 and target.holds(self._task.metric_of(last))
         if is_met and not target.seeks_best:
-            self._fail(f"the target must not be met before training, but {self._score()}")
+            met = sentence(SCORE, self._score())
+            self._fail(f"the target must not be met before training, but {met}")
         self._end_if_over_time()
         if self._task.mode == "fixed_length":
             return
         time_s = self._task.crossing(self.evaluations, at_end=False)
         if time_s is not None:
-            self._end(Status.REACHED, f"target met: {self._score()}", time_s)
+            self._end(Status.REACHED, StopReason.of(StopKind.TARGET_MET, **self._score()), time_s)
 
     def _end_if_over_time(self) -> None:
         if self.train_s > self._task.max_train_s:
-            seen = f" with {self._score()}" if self.evaluations else ""
-            self._end(Status.CAPPED, f"max_train_s = {self._task.max_train_s:g} s passed{seen}")
+            figures = {"limit_s": self._task.max_train_s}
+            figures |= self._score() if self.evaluations else {}
+            self._end(Status.CAPPED, StopReason.of(StopKind.TIME_LIMIT, **figures))
 
-    def _at_end(self, status: Status) -> str:
+    def _at_end(self, status: Status) -> StopReason:
         last, target = self.evaluations[-1], self._task.target
         # The time to target is that of the last evaluation, without what was trained after it.
         late_s = self.train_s - last.train_s
-        note = (
-            f", {late_s:.2f} s of training before its end" if late_s > 0.01 * last.train_s else ""
-        )
+        figures = {**self._score(), "late_s": late_s if late_s > 0.01 * last.train_s else None}
         if status == Status.REACHED:
-            return f"{self._task.target.met}: {self._score()}{note}"
-        is_single = target.holds(self._task.metric_of(last))
-        alone = ", at one evaluation: two in a row must hold it" if is_single else ""
-        return f"the run ended with {self._score()}{alone}{note}"
+            return StopReason.of(target.met, **figures)
+        is_single = 1 if target.holds(self._task.metric_of(last)) else None
+        return StopReason.of(StopKind.ENDED_BELOW, is_single=is_single, **figures)
 
-    def _score(self) -> str:
-        return self._task.target.said(self._task.metric_of(self.evaluations[-1]))
+    def _score(self) -> dict[str, Any]:
+        return self._task.target.compared(self._task.metric_of(self.evaluations[-1]))
 
     def _end_if_interrupted(self) -> None:
         if self._interrupt():
             self.is_interrupted = True
-            self._end(Status.CAPPED, "interrupted")
+            self._end(Status.CAPPED, StopReason.of(StopKind.INTERRUPTED))
 
     def _refuse_ended(self) -> None:
         if self.outcome is not None:
-            raise StopTraining(self.outcome.reason)
+            raise StopTraining(str(self.outcome.reason))
 
-    def _end(self, status: Status, reason: str, time_s: float | None = None) -> NoReturn:
+    def _end(self, status: Status, reason: StopReason, time_s: float | None = None) -> NoReturn:
         self.outcome = Outcome(status, reason, time_s)
-        raise StopTraining(reason)
+        raise StopTraining(str(reason))
 
     def _fail(self, reason: str) -> NoReturn:
-        self.outcome = Outcome(Status.FAILED, reason)
+        self.outcome = Outcome(Status.FAILED, StopReason.of(StopKind.OTHER, text=reason))
         raise BadReport(reason)
 
 

@@ -11,6 +11,7 @@ import torch
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import DeviceFailed, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import Note, NoteKind, StopReason
 from tune_speed.custom.checkpoints import SavedRuns
 from tune_speed.custom.isolated_steps import IsolatedSteps, StepKind
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
@@ -32,7 +33,6 @@ from tune_speed.training.worker import ends_process, open_device
 
 Train = Callable[[dict[str, Any], OwnRun], object]
 """`my_train(params, run)`; what it returns is not looked at."""
-REPORTED = "the training function reported its own clock"
 
 
 def run_own_trial(
@@ -126,7 +126,7 @@ class _Training:
         """Returns how the function's run ended. Raises: Interrupted; what ends the process."""
 
         def report(run: OwnRun) -> None:
-            so_far = self._result(run, Outcome(Status.CAPPED, ""))
+            so_far = self._result(run, Outcome(Status.CAPPED, StopReason()))
             on_report(
                 make_record(self._spec, self._spec.recipe, so_far, started_at=self.started_at)
             )
@@ -184,7 +184,7 @@ class _Training:
                 raise
             status = Status.OOM if devices.is_out_of_memory(error) else Status.FAILED
             # What it raises after its outcome was settled is part of that.
-            run.outcome = run.outcome or Outcome(status, reason_of(error))
+            run.outcome = run.outcome or Outcome(status, StopReason.of_error(error))
             return traceback_of(error)
         finally:
             run.close()
@@ -193,13 +193,12 @@ class _Training:
     def _result(self, run: OwnRun, outcome: Outcome) -> RunResult:
         last, share = run.evaluations[-1] if run.evaluations else None, self._spec.allotment
         step_times = () if run.step_time is None else (run.step_time,)
-        timing, why = self._sharing.timing_of_clock(self._held_up.frac)
+        timing, notes = self._sharing.timing_of_clock(self._held_up.frac)
         if step_times:
-            timing, why = timing_of(step_times), ""
+            timing, notes = timing_of(step_times), ()
         passed_s = self._clock.elapsed("train_s")
-        notes = [why]
-        notes += [REPORTED] if run.reports_clock else []
-        notes += self._saved.notes if self._saved is not None else []
+        reported = (Note.of(NoteKind.REPORTED),) if run.reports_clock else ()
+        saved = self._saved.notes if self._saved is not None else ()
         return run_result(
             outcome.status,
             evaluations=run.evaluations,
@@ -217,7 +216,7 @@ class _Training:
             step_times=step_times,
             windows=tuple(self._sharing.windows),
             slowdown=passed_s / run.train_s if step_times and run.train_s else None,
-            note="; ".join(filter(None, notes)),
+            note=(*notes, *reported, *saved),
             peak_memory_gib=devices.peak_memory_gib(self._device),
             memory_limit_gib=devices.memory_limit_gib(
                 self._device,
@@ -225,5 +224,5 @@ class _Training:
                 cpu_fraction=share.cpu_fraction,
                 memory_gib=share.memory_gib,
             ),
-            device=devices.describe_device(self._device),
+            device=devices.device_of(self._device),
         )

@@ -16,6 +16,7 @@ from tune_speed.core.comparability import goodness, sign_of, target_of
 from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, percent, seconds
+from tune_speed.core.words import IN_WORDS, joined
 
 SUCCESS_RATE = 0.95
 # Fewer say nothing about the spread between seeds.
@@ -209,7 +210,7 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         suggestion=line,
         timing=dict(Counter(run.timing for run in runs)),
         cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
-        notes=tuple(dict.fromkeys(run.note for run in runs if run.note)),
+        notes=tuple(dict.fromkeys(joined(run.note) for run in runs if run.note)),
     )
 
 
@@ -223,7 +224,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
     found = describe_runs(record, slope=slope).model_dump(mode="json")
-    return {**record.model_dump(mode="json"), "statistics": found}
+    return {**record.model_dump(mode="json", context=IN_WORDS), "statistics": found}
 
 
 def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:

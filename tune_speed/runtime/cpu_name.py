@@ -5,11 +5,13 @@ import re
 from functools import cache
 from pathlib import Path
 
+from tune_speed.core.device import Device
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 def cpu_device_name(*, threads: int) -> str:
-    return f"cpu ({threads} threads, {cpu_name()})"
+    return str(Device(type=cpu_name(), threads=threads))
 
 
 @cache

@@ -14,8 +14,9 @@ import psutil
 import torch
 from torch import Tensor
 
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
-from tune_speed.runtime.cpu_name import cpu_device_name
+from tune_speed.runtime.cpu_name import cpu_name
 from tune_speed.runtime.cuda_context import context_gib
 
 # Without it the host runs on until the launch queue is full, some twenty replayed steps: neighbours
@@ -154,13 +155,14 @@ def pacer(device: torch.device) -> Callable[[], None]:
 
 
 def describe_device(device: torch.device) -> str:
+    return str(device_of(device))
+
+
+def device_of(device: torch.device, count: int = 1) -> Device:
+    """Returns so many devices that train together, as records have them."""
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return cpu_device_name(threads=torch.get_num_threads())
-
-
-def describe_devices(device: torch.device, count: int) -> str:
-    return describe_device(device) if count == 1 else f"{count} x {describe_device(device)}"
+        return Device(type=torch.cuda.get_device_name(device), count=count)
+    return Device(type=cpu_name(), count=count, threads=torch.get_num_threads())
 
 
 def device_key(device: torch.device) -> str:

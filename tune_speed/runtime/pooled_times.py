@@ -11,9 +11,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tune_speed.core.records import CLOCKED, RECLOCKED, RunResult, StepTime, Timing, TrialRecord
+from tune_speed.core.records import CLOCKED, RunResult, StepTime, Timing, TrialRecord
 from tune_speed.core.stats import student_quantile
-from tune_speed.core.text import counted
+from tune_speed.core.words import Note, NoteKind
 
 PRIOR_SPREAD, PRIOR_WINDOWS = 0.02, 6
 """Standard deviation of a window's logarithm beyond what its blocks show, and what it weighs."""
@@ -219,12 +219,13 @@ def timing_of(step_times: Iterable[StepTime]) -> Timing:
     return Timing.DISTURBED if is_disturbed else Timing.ISOLATED
 
 
-def why_reclocked(run: RunResult, new: Sequence[StepTime]) -> str:
-    """Returns the run's note with what a step took at first, and of how many windows it is now."""
-    kept = [each for each in run.note.split("; ") if each and not each.startswith(RECLOCKED)]
-    was = run.reclocked.partition(" →")[0] or f"{1000 * run.step_times[0].step_s:.3g}"
-    now = f"{1000 * new[0].step_s:.3g}"
-    if was == now:
-        return "; ".join(kept)
-    windows = counted(sum(each.num_windows for each in new), "window")
-    return "; ".join([*kept, f"{RECLOCKED}{was} → {now} ms a step, by {windows}"])
+def why_reclocked(run: RunResult, new: Sequence[StepTime]) -> tuple[Note, ...]:
+    """Returns the run's notes with what a step took at first, and of how many windows it is now."""
+    kept = tuple(each for each in run.note if each.kind is not NoteKind.RECLOCKED)
+    before = next((each for each in run.note if each.kind is NoteKind.RECLOCKED), None)
+    now_ms = 1000 * new[0].step_s
+    was_ms = before.figures["was_ms"] if before else 1000 * run.step_times[0].step_s
+    if f"{was_ms:.3g}" == f"{now_ms:.3g}":
+        return kept
+    figures = {"was_ms": was_ms, "now_ms": now_ms, "windows": sum(w.num_windows for w in new)}
+    return (*kept, Note.of(NoteKind.RECLOCKED, **figures))

@@ -7,6 +7,7 @@ from typing import Self
 
 from tune_speed.core.config import Config
 from tune_speed.core.records import StepTime, Timing
+from tune_speed.core.words import Note, NoteKind
 from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.process import MOST_DELAYED
 from tune_speed.runtime.turnstile import LONGEST_PAUSE_S, Turnstile
@@ -130,18 +131,19 @@ class Sharing:
 
     def timing_of_clock(
         self, held_up_frac: Callable[[], float] = lambda: 0.0
-    ) -> tuple[Timing, str]:
+    ) -> tuple[Timing, tuple[Note, ...]]:
         """Returns what a clock without isolated step times is worth, and why not more."""
         if why_not := self._why_not():
-            return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
+            return Timing.SHARED, (Note.of(NoteKind.UNSEEN, why=why_not),)
         is_known = self._tenancy is not None
         if is_known and self.isolates:
-            return Timing.SHARED, self.why_shared
+            return Timing.SHARED, (Note.of(NoteKind.OTHER, text=self.why_shared),)
         if is_known and self._seen:
-            return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
+            others = ", ".join(self.cotenants)
+            return Timing.SHARED, (Note.of(NoteKind.OTHERS_CAME, others=others),)
         if (frac := held_up_frac()) > MOST_DELAYED:
-            return Timing.DISTURBED, f"others took its core for {frac:.0%} of the time"
-        return Timing.EXCLUSIVE, ""
+            return Timing.DISTURBED, (Note.of(NoteKind.DISTURBED, share=frac),)
+        return Timing.EXCLUSIVE, ()
 
     def _why_not(self) -> str | None:
         if self._tenancy is None:

@@ -158,7 +158,7 @@ class TrialColumns(BoardColumns):
     workload: str = column(
         "name of the workload", lambda r: r.workload_name, tag="tune_speed.workload"
     )
-    device: str = column("name of the device", lambda r: r.device, tag="tune_speed.device")
+    device: str = column("name of the device", lambda r: str(r.device), tag="tune_speed.device")
     kind: str = column(
         "from a search, or certified",
         lambda r: r.kind,
@@ -198,7 +198,7 @@ class TrialColumns(BoardColumns):
         format=".4g",
     )
     seed: int = column("seed of the last run", unit="1")
-    stop_reason: str = column("why the last run ended, in words", lambda r: r.stop_reason)
+    stop_reason: str = column("why the last run ended, in words", lambda r: str(r.stop_reason))
     protocol_version: int = column(
         "version of the measuring rules", lambda r: r.protocol_version, unit="1"
     )

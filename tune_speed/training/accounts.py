@@ -114,7 +114,7 @@ class RunTime:
         # Since the first step.
         wall_s = max(0.0, passed_s - self.init_s - self.ahead_s)
         step_times = tuple(phase.step_time for phase in self.phases.values())
-        isolated = {"timing": timing_of(step_times), "note": ""} if self.phases else {}
+        isolated = {"timing": timing_of(step_times), "note": ()} if self.phases else {}
         schedule = self._job.step_schedule
         # The mean of a step, over the whole run where it is known beforehand.
         steps_s, steps = train_s - self.init_s, num_steps

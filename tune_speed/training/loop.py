@@ -6,7 +6,7 @@ from torch import nn
 
 from tune_speed.components.optim.base import set_rates
 from tune_speed.core.records import RunResult
-from tune_speed.core.text import compact
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import reset_peak_memory, synchronizer
@@ -23,7 +23,7 @@ from tune_speed.training.warm_up import is_warm, isolated_phases, key_of, record
 
 # Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
 # there, or None to continue; returns the result.
-Run = Generator[RunResult, str | None, RunResult]
+Run = Generator[RunResult, StopReason | None, RunResult]
 
 # Somebody waits for an interrupted run to end.
 SAVE_AT_INTERRUPTION_S = 20.0
@@ -197,7 +197,7 @@ def _train(
     raise AssertionError("a run's last step is evaluated, and ends it")
 
 
-def _too_long(training: Training) -> str | None:
+def _too_long(training: Training) -> StopReason | None:
     """Returns why a run cannot end in time by the lower ends of its step times; None: it may."""
     job, progress = training.job, training.progress
     limit_s = job.workload.max_train_s
@@ -211,12 +211,12 @@ def _too_long(training: Training) -> str | None:
         planned_s += share * phase.step_time.step_s
     if least_s <= limit_s:
         return None
-    return f"would take {compact(planned_s)} s of max_train_s = {limit_s:g} s"
+    return StopReason.of(StopKind.TOO_LONG, planned_s=planned_s, limit_s=limit_s)
 
 
 def _stop_reason(
     training: Training, checkpoints: Checkpoints | None
-) -> Generator[RunResult, str | None, str | None]:
+) -> Generator[RunResult, StopReason | None, StopReason | None]:
     """Returns why the run ends here, by itself or as the caller sent; may save it before."""
     ranks, progress = training.job.ranks, training.progress
     reason = ranks.broadcast(progress.verdict())

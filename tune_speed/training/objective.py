@@ -10,12 +10,13 @@ import torch
 
 from tune_speed.core.errors import ConfigError, DeviceFailed, reason_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import Note, StopKind, StopReason, read_notes
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, TrainedOn, make_splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
-    describe_devices,
     device_key,
+    device_of,
     is_out_of_memory,
     memory_limit_gib,
     peak_memory_gib,
@@ -37,14 +38,14 @@ from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.recorded import RECORDERS
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
-from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
+from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now, with_fields
 from tune_speed.training.warm_up import LoneImage, open_meters
 from tune_speed.training.worker import ends_process, open_device
 from tune_speed.training.workload import Workload
 
 # Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
 # there, or None to continue; returns the record.
-Trial = Generator[TrialRecord, str | None, TrialRecord]
+Trial = Generator[TrialRecord, StopReason | None, TrialRecord]
 
 
 @cache
@@ -92,7 +93,7 @@ def run_trial(
         result = failure(spec, error)
         # The device itself may be what is wrong.
         with suppress(ConfigError):
-            device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
+            device = device_of(resolve_device(spec.allotment.device), spec.recipe.devices)
             result = result.model_copy(update={"device": device})
         record = make_record(spec, spec.recipe, result, started_at=started_at)
     # Of several ranks, their supervisor does it.
@@ -115,7 +116,7 @@ class _Trial:
     def __post_init__(self) -> None:
         self._device = open_device(self._spec.allotment)
         self._checkpoints: Checkpoints | None = None
-        self._notes: list[str] = []
+        self._notes: list[Note] = []
 
     def run(self) -> Trial:
         spec, key = self._spec, device_key(self._device)
@@ -209,7 +210,7 @@ class _Trial:
                 splits,
                 device=self._device,
                 turnstile=turnstile,
-                on_note=self._notes.append,
+                on_note=lambda text: self._notes.extend(read_notes(text)),
             )
         recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
@@ -218,7 +219,7 @@ class _Trial:
 
     def _train(
         self, recipe: Recipe, splits: Splits, clock: Clock, sharing: Sharing
-    ) -> Generator[TrialRecord, str | None, RunResult]:
+    ) -> Generator[TrialRecord, StopReason | None, RunResult]:
         """Passes records on, and reasons to stop back; a failed run keeps its evaluations."""
         spec, where = self._spec, (self._device, self._spec.evaluated_on, self._ranks)
         job = Job(spec.workload, recipe, splits, spec.seed, *where)
@@ -231,7 +232,7 @@ class _Trial:
             on_end=partial(save_weights, spec.keep if self._ranks.is_first else None),
         )
         so_far: RunResult | None = None
-        reason: str | None = None
+        reason: StopReason | None = None
         try:
             while True:
                 so_far = self._completed(run.send(reason))
@@ -243,14 +244,13 @@ class _Trial:
                 raise
             if ends_process(error, self._passed_on):
                 raise
-            return so_far.model_copy(update=failure(spec, error).model_dump(exclude_unset=True))
+            return with_fields(so_far, failure(spec, error))
         finally:
             run.close()
 
     def _completed(self, result: RunResult) -> RunResult:
         kept = self._checkpoints.notes if self._checkpoints else ()
-        notes = [result.note, *self._notes, *kept]
-        note = "; ".join(filter(None, notes))
+        note = (*result.note, *self._notes, *kept)
         update: dict[str, object] = {"memory_limit_gib": self._limit_gib(), "note": note}
         if self._device.type == "cuda":
             whole_gib = memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
@@ -276,12 +276,12 @@ class _Trial:
         return RunResult(
             status=Status.OOM,
             seed=self._spec.seed,
-            stop_reason=f"out of memory, down to a micro-batch of {recipe.batch_size}",
+            stop_reason=StopReason.of(StopKind.OUT_OF_MEMORY, batch_size=recipe.batch_size),
             peak_memory_gib=peak_memory_gib(self._device),
             memory_limit_gib=self._limit_gib(),
             batch_size=recipe.batch_size,
             accumulation_steps=accumulation_of(recipe),
-            device=describe_devices(self._device, recipe.devices),
+            device=device_of(self._device, recipe.devices),
             traceback=message,
         )
 
@@ -290,8 +290,8 @@ def with_micro_batch_note(result: RunResult, first_batch_size: int, ran: Recipe)
     """Returns the result, whose reason says so if a larger micro-batch ran out of memory."""
     if ran.batch_size == first_batch_size:
         return result
-    note = f"micro-batch {first_batch_size} ran out of memory, {ran.batch_size} did not"
-    return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
+    sizes = {"first_batch_size": first_batch_size, "ran_batch_size": micro_batch_of(ran)}
+    return result.model_copy(update={"stop_reason": result.stop_reason.with_figures(**sizes)})
 
 
 def resolve(

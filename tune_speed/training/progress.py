@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, RunResult, Status
-from tune_speed.core.text import counted
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import describe_devices
+from tune_speed.runtime.device import device_of
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Phase
 from tune_speed.training.accounts import Counts, PhaseState, ProgressState, Readings, RunTime
@@ -119,27 +119,29 @@ class Progress:
             hint=f"Choose a {hint} target.",
         )
 
-    def verdict(self) -> str | None:
+    def verdict(self) -> StopReason | None:
         """Sets the status and returns why the run has ended, or None if it continues."""
         evaluation, target = self.evaluations[-1], self.workload.target
-        score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
+        value = self.workload.metric_of(evaluation)
+        score = {"metric": target.metric, "value": value}
         if evaluation.train_loss is None or evaluation.loss is None:
             self.status = Status.DIVERGED
-            return f"the loss is not finite after {counted(self.steps, 'step')}"
-        if not math.isfinite(self.workload.metric_of(evaluation)):
+            return StopReason.of(StopKind.NOT_FINITE, metric="loss", steps=self.steps)
+        if not math.isfinite(value):
             self.status = Status.DIVERGED
-            return f"the {target.metric} is not finite after {counted(self.steps, 'step')}"
+            return StopReason.of(StopKind.NOT_FINITE, metric=target.metric, steps=self.steps)
         if self._is_over_time():
-            return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
+            limit_s = self.workload.max_train_s
+            return StopReason.of(StopKind.TIME_LIMIT, limit_s=limit_s, **score)
         if self._time_to_target() is not None:
             self.status = Status.REACHED
-            return f"{target.met}: {target.said(self.workload.metric_of(evaluation))}"
+            return StopReason.of(target.met, **target.compared(value))
         if self._is_last():
             self.status = Status.MISSED
-            return f"the run ended with {score}, target {target.value:g}"
+            return StopReason.of(StopKind.ENDED_BELOW, aim=target.value, **score)
         return None
 
-    def result(self, *, stop_reason: str = "") -> RunResult:
+    def result(self, *, stop_reason: StopReason | None = None) -> RunResult:
         return run_result(
             self.status,
             evaluations=self.evaluations,
@@ -150,11 +152,11 @@ class Progress:
             held_up_frac=self.readings.held_up_frac,
             flop=self.counts.flop,
             seed=self.job.seed,
-            stop_reason=stop_reason,
+            stop_reason=stop_reason or StopReason(),
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
             batch_size=micro_batch_of(self.job.recipe),
             accumulation_steps=accumulation_of(self.job.recipe),
-            device=describe_devices(self.job.device, self.job.recipe.devices),
+            device=device_of(self.job.device, self.job.recipe.devices),
             windows=tuple(self.sharing.windows),
             **self.time.figures(self.steps),
             **self.readings.figures(),

@@ -12,11 +12,12 @@ from pydantic import Field
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import Config
-from tune_speed.core.errors import reason_of, traceback_of
+from tune_speed.core.errors import traceback_of
 from tune_speed.core.prices import Prices
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.core.targets import Task
 from tune_speed.core.version import __version__, installed_version
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.git import run_git
 from tune_speed.runtime.pooled_times import power_of_run
@@ -71,8 +72,8 @@ class SpecBase(Config):
     trial_id: str
     params: dict[str, Any]
     """What the search chose."""
-    proposal_reason: str = ""
-    """Why the search chose it, in words."""
+    proposal_reason: ProposalReason = ProposalReason()
+    """Why the search chose it."""
     recipe: Config
     workload: Task
     workload_hash: str
@@ -119,7 +120,7 @@ def failure(spec: SpecBase, error: BaseException) -> RunResult:
     return RunResult(
         status=Status.FAILED,
         seed=spec.seed,
-        stop_reason=reason_of(error),
+        stop_reason=StopReason.of_error(error),
         traceback=traceback_of(error),
     )
 
@@ -197,9 +198,14 @@ def make_record(
 
 
 def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
-    run = record.runs[-1].model_copy(update=failed.model_dump(exclude_unset=True))
+    run = with_fields(record.runs[-1], failed)
     changes = {"runs": (run,), "status": run.status, "finished_at": utc_now()}
     return record.model_copy(update=changes)
+
+
+def with_fields(run: RunResult, given: RunResult) -> RunResult:
+    """Returns a run with the fields that were given to another."""
+    return run.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
 
 
 @cache

@@ -33,7 +33,6 @@ from tune_speed.tracking.reader.queries import find_search
 from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import ADVICE, Ledger
-from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.driver.requests import Set, accepted
 
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
@@ -234,7 +233,7 @@ def pinned_device(ledger: Ledger) -> str | None:
     """Returns the type of device that a study has run on; None: its name is not known yet."""
     if ledger.header is not None and ledger.header.get("device_type"):
         return str(ledger.header["device_type"])
-    devices = Counter(device_of_one(r.device) for r in ledger.records.values() if r.device)
+    devices = Counter(str(r.device.one) for r in ledger.records.values() if r.device.type)
     return devices.most_common(1)[0][0] if devices else None
 
 

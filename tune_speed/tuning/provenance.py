@@ -163,12 +163,12 @@ class Surroundings(Record):
 
 def describe(spec: SpecBase) -> Surroundings:
     # Late: a process that only reads such facts does without torch.
-    from tune_speed.runtime.device import describe_devices
+    from tune_speed.runtime.device import device_of
     from tune_speed.runtime.hardware import describe_system, throttle_count
     from tune_speed.training.worker import open_device
 
     device = open_device(spec.allotment)
-    name = describe_devices(device, spec.devices)
+    name = str(device_of(device, spec.devices))
     return Surroundings(
         machine=describe_system(device).model_copy(update={"device": name}),
         throttle_count=throttle_count(device),

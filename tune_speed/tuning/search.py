@@ -11,6 +11,7 @@ from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
@@ -69,7 +70,7 @@ class SearchResult(NamedTuple):
     """What became of the fastest trial's model, in words; empty if none was asked for."""
     favourites: tuple[Recommended, ...] = ()
     """Configurations that met the target, what is recommended first."""
-    why_ended: str | None = None
+    why_ended: StopReason | None = None
     """Why it ended before its budget was used up; None: it did not."""
 
 
@@ -245,7 +246,7 @@ class _Search:
         if controller.study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
         if (why := controller.end()) is not None:
-            self._tracker.ended(why_ended=why)
+            self._tracker.ended(why_ended=str(why))
             view.note(f"the search ends here: {why}")
 
     def _settle_times(self) -> None:

@@ -149,7 +149,7 @@ def test_records_are_trials_of_one_study_with_what_the_arm_sets(tmp_path: Path, 
     done = ablate(make_plan(tmp_path), tmp_path)
     assert {record.study for record in done.records} == {"tiny-ablation"}
     assert len({record.trial_id for record in done.records}) == 6
-    by_reason = {record.proposal_reason: record.params for record in done.records}
+    by_reason = {str(record.proposal_reason): record.params for record in done.records}
     assert by_reason["arm base, seed 4"] == {}
     assert by_reason["arm accumulation_steps=2, seed 5"] == {"accumulation_steps": 2}
 

@@ -120,7 +120,12 @@ def test_run_that_failed_at_once_has_its_row() -> None:
     failed = RunResult(status=Status.FAILED, seed=3, stop_reason="boom")
     row = certified_run(failed, final_metric=None, order=0, started_at="")
     assert (row.is_hit, row.time_to_target_s, row.final_metric) == (False, None, None)
-    assert (row.steps, row.epochs, row.status, row.stop_reason) == (0, 0.0, Status.FAILED, "boom")
+    assert (row.steps, row.epochs, row.status, str(row.stop_reason)) == (
+        0,
+        0.0,
+        Status.FAILED,
+        "boom",
+    )
 
 
 def test_certificates_of_older_versions_are_read() -> None:

@@ -10,6 +10,7 @@ from helpers.tracking.stores import store_of
 from tune_speed.api.certified import Certified
 from tune_speed.core.records import NOT_CERTIFIED, Timing, TrialRecord, ended_as
 from tune_speed.core.stats import ranked_s
+from tune_speed.core.words import read_notes
 from tune_speed.experiments.certification.certify import CertifyResult, find_leader
 from tune_speed.experiments.certification.report import certification_text, luck
 from tune_speed.experiments.certification.schedule import CertificationSchedule
@@ -33,7 +34,10 @@ WHEN = {"finished_at": "2026-01-01T01:00:00.000+00:00"}
 
 def disturbed(trial_id: str = "t0001", *times_s: float, which: int = 1) -> TrialRecord:
     record = certified(trial_id, *(times_s or (0.1, 0.2)), **WHEN)
-    note = {"timing": Timing.DISTURBED, "note": "others took its core for 66% of the time"}
+    note = {
+        "timing": Timing.DISTURBED,
+        "note": read_notes("others took its core for 66% of the time"),
+    }
     calm, rest = record.runs[: len(record.runs) - which], record.runs[len(record.runs) - which :]
     runs = (*calm, *(run.model_copy(update=note) for run in rest))
     return record.model_copy(update={"runs": runs})

@@ -7,6 +7,7 @@ from helpers.making import make_record, make_run
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, Timing, TrialRecord
+from tune_speed.core.words import read_notes
 from tune_speed.experiments.certification.certify import _Session
 from tune_speed.experiments.certification.schedule import (
     CertificationSchedule,
@@ -24,7 +25,7 @@ class Device:
         self.status = status
 
     def run(self, spec: Any) -> TrialRecord:
-        own = {"timing": next(self.left), "note": "others took its core"}
+        own = {"timing": next(self.left), "note": read_notes("others took its core")}
         run = make_run(self.status, seed=spec.seed).model_copy(update=own)
         return make_record(spec.trial_id, self.status, runs=(run,))
 

@@ -7,6 +7,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.core.device import Device
 from tune_speed.core.records import TrialRecord
 from tune_speed.data import DATASETS
 from tune_speed.experiments.published import published
@@ -77,7 +78,7 @@ def test_device_part_images_and_target_are_said():
         "no target there, accuracy 0.91 here",
     )
     there = shipped("seed_resnet20", 0).model_copy(
-        update={"device": "NVIDIA GeForce GTX 1080 Ti", "evaluated_on": "test"}
+        update={"device": Device(type="NVIDIA GeForce GTX 1080 Ti"), "evaluated_on": "test"}
     )
     [row, *_] = published.paper_rows(there)
     assert "device 1080 Ti" in row.same

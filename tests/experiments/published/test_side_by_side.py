@@ -6,6 +6,7 @@ from helpers.experiments.replications import shipped
 from helpers.making import make_record, make_run
 
 from tune_speed.components.metrics import METRICS
+from tune_speed.core.device import Device
 from tune_speed.core.records import Clocks
 from tune_speed.experiments.published.side_by_side import OURS, paper_table
 
@@ -62,7 +63,7 @@ def test_speed_ups_need_both_arms_of_one_length_on_one_device():
     [alone] = _figures(paper_table([with_]), metric="speed-up")
     assert alone["ours"] is None
     shorter = without.model_copy(update={"recipe": {**without.recipe, "epochs": 10.0}})
-    elsewhere = without.model_copy(update={"device": "NVIDIA H200"})
+    elsewhere = without.model_copy(update={"device": Device(type="NVIDIA H200")})
     for base in (shorter, elsewhere):
         [row] = _figures(paper_table([base, with_]), metric="speed-up")
         assert row["ours"] is None
@@ -86,7 +87,9 @@ def test_the_best_model_counts_from_the_plain_baseline():
         "devices": 4,
         "batch_size": 256,
     }
-    best = baseline.model_copy(update={"recipe": recipe, "trial_id": "t9", "device": "4 x GPU"})
+    best = baseline.model_copy(
+        update={"recipe": recipe, "trial_id": "t9", "device": Device.model_validate("4 x GPU")}
+    )
     best = best.model_copy(update={"runs": (make_run(time_s=100.0),)})
     rows = _figures(paper_table([baseline, best]), metric="speed-up", run="seed_resnet20/t9")
     by_setting = {row["setting"]: row for row in rows}
@@ -98,8 +101,10 @@ def test_memory_is_compared_on_gpus_only():
     record = _arm(0, name="seed_resnet20")
     vgg = {**record.recipe, "model": {"vgg16_bn": {"stem": "native"}}}
     on_cpu = record.model_copy(update={"recipe": vgg})
-    run = record.runs[0].model_copy(update={"device": "NVIDIA H200", "peak_memory_gib": 10.0})
-    on_gpu = on_cpu.model_copy(update={"device": "NVIDIA H200", "runs": (run,)})
+    run = record.runs[0].model_copy(
+        update={"device": Device(type="NVIDIA H200"), "peak_memory_gib": 10.0}
+    )
+    on_gpu = on_cpu.model_copy(update={"device": Device(type="NVIDIA H200"), "runs": (run,)})
     assert {row["ours"] for row in _figures(paper_table([on_cpu]), metric="GPU memory")} == {None}
     assert {row["ours"] for row in _figures(paper_table([on_gpu]), metric="GPU memory")} == {10.74}
 

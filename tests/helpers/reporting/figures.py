@@ -30,6 +30,8 @@ def make_trial(
     **run: Any,
 ) -> ViewedTrial:
     """Returns a trial; `curve` are its accuracies at even times, `run` fields of its run."""
+    if "stop_reason" in run:
+        run["stop_reason"] = StopReason.model_validate(run["stop_reason"])
     own = make_run(status, time_s=time_s, accuracy=accuracy).model_copy(update=run)
     if curve:
         steps = enumerate(curve)

@@ -44,7 +44,7 @@ def trained(
     )
     params = {"optimizer.sgd.lr": 0.1 * time_s, "batch_size": 64}
     record = make_record(trial_id, status, runs=(run,), params=params)
-    return record.model_copy(update={"recipe": RECIPE, **changes})
+    return TrialRecord.model_validate({**dict(record), "recipe": RECIPE, **changes})
 
 
 def ordinary(**changes: Any) -> list[TrialRecord]:

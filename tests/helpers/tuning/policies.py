@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 import tune_speed
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policy.base import Cost, Leader, Policy, Problem, SearchTarget
 from tune_speed.tuning.simulation.benchmarks import Factory
@@ -16,17 +17,19 @@ from tune_speed.tuning.simulation.simulate import Benchmark
 class Capped(Plain):
     """Stops a trial at the best time to target."""
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+    def report(
+        self, trial_id: str, *, train_s: float, step: int, metric: float
+    ) -> StopReason | None:
         return None if self.leader is None else past_leader(self.leader, train_s)
 
 
-def past_leader(leader: Leader, train_s: float) -> str | None:
+def past_leader(leader: Leader, train_s: float) -> StopReason | None:
     """Returns why a trial whose clock is at `train_s` [s] can no longer lead, or None."""
     # The clock only grows, so this never stops a trial that would have led.
     time_s = leader.time_to_target_s
     if train_s <= time_s:
         return None
-    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
+    return StopReason.of(StopKind.SLOWER, at_s=train_s, best=leader.trial_id, best_s=time_s)
 
 
 def random_cap(benchmark: Benchmark, seed: int) -> Policy:

@@ -6,19 +6,8 @@ from tune_speed.reporting.figures.bars import MOST_KINDS, STOPPED, bars
 from tune_speed.reporting.study.endings import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
 
 STOPS = {
-    "stopped at 0.4 s: 2.1% likely to meet the target by 1.1 s, 20% when it was proposed": (
-        "stopped: unlikely to meet the target"
-    ),
-    "stopped at 0.4 s: 2.1% likely to come nearer the target than any by 1.1 s, 20% when it was"
-    " proposed": "stopped: unlikely to meet the target",
-    "stopped at 1.2 s: leader t0007 met the target in 1.1 s": "stopped: slower than the leader",
-    "stopped at 1.2 s: it would not end before 1.4 s, leader t0007 met the target in 1.1 s": (
-        "stopped: slower than the leader"
-    ),
-    "stopped at 3.0 s: 9 of 11 trials promised more by 3.0 s": (
-        "stopped: other trials promised more"
-    ),
-    "stopped at 9.1 s: below ASHA's cutoff after 2 evaluations": "stopped: below ASHA's cutoff",
+    "stopped at 0.4 s: 2.1% likely to meet the target by 1.1 s": STOP_KINDS["unlikely"],
+    "stopped at 1.2 s: leader t0007 met the target in 1.1 s": STOP_KINDS["slower"],
     "max_train_s = 60 s passed with accuracy 0.8": "stopped: the workload's time limit",
     "somebody said so": OTHER_STOP,
 }

@@ -10,6 +10,7 @@ from helpers.tracking.stores import store_of
 from tune_speed.api.results import Results
 from tune_speed.cli.show import _listing
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.words import read_notes
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import as_csv, as_json
 from tune_speed.reporting.trials.comparison import compare_records
@@ -20,11 +21,11 @@ from tune_speed.tracking.glossary import METRICS
 
 
 def record(trial_id: str = "t0000", **fields: Any) -> TrialRecord:
-    own = {"slowdown": 1.5, "note": "re-clocked: 49.2 → 40.7 ms a step, by 2 windows"}
+    own = {"slowdown": 1.5, "note": read_notes("re-clocked: 49.2 → 40.7 ms a step, by 2 windows")}
     own |= {"power_w": 200.0, "idle_power_w": 50.0}
     run = make_run().model_copy(update=own | fields)
     made = make_record(trial_id, runs=(run,))
-    return made.model_copy(update={"prices": {made.device: 0.5}})
+    return made.model_copy(update={"prices": {str(made.device): 0.5}})
 
 
 @pytest.fixture(scope="module")

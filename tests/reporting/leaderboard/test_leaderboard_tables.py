@@ -6,6 +6,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 
 from tune_speed.core.records import Status
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown, as_renderable
 from tune_speed.reporting.table import as_text
@@ -62,7 +63,9 @@ def test_misses_say_how_they_ended_in_the_words_of_lists() -> None:
     reasons = {"stopped": "stopped at 2.0 s", "time limit": "max_train_s = 9 s passed"}
     trials = []
     for number, reason in enumerate(reasons.values()):
-        run = make_run(Status.CAPPED).model_copy(update={"stop_reason": reason})
+        run = make_run(Status.CAPPED).model_copy(
+            update={"stop_reason": StopReason.model_validate(reason)}
+        )
         trials.append((None, make_record(f"t{number:04d}", Status.CAPPED, runs=(run,))))
     (board,) = make_boards(trials, with_misses=True)
     assert {row.ended for row in board.rows} == set(reasons)

@@ -9,6 +9,7 @@ from helpers.command import Done
 from helpers.making import make_record, make_run
 
 from tune_speed.api.results import Results
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.queries import ordered
@@ -30,7 +31,9 @@ def record(
     prices: dict[str, float] = PRICES,
     lr: float | None = None,
 ) -> TrialRecord:
-    run = make_run(time_s=time_s).model_copy(update={"power_w": power_w, "device": device})
+    run = make_run(time_s=time_s).model_copy(
+        update={"power_w": power_w, "device": Device.model_validate(device)}
+    )
     params = {"lr": number if lr is None else lr}
     made = make_record(f"t{number:04}", device=device, params=params, runs=(run,))
     return made.model_copy(update={"prices": prices})

@@ -133,7 +133,7 @@ def test_a_trial_has_a_page_with_curve_recipe_log_and_reason(client: Client, uri
     page = client.get(f"/studies/study/trials/{trial.run_id}").text
     inside = client.get(f"/studies/study/parts/trial-{trial.run_id}").text
     assert "<h1>t0010</h1>" in page
-    for text in (trial.record.stop_reason, "<svg", "resnet20", "<h3>Log</h3>", trial.run_id):
+    for text in (str(trial.record.stop_reason), "<svg", "resnet20", "<h3>Log</h3>", trial.run_id):
         assert text in unescape(inside), text
     # Its two evaluations, and the target, which it missed.
     assert "2 evaluations; best accuracy 0.8025, target 0.9." in inside

@@ -2,6 +2,7 @@ import pytest
 from helpers.reporting.pages import ordinary, trained, viewed
 
 from tune_speed.core.records import Status
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.study.endings import endings_of
 
 
@@ -14,7 +15,13 @@ def test_reasons_that_differ_in_their_figures_are_one() -> None:
         "stopped at 0.7 s: 12% likely to meet it",
     ]
     records = [
-        r.model_copy(update={"runs": (r.runs[0].model_copy(update={"stop_reason": reason}),)})
+        r.model_copy(
+            update={
+                "runs": (
+                    r.runs[0].model_copy(update={"stop_reason": StopReason.model_validate(reason)}),
+                )
+            }
+        )
         for r, reason in zip(records, [*reasons, reasons[0]], strict=True)
     ]
     (ending,) = endings_of(viewed(records).parts[0])

@@ -24,7 +24,7 @@ def table(comparison: Comparison, section: str) -> dict[str, tuple[Any, ...]]:
 
 def changed(name: str, value: Any) -> tuple[str, TrialRecord]:
     run_id, record = trial("t0001", time_s=2.0)
-    return run_id, record.model_copy(update={name: value})
+    return run_id, TrialRecord.model_validate({**dict(record), name: value})
 
 
 def test_only_what_differs_between_recipes_is_shown_and_null_is_as_good_as_absent() -> None:

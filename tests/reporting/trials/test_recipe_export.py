@@ -5,7 +5,9 @@ import pytest
 from helpers.making import make_record, make_run
 
 from tune_speed.core.comparability import Totals
+from tune_speed.core.device import Device
 from tune_speed.core.records import Status, Timing, TrialRecord
+from tune_speed.core.words import ProposalReason
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.listings.listings import listing
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
@@ -38,7 +40,8 @@ def test_exported_recipe_holds_the_micro_batch_that_ran() -> None:
 @pytest.mark.parametrize("break_", ["\n", "\r", "\x85", "\u2028", "\x00\x1b"])
 def test_no_name_can_leave_the_header_or_spoil_the_file(break_: str) -> None:
     evil = f"evil{break_}recipe: evil"
-    changes = {"device": f"cpu {evil}", "trial_id": evil, "finished_at": evil, "space_hash": evil}
+    device = Device(type=f"cpu {evil}", threads=0)
+    changes = {"device": device, "trial_id": evil, "finished_at": evil, "space_hash": evil}
     record = trained().model_copy(update={**changes, "environment": {"torch": evil}})
     text = recipe_yaml(record, run_id=evil, rerun=evil)
     assert parse_recipe(text, file="best.yaml").recipe.epochs == 2.5

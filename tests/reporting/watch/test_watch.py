@@ -22,6 +22,7 @@ from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.forecast import FINEST, LAW
 from tune_speed.core.records import Status
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.server.live_study import facts_of
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
@@ -235,7 +236,7 @@ def test_the_picture_keeps_to_its_width_and_height(width: int) -> None:
 
 def test_names_are_text_and_neither_markup_nor_orders_to_the_terminal() -> None:
     name = "[red]x[/red]\x1b[31m\x07\ny"
-    run = make_run().model_copy(update={"stop_reason": name})
+    run = make_run().model_copy(update={"stop_reason": StopReason.model_validate(name)})
     view = study([ended(0, runs=(run,), params={name: name}, device=name)], study=name)
     text = drawn(view, trouble=name)
     shown = "[red]x[/red]\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}y"

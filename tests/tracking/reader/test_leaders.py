@@ -8,6 +8,7 @@ from helpers.making import WORKLOAD, make_record, make_run
 from sqlalchemy import NullPool, create_engine, text
 
 from tune_speed.core.comparability import board_key, totals_of
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
@@ -52,7 +53,7 @@ def records(study: str) -> Iterator[TrialRecord]:
         )
         last = runs[-1].status
         made = make_record(f"c{number}", last, study=study, runs=runs, kind="certified")
-        yield made.model_copy(update={"device": DEVICES[0]})
+        yield made.model_copy(update={"device": Device.model_validate(DEVICES[0])})
 
 
 def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
@@ -151,7 +152,9 @@ def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
 def test_a_certified_board_says_what_its_search_cost(filled: str, with_misses: bool) -> None:
     choice = Choice(uri=filled, study="first", kind="certified")
     (board,) = find_boards(choice, top=9, with_misses=with_misses)
-    estimates = [r for r in records("first") if (r.kind, r.device) == ("estimate", board.device)]
+    estimates = [
+        r for r in records("first") if (r.kind, str(r.device)) == ("estimate", board.device)
+    ]
     assert {row.study_trials for row in board.rows} == {len(estimates)} and estimates
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.tracking import schema
 from tune_speed.tracking.writer import descriptions
 
@@ -102,8 +103,10 @@ def test_a_certified_trial_has_the_intervals_of_its_statistics() -> None:
 @pytest.mark.parametrize("field", ["trial_id", "study", "device", "workload_name"])
 def test_names_act_neither_as_markdown_nor_as_html(field: str) -> None:
     record = make_record(params={NASTY: NASTY}).model_copy(update={field: NASTY})
-    run = record.runs[0].model_copy(update={"stop_reason": NASTY})
-    record = record.model_copy(update={"runs": (run,), "proposal_reason": NASTY})
+    run = record.runs[0].model_copy(update={"stop_reason": StopReason.model_validate(NASTY)})
+    record = record.model_copy(
+        update={"runs": (run,), "proposal_reason": ProposalReason.model_validate(NASTY)}
+    )
     counts = {Status.REACHED: 1}
     for text in (
         descriptions.trial_note(record, run_id="a" * 32),

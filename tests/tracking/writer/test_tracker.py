@@ -14,6 +14,7 @@ from helpers.tracking.stores import check_each_once, runs_of_searches
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.core.records import Recommended, Status, StepTime, Timing, TrialRecord
+from tune_speed.core.words import StopReason
 from tune_speed.tracking import Tracker, schema
 from tune_speed.tracking.store.sqlite import check
 from tune_speed.tracking.writer.descriptions import NOTE, SearchPlan
@@ -453,7 +454,9 @@ def test_secrets_stay_out_of_everything(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
     record = make_record(params={"root": "s3://me:hunter2@bucket"})
-    run = make_run().model_copy(update={"stop_reason": "login hunter2 refused"})
+    run = make_run().model_copy(
+        update={"stop_reason": StopReason.model_validate("login hunter2 refused")}
+    )
     record = record.model_copy(update={"runs": (run,), "environment": {"API_KEY": "hunter2"}})
     tracker = make_tracker(study_tags={"store": "http://me:hunter2@host"})
     tracker.trial_started(trial_id="t0000", params=record.params, recipe=record.recipe)

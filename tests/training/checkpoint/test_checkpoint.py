@@ -32,6 +32,7 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.base import SpeedupConfig
 from tune_speed.core.records import CLOCKED, Status, StepTime
+from tune_speed.core.words import joined
 from tune_speed.runtime.clock import Clock
 from tune_speed.training import objective
 from tune_speed.training.checkpoint import checkpoints as checkpoint
@@ -81,7 +82,7 @@ def test_trial_goes_on_and_its_record_is_that_of_a_whole_run(place: Path) -> Non
     record = to_record(spec)
     assert curve_of(record) == curve_of(whole)
     run = record.runs[0]
-    assert run.note == "resumed at step 8 of 16" and whole.runs[0].note == ""
+    assert joined(run.note) == "resumed at step 8 of 16" and joined(whole.runs[0].note) == ""
     assert (run.status, run.steps, run.samples) == (Status.MISSED, 16, 240)
     assert run.flop == whole.runs[0].flop is not None
     assert whole.finished_at <= record.started_at == standing.started_at < record.finished_at
@@ -94,7 +95,7 @@ def test_every_report_of_a_resumed_trial_has_the_whole_curve(place: Path) -> Non
     report = next(trial := run_trial(make_spec(place)))
     trial.close()
     assert [e.step for e in report.runs[0].evaluations] == [0, 4, 8, 12]
-    assert report.runs[0].note == "resumed at step 8 of 16"
+    assert joined(report.runs[0].note) == "resumed at step 8 of 16"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_interrupted_trial_is_saved_where_it_stands(place: Path) -> None:
         to_record(spec, interrupt=interrupt_at(6))
     assert saved_step(str(place)) == 6
     record = to_record(spec)
-    assert record.runs[0].note == "resumed at step 6 of 16"
+    assert joined(record.runs[0].note) == "resumed at step 6 of 16"
     assert curve_of(record) == curve_of(whole)
 
 
@@ -141,7 +142,7 @@ def test_run_is_saved_no_more_often_than_asked(place: Path) -> None:
 
 def test_run_without_a_place_saves_nothing_and_reads_nothing(tmp_path: Path) -> None:
     break_off(make_spec(None))
-    assert to_record(make_spec(None)).runs[0].note == ""
+    assert to_record(make_spec(None)).runs[0].note == ()
 
 
 # --- Its clock
@@ -242,9 +243,9 @@ def test_micro_batch_that_fits_is_gone_on_with(place: Path) -> None:
     record = to_record(spec)
     run = record.runs[0]
     assert (run.batch_size, run.accumulation_steps) == (8, 2)
-    assert run.note == "resumed at step 8 of 16"
+    assert joined(run.note) == "resumed at step 8 of 16"
     assert run.stop_reason == whole.runs[0].stop_reason
-    assert run.stop_reason.endswith("(micro-batch 16 ran out of memory, 8 did not)")
+    assert str(run.stop_reason).endswith("(micro-batch 16 ran out of memory, 8 did not)")
     assert curve_of(record) == curve_of(whole)
 
 
@@ -255,7 +256,7 @@ def test_what_was_auto_is_not_measured_again(place: Path, monkeypatch: pytest.Mo
     standing = break_off(spec)
     monkeypatch.setattr(objective, "fastest", None)  # Would fail if it was called.
     record = to_record(spec)
-    assert record.runs[0].note == "resumed at step 8 of 16"
+    assert joined(record.runs[0].note) == "resumed at step 8 of 16"
     assert record.recipe == standing.recipe and record.runs[0].traceback is None
 
 
@@ -270,13 +271,13 @@ def test_run_that_runs_out_of_memory_once_resumed_begins_anew_with_less(place, m
     record = to_record(make_spec(place))
     whole = to_record(make_spec(None))
     assert curve_of(record) == curve_of(whole)
-    assert (record.runs[0].batch_size, record.runs[0].note) == (8, "")
+    assert (record.runs[0].batch_size, record.runs[0].note) == (8, ())
 
 
 def test_checkpoint_of_a_micro_batch_that_ran_out_of_memory_is_not_used(place: Path) -> None:
     break_off(make_spec(place))
     record = to_record(make_spec(place, batch_size=8, accumulation_steps=2))
-    assert "memory ran out with its micro-batch" in record.runs[0].note
+    assert "memory ran out with its micro-batch" in joined(record.runs[0].note)
     assert record.runs[0].batch_size == 8
 
 
@@ -405,8 +406,10 @@ def test_trial_begins_anew_and_says_why(place, change, reason):
     spec = change(spec, place)
     record = to_record(spec)
     assert record.status == Status.MISSED
-    assert record.runs[0].note.startswith("begun anew, as its checkpoint could not be used: ")
-    assert reason in record.runs[0].note
+    assert joined(record.runs[0].note).startswith(
+        "begun anew, as its checkpoint could not be used: "
+    )
+    assert reason in joined(record.runs[0].note)
     fresh = to_record(spec.model_copy(update={"checkpoint": None}))
     assert curve_of(record) == curve_of(fresh)
     assert not place.exists()
@@ -425,7 +428,7 @@ def test_code_in_a_checkpoint_is_not_run(place: Path, tmp_path: Path) -> None:
     file = io.BytesIO()
     torch.save({"progress": Evil(tmp_path / "ran")}, file)
     rewrite(place, payload=file.getvalue())
-    assert "cannot be read: UnpicklingError" in to_record(make_spec(place)).runs[0].note
+    assert "cannot be read: UnpicklingError" in joined(to_record(make_spec(place)).runs[0].note)
     assert not (tmp_path / "ran").exists()
 
 
@@ -433,14 +436,14 @@ def test_place_that_is_a_folder_costs_no_trial(tmp_path: Path) -> None:
     (tmp_path / "t0000.ckpt").mkdir()
     record = to_record(make_spec(tmp_path / "t0000.ckpt"))
     assert record.status == Status.MISSED
-    assert "begun anew: the checkpoint" in record.runs[0].note
-    assert "not saved at step 12" in record.runs[0].note
+    assert "begun anew: the checkpoint" in joined(record.runs[0].note)
+    assert "not saved at step 12" in joined(record.runs[0].note)
 
 
 def test_folder_that_is_not_there_costs_no_trial_and_is_noted_once(tmp_path: Path) -> None:
     record = to_record(make_spec(tmp_path / "away" / "c" / "t0000.ckpt"))
     assert record.status == Status.MISSED
-    assert record.runs[0].note.count("not saved") == 1
+    assert joined(record.runs[0].note).count("not saved") == 1
 
 
 def test_failed_saves_are_tried_less_and_less_often(tmp_path: Path) -> None:
@@ -472,7 +475,7 @@ def test_content_without_a_run_cannot_be_gone_on_from() -> None:
 def test_header_that_names_another_step_than_the_content_is_refused(place: Path) -> None:
     break_off(make_spec(place))
     rewrite(place, step=4)
-    assert "its header is of another step" in to_record(make_spec(place)).runs[0].note
+    assert "its header is of another step" in joined(to_record(make_spec(place)).runs[0].note)
 
 
 def test_header_can_be_read_without_torch() -> None:
@@ -522,8 +525,8 @@ def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path
         killed.wait()
     assert not (tmp_path / "record.json").exists()
     record = to_record(spec)
-    assert record.runs[0].note.startswith("resumed at step ")
-    assert record.runs[0].note.endswith(" of 20")
+    assert joined(record.runs[0].note).startswith("resumed at step ")
+    assert joined(record.runs[0].note).endswith(" of 20")
     assert curve_of(record) == curve_of(whole)
     assert not place.exists()
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import CLOCKED, Status, Timing, TrialRecord
+from tune_speed.core.words import joined
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime.device import device_key
 from tune_speed.runtime.turnstile import Turnstile
@@ -94,7 +95,7 @@ def test_two_devices_learn_what_one_learns_by_accumulation() -> None:
     record = run()
     result = record.runs[0]
     assert (record.status, result.steps, result.samples) == (Status.MISSED, 8, 2 * NUM_TRAIN)
-    assert record.device == f"2 x {alone.device}"
+    assert str(record.device) == f"2 x {alone.device}"
     assert (result.batch_size, result.accumulation_steps) == (8, 1)
     for ours, theirs in zip(result.evaluations, alone.evaluations, strict=True):
         assert (ours.samples, ours.accuracy) == (theirs.samples, theirs.accuracy)
@@ -155,14 +156,14 @@ def test_steps_on_two_devices_are_isolated_together_and_train_the_same(tmp_path,
 def test_error_on_any_device_is_the_trials_with_its_own_traceback() -> None:
     record = run(model={"crash_after_there": 8})
     assert record.status == Status.FAILED
-    assert record.stop_reason == "ZeroDivisionError: boom"
+    assert str(record.stop_reason) == "ZeroDivisionError: boom"
     assert "boom" in (record.runs[0].traceback or "")
 
 
 def test_device_whose_process_dies_ends_the_trial() -> None:
     record = run(model={"die_after_there": 10}, epochs=50.0)
     assert record.status == Status.FAILED
-    assert record.stop_reason == "RanksDied: the process of rank 1 died with exit code -9"
+    assert str(record.stop_reason) == "RanksDied: the process of rank 1 died with exit code -9"
     assert len(record.runs[0].evaluations) >= 1
 
 
@@ -218,13 +219,15 @@ def test_devices_go_on_together_where_they_broke_off_or_begin_anew(tmp_path: Pat
     kept = place.read_bytes()
     record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
     # Before it stands whether others took its core: these are processes of their own.
-    assert record.runs[0].note.endswith("resumed at step 8 of 16")
+    assert joined(record.runs[0].note).endswith("resumed at step 8 of 16")
     assert record.started_at < standing.finished_at
     assert list(place.parent.iterdir()) == []
 
     place.write_bytes(kept[:-5])
     anew = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
-    assert "begun anew" in anew.runs[0].note and "it is cut off" in anew.runs[0].note
+    assert "begun anew" in joined(anew.runs[0].note) and "it is cut off" in joined(
+        anew.runs[0].note
+    )
     assert anew.runs[0].steps == 16
     assert curve(record) == curve(anew)
 
@@ -238,13 +241,13 @@ def test_memory_that_runs_out_on_one_device_halves_the_micro_batch_of_all_for_go
     result = stopped(trial, "too slow").runs[0]
     assert not multiprocessing.active_children()
     assert (result.batch_size, result.accumulation_steps, result.steps) == (4, 2, 4)
-    assert result.stop_reason == "too slow (micro-batch 8 ran out of memory, 4 did not)"
+    assert str(result.stop_reason) == "too slow (micro-batch 8 ran out of memory, 4 did not)"
 
     place.write_bytes(kept)
     interrupted = threading.Event()
     trial = run_here(checkpointed(place, **fields), interrupt=interrupted.is_set)
     result = next(trial).runs[0]
-    assert result.batch_size == 4 and result.note.endswith("resumed at step 4 of 200")
+    assert result.batch_size == 4 and joined(result.note).endswith("resumed at step 4 of 200")
     interrupted.set()
     with pytest.raises(Interrupted):
         trial.send(None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from tune_speed.core.records import Status
+from tune_speed.core.words import ProposalReason
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, Plain
 from tune_speed.tuning.baselines.ray_tune import Vanilla
@@ -113,7 +114,7 @@ def test_resumed_search_draws_other_configurations_than_before(make: Any) -> Non
 
 def test_unfinished_trials_are_proposed_again_under_their_ids() -> None:
     policy = make_plain()
-    lost = [Proposal("t0003", {"lr": 0.5, "optimizer": "adam"}, "before")]
+    lost = [Proposal("t0003", {"lr": 0.5, "optimizer": "adam"}, ProposalReason())]
     policy.restore(finished=[], unfinished=lost)
     assert policy.ask() == lost[0]
     assert policy.ask().trial_id == "t0004"

@@ -11,6 +11,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
+from tune_speed.core.words import ProposalReason
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S
 from tune_speed.tuning.baselines.ray_tune import Vanilla
@@ -180,7 +181,7 @@ def test_restored_policy_remembers_what_searcher_and_scheduler_were_told(running
 
 def test_unfinished_trials_are_proposed_again_under_their_ids() -> None:
     policy = make_vanilla()
-    lost = Proposal("t0003", {"lr": 0.5, "momentum": 0.5, "batch_size": 64}, "before")
+    lost = Proposal("t0003", {"lr": 0.5, "momentum": 0.5, "batch_size": 64}, ProposalReason())
     policy.restore(finished=[], unfinished=[lost])
     assert policy.ask() == lost
     assert policy.report("t0003", train_s=1.0, step=1, metric=0.3) is None

@@ -12,6 +12,7 @@ from helpers.tuning.policies import Capped
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Evaluation, Status, StepTime, Timing, TrialRecord
+from tune_speed.core.words import ProposalKind, ProposalReason, StopKind, StopReason, joined
 from tune_speed.study.file import load_study
 from tune_speed.training.checkpoint.store import CheckpointStore, Header, head
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
@@ -197,8 +198,8 @@ def test_a_search_that_ends_makes_all_clocks_of_its_best_step_times(begin: Begin
     runs = [record.runs[-1] for record in controller.ledger.records.values()]
     assert [run.time_to_target_s for run in runs] == pytest.approx([1.5, 2.0])
     assert [run.clocks.train_s for run in runs] == pytest.approx([1.5, 2.0])
-    assert "re-clocked: 300 → 150 ms a step, by 1 window" in runs[0].note
-    assert (runs[1].step_times[0].num_windows, runs[1].note) == (2, ""), "surer, and no other"
+    assert "re-clocked: 300 → 150 ms a step, by 1 window" in joined(runs[0].note)
+    assert (runs[1].step_times[0].num_windows, runs[1].note) == (2, ()), "surer, and no other"
     assert controller.learning.favourites[0].trial_id == first.trial_id, (
         "what is recommended follows"
     )
@@ -339,7 +340,7 @@ def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Be
     controller.finished(ended(propose(controller), time_s=2.0))
     slow = propose(controller)
     reason = controller.evaluated(ended(slow, Status.CAPPED, time_s=3.0))
-    assert reason == "stopped at 3.0 s: leader t0000 met the target in 2.0 s"
+    assert reason is not None and reason.figures == {"at_s": 3.0, "best": "t0000", "best_s": 2.0}
     record = controller.ledger.records[slow.trial_id]
     assert (record.status, record.stop_reason) == (Status.CAPPED, reason)
     assert controller.trials.running == {}
@@ -358,7 +359,7 @@ def test_reason_of_a_proposal_is_in_ledger_and_record(begin: Begin, tmp_path: Pa
     controller = begin(overrides=TIME_TO_TARGET)
     spec = propose(controller)
     controller.finished(ended(spec))
-    reason = "start: spread evenly"
+    reason = ProposalReason.of(ProposalKind.START)
     assert controller.ledger.records[spec.trial_id].proposal_reason == reason
     assert begin(overrides=TIME_TO_TARGET).ledger.proposals[spec.trial_id].reason == reason
 
@@ -378,14 +379,14 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     run = make_run(time_s=1.0, accuracy=0.99).model_copy(update={"step_time_ms": 1000.0})
     for number in range(4):  # The leader itself is run until its four runs say how good it is.
         spec = propose(controller)
-        assert spec.proposal_reason.startswith("again") == bool(number)
+        assert (spec.proposal_reason.kind == "again") == bool(number)
         controller.finished(make_record(spec, spec.recipe, run, started_at=""))
         assert controller.why_exhausted is None
     assert controller.propose() is None
     assert controller.is_over()
-    assert controller.end() == "no untried configuration can beat the leader"
+    assert controller.end() == StopReason.of(StopKind.NOTHING_BETTER)
     last = json.loads((controller.ledger.folder / "ledger.jsonl").read_text().splitlines()[-1])
-    assert last == {"event": "ended", "reason": controller.why_exhausted}
+    assert last == {"event": "ended", "reason": {"kind": "nothing_better"}}
     assert begin(overrides=TIME_TO_TARGET).num_finished == 4  # It is no obstacle to resuming.
 
 
@@ -394,12 +395,12 @@ def test_search_that_settled_says_why(begin: Begin, monkeypatch: pytest.MonkeyPa
     controller.finished(ended(propose(controller)))
     policy = controller.learning.policy
     monkeypatch.setattr(policy, "ask", lambda: None)
-    monkeypatch.setattr(type(policy), "why_settled", "nothing better is likely")
+    monkeypatch.setattr(type(policy), "why_settled", SETTLED)
     assert controller.propose() is None
     monkeypatch.undo()
     controller.learning.policy = controller.learning._make_policy()
     assert controller.is_over()
-    assert controller.why_exhausted == "nothing better is likely"
+    assert controller.why_exhausted == SETTLED
 
 
 def test_policy_is_asked_again_after_a_trial(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,17 +439,21 @@ def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:
     np.testing.assert_array_equal(again.outcome.curve.metric, [0.5, math.nan])
 
 
+def killed(message: str) -> StopReason:
+    return StopReason.of(StopKind.PROCESS_DIED, message=message)
+
+
 def test_trial_whose_process_dies_again_and_again_counts_as_failed(begin: Begin) -> None:
     controller = begin(overrides=("search.attempts=3",))
     first = propose(controller)
     for details in ("once", "twice", "thrice"):
-        controller.died(first.trial_id, reason=f"killed {details}", details=details)
+        controller.died(first.trial_id, reason=killed(details), details=details)
         if details != "thrice":
             again = propose(controller)
             assert (again.trial_id, again.params) == (first.trial_id, first.params)
     record = controller.ledger.records[first.trial_id]
     assert record.status == Status.FAILED
-    assert (record.stop_reason, record.runs[0].traceback) == ("killed thrice", "thrice")
+    assert (record.stop_reason, record.runs[0].traceback) == (killed("thrice"), "thrice")
     assert propose(controller).trial_id == "t0001"
 
 
@@ -457,10 +462,10 @@ def test_death_of_a_node_is_no_attempt_up_to_a_bound(begin: Begin, is_blameless:
     controller = begin(overrides=("search.attempts=1",))
     for _ in range(MOST_BLAMELESS):
         spec = propose(controller)
-        controller.died(spec.trial_id, reason="gone", details="its node", is_blameless=True)
+        controller.died(spec.trial_id, reason=killed("gone"), details="its node", is_blameless=True)
     again = propose(controller)
     assert again.trial_id == spec.trial_id
-    controller.died(again.trial_id, reason="killed", details="", is_blameless=is_blameless)
+    controller.died(again.trial_id, reason=killed(""), details="", is_blameless=is_blameless)
     assert controller.ledger.records[spec.trial_id].stop_reason == "killed"
 
 
@@ -484,7 +489,7 @@ def test_attempts_count_anew_where_the_checkpoint_has_got_further(begin: Begin) 
     spec = propose(controller)
     for step in range(10, 100, 10):
         save(spec, step=step)
-        controller.died(spec.trial_id, reason="killed", details="")
+        controller.died(spec.trial_id, reason=killed("again"), details="")
         assert propose(controller).trial_id == spec.trial_id
     controller.died(spec.trial_id, reason="killed at 90 again", details="")
     assert controller.ledger.records[spec.trial_id].stop_reason == "killed at 90 again"
@@ -525,7 +530,7 @@ def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) 
     )
     run = make_run(Status.CAPPED).model_copy(update={"evaluations": evaluations})
     reason = controller.evaluated(make_record(slow, slow.recipe, run, started_at=""))
-    assert reason == "stopped at 2.5 s: leader t0000 met the target in 2.0 s"
+    assert reason is not None and reason.figures["at_s"] == 2.5
     assert controller.ledger.records[slow.trial_id].runs[0].evaluations == evaluations
 
 
@@ -533,14 +538,14 @@ def test_trial_that_died_after_writing_its_record_is_not_lost(begin: Begin, tmp_
     controller = begin()
     spec = propose(controller)
     write_trial_file(tmp_path / "study", ended(spec))
-    controller.died(spec.trial_id, reason="killed", details="once")
+    controller.died(spec.trial_id, reason=killed("again"), details="once")
     assert controller.ledger.records[spec.trial_id].status == Status.REACHED
 
 
 def test_interrupted_trial_has_no_record_and_is_resumed(begin: Begin, witness: Witness) -> None:
     controller = begin()
     spec = propose(controller)
-    controller.interrupted(spec.trial_id, reason="Ctrl-C")
+    controller.interrupted(spec.trial_id, reason=StopReason())
     assert witness.seen[-1] == ("interrupted", spec.trial_id)
     assert propose(begin()).trial_id == spec.trial_id
 

@@ -17,6 +17,7 @@ from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
+from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.tuning.driver.ledger import Ledger, PackedRecords
 from tune_speed.tuning.driver.trial_files import read_trial_file, write_trial_file
 from tune_speed.tuning.policy.base import Cost, Proposal
@@ -24,7 +25,8 @@ from tune_speed.tuning.policy.base import Cost, Proposal
 
 def proposal(number: int) -> Proposal:
     params = {"optimizer.sgd.lr": 0.1 * (number + 1)}
-    return Proposal(f"t{number:04d}", params, f"because of {number}")
+    reason = ProposalReason.of(ProposalKind.OTHER, text=f"because of {number}")
+    return Proposal(f"t{number:04d}", params, reason)
 
 
 def test_ledger_reads_back_what_was_written(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers.making import make_evaluation, make_run
 
+from tune_speed.core.device import Device
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig
@@ -73,7 +74,7 @@ def record(
         update={
             "evaluations": curve if accuracies else (),
             "steps": curve[-1].step if accuracies else 0,
-            "device": machine.device,
+            "device": Device.model_validate(machine.device),
             **run,
         }
     )

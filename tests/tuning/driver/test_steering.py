@@ -126,8 +126,8 @@ def test_trial_that_is_asked_for_is_the_next_under_every_policy(begin: Begin, po
     assert not answer.refused and "next trial" in answer.text
     spec = session.propose()
     assert spec.params == params and spec.trial_id == "t0001"
-    assert spec.proposal_reason.startswith("added by hand")
-    assert not session.propose().proposal_reason.startswith("added by hand")
+    assert spec.proposal_reason.kind == "by_hand"
+    assert session.propose().proposal_reason.kind != "by_hand"
 
 
 @pytest.mark.parametrize("policy", ["time_to_target", "random"])
@@ -187,7 +187,7 @@ def test_trial_that_waits_when_the_driver_dies_is_tried_once_afterwards(begin: B
     # It did not finish, so it is run again, under its number; there is no second one.
     again, other = session.propose(), session.propose()
     assert (again.trial_id, again.params["epochs"]) == ("t0000", 7)
-    assert not other.proposal_reason.startswith("added by hand")
+    assert other.proposal_reason.kind != "by_hand"
 
 
 # --- Stop
@@ -200,7 +200,7 @@ def test_stopped_trial_ends_with_what_it_has_measured(begin: Begin) -> None:
     answer = session.ask("stop", trial=spec.trial_id)
     assert (answer.text, session.steering.stops) == ("t0000 ends as it is", ["t0000"])
     record = session.ledger.records["t0000"]
-    assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
+    assert (record.status, record.stop_reason.kind) == (Status.CAPPED, "by_hand")
     assert [e.accuracy for e in record.runs[-1].evaluations] == [0.4]
     assert [*session.controller.trials.running] == [other.trial_id]
 
@@ -209,7 +209,7 @@ def test_stopped_trial_that_was_never_evaluated_teaches_nothing(begin: Begin) ->
     session = begin()
     session.ask("stop", trial=session.propose().trial_id)
     record = session.ledger.records["t0000"]
-    assert (record.status, record.stop_reason) == (Status.CAPPED, "stopped by hand")
+    assert (record.status, record.stop_reason.kind) == (Status.CAPPED, "by_hand")
     history = session.controller.learning.policy._history  # type: ignore[attr-defined]
     assert history.ended.trials == []
 
@@ -258,7 +258,7 @@ def test_trial_stays_stopped_where_the_driver_dies_before_its_record(begin: Begi
     assert json.loads(lines[-1])["event"] == "finished"
     file.write_text("".join(lines[:-1]))
     again = begin()
-    assert again.ledger.records["t0000"].stop_reason == "stopped by hand"
+    assert again.ledger.records["t0000"].stop_reason.kind == "by_hand"
     assert again.propose().trial_id == "t0001"
 
 

@@ -88,7 +88,7 @@ def test_the_scheduler_stops_what_is_past_the_time_to_beat() -> None:
     late = {**result, "accuracy": 0.5}
     assert not _stops(scheduler, "r1", {**late, "train_s": 1.0})
     assert _stops(scheduler, "r1", {**late, "train_s": 50.0, "training_iteration": 2})
-    assert "t0000, which is recommended" in (search.stop_reason("r1") or "")
+    assert "t0000, which is recommended" in str(search.stop_reason("r1"))
 
 
 def test_what_was_saved_goes_on_as_it_would_have(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_rung_stops_only_where_two_others_were_seen(num_others: int, is_stopped:
     trial = report(begin(history, 9), (27.0, 0.02))
     reason = rules_of(history).reason(trial)
     assert (reason is not None) == is_stopped
-    assert reason is None or reason.endswith("2 of 2 trials promised more by 27.0 s")
+    assert reason is None or reason.figures.items() >= {"ahead": 2, "num": 2, "by_s": 27.0}.items()
 
 
 @pytest.mark.parametrize(("keeps", "is_stopped"), [(0.5, True), (0.501, False)])
@@ -159,7 +159,7 @@ def test_where_no_end_is_known_only_the_clock_counts() -> None:
     end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
     trial = report(begin(history, 1), (17.9, 0.0))
     assert rules_of(history).reason(trial) is None
-    assert rules_of(history).reason(report(trial, (18.1, 0.0))) == (
+    assert str(rules_of(history).reason(report(trial, (18.1, 0.0)))) == (
         "stopped at 18.1 s: t0000, which is recommended, takes 18.0 s with restarts"
     )
 
@@ -176,7 +176,7 @@ def test_trial_is_stopped_past_what_the_recommended_one_takes_not_past_the_leade
     recommend(history, "t0000", expected_s=14.0)
     trial, rules = begin(history, 2), rules_of(history)
     assert rules.reason(report(trial, (11.0, 0.5), (13.9, 0.5))) is None
-    assert rules.reason(report(trial, (14.1, 0.5))) == (
+    assert str(rules.reason(report(trial, (14.1, 0.5)))) == (
         "stopped at 14.1 s: t0000, which is recommended, takes 14.0 s with restarts"
     )
 
@@ -190,7 +190,7 @@ def test_trial_runs_on_whose_end_lies_between_the_leaders_time_and_the_expected_
     recommend(history, "t0000", expected_s=25.0)
     reason = rules_of(history).reason(report(begin(history, 2), (1.0, 0.5)))
     assert (reason is not None) == is_stopped
-    assert reason is None or reason == (
+    assert reason is None or str(reason) == (
         "stopped at 1.0 s: it would not end before 25.1 s, and t0000, which is recommended,"
         " takes 25.0 s with restarts"
     )
@@ -204,7 +204,7 @@ def test_run_of_free_length_that_is_made_again_goes_on_to_twice_the_time_to_beat
     assert (again.again, other.again) == (True, False)
     for trial, stops_at_s in ((again, 162.0), (other, 81.0)):
         assert rules.reason(report(trial, (stops_at_s - 0.1, 0.5))) is None
-        assert rules.reason(report(trial, (stops_at_s + 0.1, 0.5))) == (
+        assert str(rules.reason(report(trial, (stops_at_s + 0.1, 0.5)))) == (
             f"stopped at {stops_at_s + 0.1} s: t0000, which is recommended, takes 81.0 s with"
             " restarts"
         )

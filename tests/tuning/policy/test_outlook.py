@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.tuning.repeats import RIVALS, SHORT, TRIED, ask, ended, log_of, restored
 
+from tune_speed.core.words import ProposalReason
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -36,14 +37,12 @@ def test_settled_search_tells_its_favourites_apart_and_then_ends() -> None:
     for spent in (0.4, 0.45, 0.49):  # A fifth of 0.5 is held back.
         policy.spent = spent
         proposal = ask(policy)
-        assert proposal.params in TRIED and proposal.reason.startswith("again:")
+        assert proposal.params in TRIED and proposal.reason.kind == "again"
         policy.finish(proposal.trial_id, RIVALS[TRIED.index(proposal.params)][1])
     policy.spent = 0.5
     assert policy.ask() is None
     why = policy.why_settled
-    assert why is not None and why.startswith(
-        "the chance that the rest of the budget finds a recipe better by 5% is "
-    )
+    assert why is not None and (why.kind, why.figures["better_by"]) == ("settled", 0.05)
 
 
 @pytest.mark.parametrize("until", [NEVER, None])
@@ -75,7 +74,7 @@ def test_what_people_want_tried_is_tried_though_the_search_has_settled() -> None
     policy = settling(ALWAYS, spent=0.4)
     ask(policy)
     policy.spent = 0.9
-    policy.try_next({"x": 0.123, "epochs": 7}, reason="by hand")
+    policy.try_next({"x": 0.123, "epochs": 7}, reason=ProposalReason())
     assert ask(policy).params == {"x": 0.123, "epochs": 7}
     assert policy.ask() is None
 

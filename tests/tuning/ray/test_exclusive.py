@@ -97,7 +97,7 @@ def test_dead_run_is_run_once_more(answering: Callable[..., Ray], death: Excepti
     record = make_device().run(SPEC)
     assert record.status == record.runs[0].status == Status.FAILED and ray.killed == 2
     said = f"its process died: {death}"
-    assert record.stop_reason == said.splitlines()[0] and record.runs[0].traceback == said
+    assert str(record.stop_reason) == said.splitlines()[0] and record.runs[0].traceback == said
     assert record.trial_id == "t0000" and record.runs[0].seed == SPEC.seed
 
 

@@ -145,7 +145,7 @@ def test_trial_is_reported_and_leaves_its_record(begin: Begin, tmp_path: Path) -
     assert record == standing(make_spec("ends")) == read_trial_file(tmp_path, "ends")
     # The next one is taken by the same process.
     assert asked.reset_config(config_of(make_spec("exits"), tmp_path, **QUIET))
-    assert received(until(asked, "end")).stop_reason == "SystemExit: 3"
+    assert str(received(until(asked, "end")).stop_reason) == "SystemExit: 3"
 
 
 def test_without_news_a_report_is_a_sign_of_life(begin: Begin) -> None:
@@ -194,7 +194,7 @@ def test_trial_that_would_end_its_process_has_failed_with_what_it_had(
     begin: Begin, tmp_path: Path, script: str, reason: str, evaluations: int
 ) -> None:
     record = received(until(begin(script), "end"))
-    assert (record.status, record.stop_reason) == (Status.FAILED, reason)
+    assert (record.status, str(record.stop_reason)) == (Status.FAILED, reason)
     (run,) = record.runs
     assert len(run.evaluations) == evaluations and f"in {script}" in (run.traceback or "")
     assert read_trial_file(tmp_path, script) == record
@@ -219,7 +219,7 @@ def test_hung_trial_fails_and_a_question_ends_the_process(begin: Begin, tmp_path
     (report,) = reports
     assert (report["end"], report["done"]) == ("hung", False)
     record = received(report)
-    assert (record.status, record.stop_reason) == (Status.FAILED, "hung: no step for 12 s")
+    assert (record.status, str(record.stop_reason)) == (Status.FAILED, "hung: no step for 12 s")
     assert (record.runs[0].traceback or "").startswith("Thread training: here")
     assert read_trial_file(tmp_path, "hangs") == record
     with pytest.raises(Left):

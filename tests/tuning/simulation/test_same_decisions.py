@@ -284,9 +284,8 @@ def test_log_has_stops_of_every_kind() -> None:
     searches = [("time_to_target", mode) for mode in ("fixed_length", "anytime")]
     for policy, mode in searches:
         log = simulated(policy, mode)
-        stops |= {event.answer for event in log if event.kind == "report"} - {None}
-    assert any("is recommended, takes" in stop for stop in stops)
-    assert any("trials promised more" in stop for stop in stops)
+        stops |= {event.answer.kind for event in log if event.kind == "report" and event.answer}
+    assert stops >= {"slower", "below_rung"}
 
 
 def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) -> list[Proposal]:

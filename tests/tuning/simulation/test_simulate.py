@@ -61,7 +61,7 @@ class Script:
         trial_id = f"t{self._next:04d}"
         self.log.append(("ask", trial_id))
         self._next += 1
-        return Proposal(trial_id, {"i": self._next - 1}, "the script")
+        return Proposal(trial_id, {"i": self._next - 1})
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         self.log.append(("report", trial_id, train_s, step, metric))

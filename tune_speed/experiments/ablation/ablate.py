@@ -5,7 +5,6 @@ Every run is on disk before the next begins, so that the same command resumes wh
 
 import itertools
 import json
-import re
 import signal
 import statistics
 import time
@@ -21,6 +20,7 @@ from tune_speed.core.errors import ConfigError, DataError, ServiceError, Storage
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
 from tune_speed.core.text import counted
+from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation import plan as planning
 from tune_speed.experiments.ablation.design import settings_of, turns
@@ -30,7 +30,7 @@ from tune_speed.experiments.ablation.result import AblationResult, AblationTask,
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
 from tune_speed.runtime.atomic_file import replace_text
-from tune_speed.runtime.device import describe_device, resolve_device
+from tune_speed.runtime.device import device_of, resolve_device
 from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted
@@ -88,6 +88,7 @@ def run_ablation(
 
 def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
     base, config = plan.base, plan.config
+    device = device_of(resolve_device(base.run.device))
     return {
         "design": config.design,
         "seeds": config.seeds,
@@ -98,7 +99,7 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         "arms": {name: canonical_hash(_identity(f, base)) for name, f in plan.files.items()},
         "workload": base.workload.identity(data_hash=data_hash),
         # Without its threads: each arm has its own.
-        "machine": re.sub(r"\d+ threads, ", "", describe_device(resolve_device(base.run.device))),
+        "machine": f"cpu ({device.type})" if device.kind == "cpu" else device.type,
         "protocol": PROTOCOL_VERSION,
         # The hashes decide; with these a message can name the field that differs.
         "fields": {
@@ -181,7 +182,11 @@ class _Running:
         )
         self.took_s.append(time.monotonic() - began_s)
         return record.model_copy(
-            update={"study": self.study, "trial_id": f"t{trial:04d}", "proposal_reason": label}
+            update={
+                "study": self.study,
+                "trial_id": f"t{trial:04d}",
+                "proposal_reason": ProposalReason.of(ProposalKind.OTHER, text=label),
+            }
         )
 
 

@@ -16,6 +16,7 @@ from tune_speed.core import stats
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm
+from tune_speed.core.words import joined
 from tune_speed.experiments.ablation import result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (
@@ -102,9 +103,10 @@ def summarise_arms(
 def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
-    names = ("workload_hash", "evaluated_on", "device", "cpu_threads", "environment")
+    names = ("workload_hash", "evaluated_on", "cpu_threads", "environment")
     return {
         **({name: getattr(record, name) for name in names} if record else {}),
+        **({"device": str(record.device)} if record else {}),
         "timing": dict(Counter(run.timing for run in runs)),
         "cotenants": tuple(sorted({name for run in runs for name in run.cotenants})),
     }
@@ -133,9 +135,9 @@ def _figures(record: TrialRecord) -> dict[str, Any]:
         "expected_low_s": expected.low_s,
         "expected_high_s": expected.high_s,
         "epochs_to_convergence": _median([OF_RUN["epochs_to_convergence"](run) for run in whole]),
-        "notes": tuple(dict.fromkeys(run.note for run in record.runs if run.note)),
+        "notes": tuple(dict.fromkeys(joined(run.note) for run in record.runs if run.note)),
         "stop_reasons": tuple(
-            dict.fromkeys(run.stop_reason for run in record.runs if run.status not in WHOLE)
+            dict.fromkeys(str(run.stop_reason) for run in record.runs if run.status not in WHOLE)
         ),
     }
 

@@ -12,6 +12,7 @@ from tune_speed.core.config import canonical_hash
 from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.core.significance import Comparison
 from tune_speed.core.stats import RunStatistics, finite_or_none, sample_of
+from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.custom.spec import task_of
 from tune_speed.experiments.certification import certificate as sections
 from tune_speed.experiments.certification.schedule import FinalRank, Ran
@@ -71,7 +72,7 @@ def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
             "study": own.study,
             "trial_id": own.trial_id,
             "params": own.params,
-            "proposal_reason": of.chosen_by,
+            "proposal_reason": ProposalReason.of(ProposalKind.OTHER, text=of.chosen_by),
             "space_hash": own.space_hash,
             "kind": "certified",
             "status": Status.REACHED if is_reached else Status.MISSED,

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from tune_speed.core import records
 from tune_speed.core.records import RecordedRecipe
 from tune_speed.core.stats import RateInterval, TimeInterval
+from tune_speed.core.words import StopReason
 from tune_speed.data.split import TrainedOn
 from tune_speed.runtime.hardware import SystemFacts
 from tune_speed.tuning.provenance import Code
@@ -97,8 +98,8 @@ class CertifiedRun(records.Record):
     """The target metric at the end; None if it was never evaluated."""
     status: records.Status
     """How the run ended."""
-    stop_reason: str
-    """Why it ended, in words."""
+    stop_reason: StopReason
+    """Why it ended."""
     order: int
     """Place among all runs of the certification, the incumbent's included; the first is 0."""
     started_at: str

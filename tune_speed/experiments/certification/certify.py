@@ -20,6 +20,7 @@ from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecor
 from tune_speed.core.redact import redact
 from tune_speed.core.stats import RunStatistics
 from tune_speed.core.text import counted
+from tune_speed.core.words import joined
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification import schedule as schedules
@@ -35,7 +36,6 @@ from tune_speed.tracking.reader.queries import TrackedTrial, find_trials
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
 from tune_speed.tracking.writer.tracker import Undelivered, deliver
 from tune_speed.training.trial import Allotment, SpecBase
-from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.provenance import Surroundings
 from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
 
@@ -111,7 +111,7 @@ def certify(
         )
         session = _Session(ledger, schedule, [*finalists, *([leader] if leader else [])], on_line)
         on_line(_outlook(schedule, finalists))
-        is_here = address is None and first.device_kind == "cpu" and not session.is_complete
+        is_here = address is None and first.device.kind == "cpu" and not session.is_complete
         if busy := busy_text(first.cpu_threads) if is_here else "":
             on_line(f"warning: {busy}")
         was_stopped = not session.is_complete and session.run(address, loop)
@@ -185,7 +185,7 @@ class _Session:
         from tune_speed.tuning.ray import cluster
 
         first = next(iter(self.everyone.values())).record
-        kind = first.device_kind
+        kind = first.device.kind
         resources = ResourceConfig(cpu=1, gpu=float(kind == "cuda"))
         with (
             cluster.connected(address, resources=resources),
@@ -214,7 +214,7 @@ class _Session:
     def _describe(self, device: ExclusiveDevice, *, is_last: bool) -> None:
         for name, each in self.everyone.items():
             facts = Surroundings.model_validate_json(device.describe(_spec(each.record, seed=0)))
-            if facts.machine.device != each.record.device:
+            if facts.machine.device != str(each.record.device):
                 raise ConfigError(
                     "a study must be certified on the device of its trials,"
                     f" {each.record.device}, but this is {facts.machine.device}. Certify there, or"
@@ -228,7 +228,7 @@ class _Session:
             run = record.runs[0]
             if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
                 break
-            others = ", ".join(run.cotenants) or run.note or "unknown"
+            others = ", ".join(run.cotenants) or joined(run.note) or "unknown"
             if tries_left or run.timing == Timing.DISTURBED:
                 so = "runs again" if tries_left else "counts as disturbed"
                 self._on_line(f"{turn.name} {so}: it was not alone on the device ({others})")
@@ -256,14 +256,14 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
         return ()
     from tune_speed.tuning.ray.nodes import Nodes
 
-    each = ResourceConfig(cpu=record.cpu_threads, gpu=float(record.device_kind == "cuda"))
-    with Nodes(each, pin=device_of_one(record.device), is_local=False) as nodes:
+    each = ResourceConfig(cpu=record.cpu_threads, gpu=float(record.device.kind == "cuda"))
+    with Nodes(each, pin=str(record.device.one), is_local=False) as nodes:
         nodes.settle()
         return nodes.allowed
 
 
 def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
-    task, kind = task_of(record), record.device_kind
+    task, kind = task_of(record), record.device.kind
     is_own = record.is_own_loop
     return spec_type(task)(
         study=record.study,
@@ -303,7 +303,8 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTria
     found = [
         each
         for each in find_trials(uri, study=study, kind="estimate")
-        if (device or "") in each.record.device and each.record.protocol_version == PROTOCOL_VERSION
+        if (device or "") in str(each.record.device)
+        and each.record.protocol_version == PROTOCOL_VERSION
     ]
     last = max(found, key=lambda each: each.record.started_at, default=None)
     found = [e for e in found if last and e.record.workload_hash == last.record.workload_hash]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tune_speed.core.comparability import final_goodness, final_metric, goodness, target_of
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord, in_words
 from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.run_summary import estimate_slope, suggestion
@@ -48,7 +48,7 @@ def as_dict(result: CertifyResult) -> dict[str, Any]:
         "dropped": [p.dropped._asdict() for p in result.ranks if p.dropped is not None],
         "suggestions": _suggestions(result),
         "folder": str(result.folder),
-        "certificates": [record.certificate for record in result.records],
+        "certificates": [in_words(record.certificate) for record in result.records],
     }
 
 

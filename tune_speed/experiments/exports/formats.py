@@ -49,7 +49,7 @@ def _file_of(record: TrialRecord, name: str) -> RecipeFile:
     try:
         workload = Workload.model_validate(record.workload)
         seed, threads = record.runs[-1].seed, record.cpu_threads
-        run = RunConfig(seed=seed, cpu_threads=threads, device=record.device_kind)
+        run = RunConfig(seed=seed, cpu_threads=threads, device=record.device.kind)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         must = "must be one that this version writes"

@@ -157,7 +157,7 @@ def _described(
     return {
         "name": file.name,
         "workload_name": file.workload.label,
-        "device": devices.describe_devices(device, recipe.devices),
+        "device": str(devices.device_of(device, recipe.devices)),
         "device_type": device.type,
         "precision": recipe.precision,
         "loader": next(iter(recipe.model_dump(mode="json")["loader"])),

@@ -262,7 +262,7 @@ def _samples_per_step(flat: Mapping[str, Any]) -> int | None:
 
 
 def _circumstances(setting: Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
-    if setting.hardware and setting.hardware.lower() in record.device.lower():
+    if setting.hardware and setting.hardware.lower() in str(record.device).lower():
         yield True, f"device {setting.hardware}"
     else:
         here = device_text(record.device)

@@ -56,7 +56,7 @@ _ALLOCATOR = "theirs by nvidia-smi, context included; ours is the allocator's pe
 
 
 def _on_gpu(read: Callable[[RunResult], float | None]) -> Callable[[RunResult], float | None]:
-    return lambda run: None if run.device.startswith("cpu") else read(run)
+    return lambda run: None if run.device.kind == "cpu" else read(run)
 
 
 OURS: Mapping[str, tuple[Ours, ...]] = {

@@ -1,13 +1,13 @@
 """Leaderboards in words: titles, captions, figures and what was searched."""
 
 import math
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tune_speed.core.records import CLOCK_WORDS, NOT_CERTIFIED, Timing, TrialRecord
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, interval, short_names
+from tune_speed.core.words import NoteKind
 from tune_speed.reporting.leaderboard.ranking import Board
 
 NO_TRIALS = "No trial met its target yet."
@@ -54,8 +54,9 @@ def why_not_certified(records: Iterable[TrialRecord]) -> str:
         return ""
     runs = [run for record in refused for run in record.runs]
     disturbed = [run for run in runs if run.timing == Timing.DISTURBED]
-    shares = {int(share) for run in disturbed for share in re.findall(r"(\d+)%", run.note)}
-    ends = "–".join(map(str, sorted({min(shares), max(shares)}))) if shares else ""
+    notes = (note for run in disturbed for note in run.note if note.kind is NoteKind.DISTURBED)
+    shares = {f"{100 * float(note.figures['share']):.0f}" for note in notes}
+    ends = "–".join(dict.fromkeys((min(shares, key=int), max(shares, key=int)))) if shares else ""
     many = f"{len(disturbed)} of {counted(len(runs), 'run')}"
     took = f" (they took {ends} % of the core)" if ends else ""
     command = f"tune-speed certify {shlex.quote(refused[0].study)} --again"

@@ -13,7 +13,10 @@ from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 # A difference with a higher p-value is called chance.
 LIKELY = 0.05
-BE_SURE = "To be sure, certify it: the favourites again with fresh seeds, alone on the device."
+BE_SURE = {
+    many: f"To be sure, certify it: the {many} again with fresh seeds, alone on the device."
+    for many in ("favourites", "fastest run")
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
     why_not = why_not_certified(trial.record for trial in part.certified)
     if found.verdict == "certified" or not why_not:
         return found
-    sure = [sentence for sentence in found.sure if not sentence.startswith("To be sure")]
+    sure = [sentence for sentence in found.sure if sentence not in BE_SURE.values()]
     return replace(found, verdict="disturbed", sure=(f"{why_not}.", *sure))
 
 
@@ -122,7 +125,7 @@ def _best_in_time(
         f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         *([_gain(row)] if row.metric_gain is not None and row.p_value is not None else []),
         *_ties(row, boards, kind),
-        *([] if is_certified else [BE_SURE]),
+        *([] if is_certified else [BE_SURE["favourites"]]),
     )
     return Answer(
         verdict=kind,
@@ -198,7 +201,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         *_ties(row, boards, "estimate"),
         *(tried if part.confirmed else []),
-        "To be sure, certify it: the fastest run again with fresh seeds, alone on the device.",
+        BE_SURE["fastest run"],
     )
     return Answer(
         verdict="estimate",
@@ -222,7 +225,7 @@ def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Ans
         f"Its time is {CLOCK_WORDS[winner.record.runs[-1].timing]}.",
         f"The fastest single run, {once.trial_id}, took {seconds(once.time_to_target_s)}: of"
         f" {counted(len(part.trials), 'trial')} the best one is lucky.",
-        BE_SURE,
+        BE_SURE["favourites"],
     )
     return Answer(
         verdict="estimate",

@@ -146,7 +146,7 @@ def trial_facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
     rows = (
-        ("Proposed because", record.proposal_reason),
+        ("Proposed because", str(record.proposal_reason)),
         ("Searched", chosen),
         ("Seed", str(run.seed)),
         ("Clock", clock_text(run)),

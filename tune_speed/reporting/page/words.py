@@ -46,4 +46,4 @@ def clock_text(run: RunResult) -> str:
         words.append(f"{run.shared_train_s:.3f} s passed, {run.slowdown:.2f} times as long")
     if run.cotenants:
         words.append(f"beside {', '.join(run.cotenants)}")
-    return "; ".join([*words, *([run.note] if run.note else [])])
+    return "; ".join([*words, *map(str, run.note)])

@@ -58,7 +58,7 @@ def _of_ended(
         "ended": ended_as(record),
         "figure": seconds(run.time_to_target_s) if met else seconds(run.clocks.train_s),
         "claim": f"to {target.words}" if met else f"of training, without {target.words}",
-        "reason": record.stop_reason or "no reason given",
+        "reason": str(record.stop_reason) or "no reason given",
         "note": trial.note,
         "curve": draw_trial_svg(curves, target, id_prefix="curve"),
         "facts": trial_facts(trial),
@@ -103,13 +103,14 @@ def _curve(evaluations: Sequence[Evaluation], target: Target) -> list[tuple[floa
 
 
 def _log(record: TrialRecord) -> list[tuple[str, str]]:
-    lines = [(moment(record.started_at), f"began: {record.proposal_reason or 'no reason given'}")]
+    reason = str(record.proposal_reason) or "no reason given"
+    lines = [(moment(record.started_at), f"began: {reason}")]
     for run in record.runs:
         wall = f"{seconds(run.clocks.wall_s)} in all, {seconds(run.clocks.train_s)} of training"
         waited = f"; waited {seconds(run.clocks.waiting_s)}" if run.clocks.waiting_s > 1 else ""
         did = f"{counted(run.steps, 'step')}, {counted(len(run.evaluations), 'evaluation')}"
         lines.append((f"seed {run.seed}", f"{did}, {wall}{waited}: {run.stop_reason}"))
-        lines += [("note", note) for note in run.note.split("; ") if note]
+        lines += [("note", str(note)) for note in run.note]
     return [*lines, (moment(record.finished_at), f"{ended_as(record)}: {record.stop_reason}")]
 
 

@@ -1,28 +1,25 @@
-"""How the trials of a study ended, in a few kinds: the reasons in records hold their figures."""
+"""How the trials of a study ended, in a few kinds, without the figures of each."""
 
-import re
 from dataclasses import dataclass
 
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import Status, TrialRecord, ended_as
+from tune_speed.core.words import StopKind
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 REACHED, IN_TIME = "met the target", "ended in time"
 ENDED_BELOW = "ended below the target"
-# By words in the reasons: records hold sentences with their figures, not kinds.
-STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("stopped: would end past the time limit", re.compile(r"and the time limit is")),
-    ("stopped: unlikely to meet the target", re.compile(r"likely to ")),
-    (
-        "stopped: slower than the leader",
-        re.compile(r"leader .* met the target in|is recommended, takes"),
-    ),
-    ("stopped: other trials promised more", re.compile(r"trials promised more")),
-    ("stopped: below ASHA's cutoff", re.compile(r"ASHA's cutoff")),
-    ("stopped: the workload's time limit", re.compile(r"max_train_s")),
-    ("stopped by hand", re.compile(r"^stopped by hand")),
-)
-"""Words for the reasons that searches and runs give, and the pattern of each."""
+STOP_KINDS = {
+    StopKind.PAST_LIMIT: "stopped: would end past the time limit",
+    StopKind.UNLIKELY: "stopped: unlikely to meet the target",
+    StopKind.SLOWER: "stopped: slower than the leader",
+    StopKind.BELOW_RUNG: "stopped: other trials promised more",
+    StopKind.BELOW_CUTOFF: "stopped: below ASHA's cutoff",
+    StopKind.TIME_LIMIT: "stopped: the workload's time limit",
+    StopKind.TOO_LONG: "stopped: the workload's time limit",
+    StopKind.BY_HAND: "stopped by hand",
+}
+"""Words for the reasons that searches and runs give."""
 OTHER_STOP = "stopped: another reason"
 FIXED_KINDS = {
     Status.REACHED: REACHED,
@@ -30,26 +27,22 @@ FIXED_KINDS = {
     Status.OOM: "out of memory",
     Status.DIVERGED: "diverged: the loss was not finite",
 }
-PROCESS_DIED = "failed: its process died"
+FAILURES = {StopKind.PROCESS_DIED: "failed: its process died", StopKind.HUNG: "failed: hung"}
 OTHER_FAILURE = "failed"
-
-# Bounded, as what a stranger wrote may be one endless word.
-_ERROR = re.compile(r"(?:\w+\.)*([A-Za-z_]\w{0,40}):")
 
 
 def stop_kind(record: TrialRecord) -> str:
     """Returns why the record's last run ended, without the figures of that run."""
+    reason = record.stop_reason
     if record.status is Status.REACHED and target_of(record.workload).seeks_best:
         return IN_TIME
     if record.status in FIXED_KINDS:
         return FIXED_KINDS[record.status]
-    if record.status is Status.FAILED:
-        if record.stop_reason.startswith("its process died"):
-            return PROCESS_DIED
-        error = _ERROR.match(record.stop_reason)
-        return f"failed: {error[1]}" if error else OTHER_FAILURE
-    matching = (kind for kind, pattern in STOP_KINDS if pattern.search(record.stop_reason))
-    return next(matching, OTHER_STOP)
+    if record.status is not Status.FAILED:
+        return STOP_KINDS.get(reason.kind, OTHER_STOP)
+    if reason.kind is StopKind.ERROR and "error" in reason.figures:
+        return f"failed: {reason.figures['error']}"
+    return FAILURES.get(reason.kind, OTHER_FAILURE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +59,15 @@ class Ending:
 
     @property
     def status(self) -> str:
-        """How they ended."""
         return self.trials[0].record.status.value
 
     @property
     def word(self) -> str:
-        """How they ended, as people read it."""
         return ended_as(self.trials[0].record)
 
     @property
     def example(self) -> str:
-        """Stop reason of the first of them."""
-        return self.trials[0].record.stop_reason
+        return str(self.trials[0].record.stop_reason)
 
 
 def endings_of(part: StudyPart) -> list[Ending]:

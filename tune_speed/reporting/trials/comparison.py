@@ -103,7 +103,7 @@ def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: 
             "rank": row.rank,
             "tied": row.tied or None,
             "times_the_fastest": (row.expected_s or 0) / (fastest_s or 1) if is_timed else None,
-            **{"kind": record.verdict, "device": record.device},
+            **{"kind": record.verdict, "device": str(record.device)},
             **{name: getattr(row, name) for name in EXPECTED},
             **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
             **{name: values[name] for name in ("step_time_ms", "stop_reason")},

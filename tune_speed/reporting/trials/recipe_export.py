@@ -103,7 +103,7 @@ def recipe_yaml(
         "study": record.study,
         "workload": record.workload,
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
-        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device_kind},
+        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device.kind},
     }
     origin = origin_comment(record, run_id=run_id, search=search, rerun=rerun)
     try:

@@ -57,7 +57,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f" {significant(run.memory_limit_gib)} GiB{beside}",
         *_costs(record),
         f"  searched         {describe_params(record.params)}",
-        f"  proposed because {record.proposal_reason or '–'}",
+        f"  proposed because {str(record.proposal_reason) or '–'}",
         f"  started          {record.started_at}",
         f"  finished         {record.finished_at}",
         f"  environment      {' '.join(f'{k}={v}' for k, v in record.environment.items())}",

@@ -147,7 +147,7 @@ def took_s(record: TrialRecord) -> float:
 
 
 def ended_line(record: TrialRecord, *, is_best: bool) -> str:
-    why = f" · {record.proposal_reason}" if record.proposal_reason else ""
+    why = f" · {reason}" if (reason := str(record.proposal_reason)) else ""
     best = "  ← best so far" if is_best else ""
     chosen = f"[{describe_params(record.params)}{why}]"
     return f"{_ended(record)}  {record.stop_reason}{best}  {chosen}"
@@ -237,7 +237,7 @@ def _running_rows(trials: Sequence[RunningTrial], target: str) -> Iterator[_Cell
 def _ended_rows(trials: Sequence[ViewedTrial]) -> Iterator[_Cells]:
     for record in [trial.record for trial in trials]:
         status = Text(ended_as(record), style=STYLES.get(record.status, "default"))
-        yield record.trial_id, status, f"{took_s(record):.2f} s", record.stop_reason
+        yield record.trial_id, status, f"{took_s(record):.2f} s", str(record.stop_reason)
 
 
 def _table(label: str, rows: Iterable[_Cells]) -> Table:

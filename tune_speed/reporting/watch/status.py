@@ -206,7 +206,7 @@ def _ended_dict(trial: ViewedTrial) -> dict[str, Any]:
         "url": trial.url,
         "status": record.status.value,
         "time_to_target_s": record.time_to_target_s,
-        "stop_reason": record.stop_reason,
+        "stop_reason": str(record.stop_reason),
         "params": record.params,
         "finished_at": record.finished_at,
     }

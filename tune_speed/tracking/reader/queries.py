@@ -147,9 +147,9 @@ def find_search(uri: str, study: str) -> FoundSearch:
     return FoundSearch(run.info.run_id, header, records)
 
 
-def is_on(name: str, device: str | None) -> bool:
+def is_on(name: object, device: str | None) -> bool:
     """Whether a device's name contains `device`, in whatever case; None is in any."""
-    return device is None or recorded_device(device).casefold() in name.casefold()
+    return device is None or recorded_device(device).casefold() in str(name).casefold()
 
 
 def study_names(uri: str) -> list[str]:

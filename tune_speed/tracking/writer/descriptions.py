@@ -98,7 +98,7 @@ def _next_lines(best: TrialRecord) -> list[str]:
 def trial_note(record: TrialRecord, *, run_id: str) -> str:
     head = [_certified(record)] if len(record.runs) > 1 else [_outcome(record)]
     reasons = {"Why it ended": record.stop_reason, "Why it was tried": record.proposal_reason}
-    head += [f"{name}: {plain(text)}." for name, text in reasons.items() if text]
+    head += [f"{name}: {plain(text)}." for name, why in reasons.items() if (text := str(why))]
     run_id = plain(run_id)
     again = [] if record.is_own_loop else [f"tune-speed train {run_id}"]
     head += [_commands(f"tune-speed show {run_id}", *again)]

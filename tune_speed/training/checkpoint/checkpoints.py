@@ -20,8 +20,9 @@ from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.text import printable
+from tune_speed.core.words import Note, NoteKind
 from tune_speed.runtime import heartbeat
-from tune_speed.runtime.device import describe_devices
+from tune_speed.runtime.device import device_of
 from tune_speed.training.accounts import ProgressState
 from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
 from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, Header, head, split
@@ -56,7 +57,7 @@ class Checkpoints:
         """As it runs; None until it is known."""
         self.first_batch_size: int | None = None
         """Micro-batch of the trial's first attempt."""
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         """What a reader of the trial's record must know of its checkpoints."""
         self._plan, self._store, self._identity = plan, store, identity
         self._ranks, self._now = ranks, now
@@ -76,7 +77,8 @@ class Checkpoints:
         self.recipe = Recipe.model_validate(header.recipe)
         self.first_batch_size = header.first_batch_size
         self.started_at = header.started_at
-        self.notes.append(f"resumed at step {header.step} of {header.num_steps}")
+        figures = {"step": header.step, "num_steps": header.num_steps}
+        self.notes.append(Note.of(NoteKind.RESUMED, **figures))
 
     @property
     def progress(self) -> ProgressState | None:
@@ -105,14 +107,14 @@ class Checkpoints:
         self._state = self.recipe = self.first_batch_size = None
         # A file's own names may be in it.
         why = printable(why.splitlines()[0])[:LONGEST_REASON]
-        self.notes = [f"begun anew, as its checkpoint could not be used: {why}"]
+        self.notes = [Note.of(NoteKind.UNUSABLE, why=why)]
 
     def _find(self, most_batch_size: int | None) -> Found | None:
         try:
             content = self._store.read()
             return None if content is None else self._checked(content, most_batch_size)
         except StorageError as error:
-            self.notes.append(f"begun anew: {error}")
+            self.notes.append(Note.of(NoteKind.BEGUN_AGAIN, why=str(error)))
         except BadCheckpoint as error:
             _log.warning("the checkpoint %s is not used: %s", self._store.place, error)
             self.start_over(str(error))
@@ -143,7 +145,7 @@ class Checkpoints:
             except StorageError as error:
                 _log.warning("%s", error)
         self._state = self.recipe = None
-        self.notes = [note for note in self.notes if not note.startswith("resumed")]
+        self.notes = [note for note in self.notes if note.kind is not NoteKind.RESUMED]
         self._last_s = self._now()
 
     # --- Saving
@@ -208,7 +210,7 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
         "study": spec.study,
         "trial": spec.trial_id,
         "seed": str(spec.seed),
-        "device": describe_devices(device, spec.recipe.devices),
+        "device": str(device_of(device, spec.recipe.devices)),
         "protocol": str(PROTOCOL_VERSION),
         **{f"version of {name}": versions[name] for name in shown if name in versions},
         **{f"plugin {title}": source for title, source in registry.hashes().items()},
@@ -250,10 +252,11 @@ def write_checkpoint(
     store.write(beginning, payload, wait_s=wait_s)
 
 
-def noted(notes: list[str], step: int, error: Exception) -> list[str]:
+def noted(notes: list[Note], step: int, error: Exception) -> list[Note]:
     """Returns notes of a record, with one on the last save that failed."""
-    note = f"not saved at step {step}: {error}".splitlines()[0]
-    return [each for each in notes if not each.startswith("not saved")] + [note]
+    why = (str(error).splitlines() or [""])[0]
+    note = Note.of(NoteKind.NOT_SAVED, step=step, why=why)
+    return [each for each in notes if each.kind is not NoteKind.NOT_SAVED] + [note]
 
 
 def _scratch_file() -> IO[bytes]:

@@ -17,6 +17,7 @@ from torch import multiprocessing
 
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.words import StopReason
 from tune_speed.runtime.device import resolve_device
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.training.distributed import supervisor
@@ -91,7 +92,7 @@ class LocalCrew:
             return said
         return None
 
-    def answer(self, reason: str | None) -> None:
+    def answer(self, reason: StopReason | None) -> None:
         try:
             self._pipes[0].send(reason)
         except ConnectionError:
@@ -186,9 +187,9 @@ class _Pipe:
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe = pipe
 
-    def ask(self, standing: supervisor.Standing) -> str | None:
+    def ask(self, standing: supervisor.Standing) -> StopReason | None:
         self._pipe.send(standing)
-        reason: str | None = self._pipe.recv()
+        reason: StopReason | None = self._pipe.recv()
         return reason
 
     def tell(self, ended: supervisor.Ended) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.words import StopReason
 from tune_speed.training.autotune.micro_batch import halved
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
@@ -71,7 +72,7 @@ class RanksDied(Exception):
 class RankChannel(Protocol):
     """What a rank has of its supervisor."""
 
-    def ask(self, standing: Standing) -> str | None:
+    def ask(self, standing: Standing) -> StopReason | None:
         """Returns the supervisor's answer: a reason to stop, or None."""
 
     def tell(self, ended: Ended) -> None:
@@ -84,7 +85,7 @@ class WorkerGroup(Protocol):
     def receive(self, *, timeout_s: float) -> Standing | Ended | None:
         """Returns what a rank reports, in order; None if none does in time. Raises: RanksDied."""
 
-    def answer(self, reason: str | None) -> None:
+    def answer(self, reason: StopReason | None) -> None:
         """Answers rank 0."""
 
     def close(self) -> None:

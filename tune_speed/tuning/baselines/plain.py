@@ -9,6 +9,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.core.words import ProposalKind, ProposalReason, StopReason
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Leader, Outcome, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.samplers import ended_trial, make_sampler, quiet_study, suggest
@@ -21,18 +22,18 @@ class Baseline(ABC):
     """What baseline policies share: the numbers of trials, and those to propose again."""
 
     _study: optuna.Study
-    _reason = "the sampler's proposal"
+    _kind = ProposalKind.SAMPLER
     _failures: tuple[Status, ...] = (Status.FAILED,)
 
     def __init__(self, problem: Problem, sampler: Callable[[int], BaseSampler]) -> None:
         self._sampler, self._seed = sampler, problem.seed
         self._space, self._target = problem.space, problem.target
         self._again: list[Proposal] = []
-        self._wanted: list[tuple[Mapping[str, Any], str]] = []
+        self._wanted: list[tuple[Mapping[str, Any], ProposalReason]] = []
         self._num_proposed = 0
         self.spent = 0.0
         self.leader: Leader | None = None
-        self.why_settled: str | None = None
+        self.why_settled: StopReason | None = None
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
@@ -63,7 +64,7 @@ class Baseline(ABC):
         self.withdraw(proposal.trial_id)
         self._again.append(proposal)
 
-    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+    def try_next(self, point: Mapping[str, Any], *, reason: ProposalReason) -> None:
         self._wanted.append((point, reason))
 
     def ask(self) -> Proposal:
@@ -72,7 +73,8 @@ class Baseline(ABC):
             self._study.enqueue_trial(self._space.read(proposal.params))
             self._propose(proposal.trial_id)
             return proposal
-        reason, trial_id = self._reason, f"t{self._num_proposed:04d}"
+        trial_id = f"t{self._num_proposed:04d}"
+        reason = ProposalReason.of(self._kind)
         if self._wanted:  # What people want; the sampler fills in what it leaves out.
             point, reason = self._wanted.pop(0)
             self._study.enqueue_trial(dict(point))
@@ -110,9 +112,8 @@ class Plain(Baseline):
         self._running[trial_id] = self._study.ask()
         return suggest(self._space, self._running[trial_id])
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns None: every trial runs to its end."""
-        return None
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> None:
+        """Does nothing: every trial runs to its end."""
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         trial = self._running.pop(trial_id)

@@ -14,7 +14,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
-from tune_speed.core.text import counted
+from tune_speed.core.words import ProposalKind, StopKind, StopReason
 from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, minimised
 from tune_speed.tuning.policy.base import Outcome, Problem, Proposal
 from tune_speed.tuning.policy.samplers import hush_optuna, suggest
@@ -29,7 +29,7 @@ MAX_EVALUATIONS = 100_000
 class Vanilla(Baseline):
     """Ray's searcher and scheduler behind the seam of a policy."""
 
-    _reason = "OptunaSearch's proposal"
+    _kind = ProposalKind.OPTUNA_SEARCH
     _failures = (Status.FAILED, Status.OOM)
 
     def __init__(self, problem: Problem) -> None:
@@ -59,14 +59,15 @@ class Vanilla(Baseline):
         # What it returns is unflattened at every `/` of a name.
         return self._space.read(self._searcher._ot_trials[trial_id].params)
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+    def report(
+        self, trial_id: str, *, train_s: float, step: int, metric: float
+    ) -> StopReason | None:
         """Passes a result to scheduler and searcher as Tune's controller does."""
         trial, index = self._running[trial_id], self._running[trial_id].num_results
         trial.num_results += 1
         if self._is_stopped(trial_id, index, metric):
             trial.is_stopped = True
-            seen = counted(index + 1, "evaluation")
-            return f"stopped at {train_s:.1f} s: below ASHA's cutoff after {seen}"
+            return StopReason.of(StopKind.BELOW_CUTOFF, at_s=train_s, evaluations=index + 1)
         self._searcher.on_trial_result(trial_id, self._result(index, metric))
         return None
 

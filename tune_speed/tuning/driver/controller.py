@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tune_speed.core.records import Status, StepTime, TrialRecord
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.custom.spec import OwnSpec, spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.training.trial import Allotment, SpecBase
@@ -43,7 +44,7 @@ class SearchController:
         self.learning = Learning(study, ledger, step_times)
         self._started = now()
         self._found_nothing = False  # Until a trial ends: what it shows may change that.
-        self._why_settled: str | None = None
+        self._why_settled: StopReason | None = None
         for request, _ in accepted(ledger.answers.values(), Stop):
             if request.trial not in ledger.records:
                 self.trials.stopped_before(self._spec(ledger.proposals[request.trial]))
@@ -97,15 +98,15 @@ class SearchController:
         return max(by_trials, by_time)
 
     @property
-    def why_exhausted(self) -> str | None:
+    def why_exhausted(self) -> StopReason | None:
         if not self._is_exhausted or self.num_finished >= self.study.search.trials:
             return None
         if self._why_settled is not None:
             return self._why_settled
-        can_beat = " can beat the leader" if self.learning.policy.leader else " is left"
-        return f"no untried configuration{can_beat}"
+        has_leader = self.learning.policy.leader is not None
+        return StopReason.of(StopKind.NOTHING_BETTER if has_leader else StopKind.NOTHING_LEFT)
 
-    def end(self) -> str | None:
+    def end(self) -> StopReason | None:
         """Writes why the search ended before its budget was used up, and returns it."""
         why = self.why_exhausted
         if why is not None:
@@ -161,7 +162,7 @@ class SearchController:
             checkpoint=self.trials.checkpoints.plan(proposal.trial_id),
         )
 
-    def evaluated(self, record: TrialRecord) -> str | None:
+    def evaluated(self, record: TrialRecord) -> StopReason | None:
         """Takes a running trial's record so far; returns why to stop it, or None.
 
         Of its new evaluations the policy gets those up to the first for which it stops the trial.
@@ -188,7 +189,7 @@ class SearchController:
         self.learning.finished(record, now_s=self.elapsed_s)
         self.trials.finished(record)
 
-    def interrupted(self, trial_id: str, *, reason: str, is_again: bool = False) -> None:
+    def interrupted(self, trial_id: str, *, reason: StopReason, is_again: bool = False) -> None:
         """Records that a trial was stopped without an outcome; `is_again`: it is run again now."""
         if is_again:
             self.learning.policy.retry(self.ledger.proposals[trial_id])
@@ -197,14 +198,16 @@ class SearchController:
         self._found_nothing = False
         self.trials.interrupted(trial_id, reason=reason)
 
-    def died(self, trial_id: str, *, reason: str, details: str, is_blameless: bool = False) -> None:
+    def died(
+        self, trial_id: str, *, reason: StopReason, details: str, is_blameless: bool = False
+    ) -> None:
         """Handles a trial whose process is gone: its record is looked up, or it runs again.
 
         After `search.attempts`, a blameless death not counted, it has failed with `reason`.
         """
         record = read_trial_file(self.ledger.folder, trial_id)
         if record is None and self.trials.may_run_again(trial_id, is_blameless=is_blameless):
-            self.interrupted(trial_id, reason=f"{reason}; it is run again", is_again=True)
+            self.interrupted(trial_id, reason=reason.with_figures(runs_again=1), is_again=True)
             return
         trial = self.trials.running[trial_id]
         self.finished(record or trial.without_run(Status.FAILED, reason, details))

@@ -137,9 +137,9 @@ class Learning:
             self.policy.try_next(answer.point, reason=request.reason)
 
     def wanted(self) -> list[tuple[Try, Answer]]:
-        known = {proposal.reason for proposal in self._ledger.proposals.values()}
+        known = {proposal.reason.request_id for proposal in self._ledger.proposals.values()}
         every = accepted(self._ledger.answers.values(), Try)
-        return [(request, answer) for request, answer in every if request.reason not in known]
+        return [(request, answer) for request, answer in every if request.id not in known]
 
     def cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         if self._past_costs and (key := base.params_key(params)) in self._past_costs:

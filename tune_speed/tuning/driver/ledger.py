@@ -31,6 +31,7 @@ from tune_speed.core.errors import StorageError, refuse_link, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
 from tune_speed.core.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.core.version import __version__
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.runtime.pooled_times import reclocked
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.requests import Answer
@@ -172,7 +173,7 @@ class Ledger:
     def proposed(self, proposal: Proposal, *, seed: int, cost: Cost | None = None) -> None:
         trial_id, params = proposal.trial_id, proposal.params
         self.proposals[trial_id], self.costs[trial_id] = proposal, cost
-        why = {"reason": proposal.reason, "cost": cost}
+        why = {"reason": proposal.reason.model_dump(mode="json"), "cost": cost}
         self._append("proposed", trial_id=trial_id, params=params, seed=seed, **why)
 
     def finished(self, record: TrialRecord) -> None:
@@ -192,11 +193,11 @@ class Ledger:
         self.proposed(_proposal_of(record), seed=record.runs[-1].seed)
         self.finished(record)
 
-    def interrupted(self, trial_id: str, *, reason: str) -> None:
-        self._append("interrupted", trial_id=trial_id, reason=reason)
+    def interrupted(self, trial_id: str, *, reason: StopReason) -> None:
+        self._append("interrupted", trial_id=trial_id, reason=reason.model_dump(mode="json"))
 
-    def ended(self, reason: str) -> None:
-        self._append("ended", reason=reason)
+    def ended(self, reason: StopReason) -> None:
+        self._append("ended", reason=reason.model_dump(mode="json"))
 
     def steered(self, answer: Answer) -> None:
         """Writes what came of a person's request; what follows from it is done afterwards."""
@@ -272,7 +273,8 @@ class Ledger:
 def _proposal(event: Mapping[str, Any]) -> Proposal:
     # JSON has the names anew in each line: a kB a trial. Ledgers of older versions have no reason.
     params = {sys.intern(name): value for name, value in dict(event["params"]).items()}
-    return Proposal(_checked_id(event["trial_id"]), params, str(event.get("reason", "")))
+    reason = ProposalReason.model_validate(event.get("reason", ""))
+    return Proposal(_checked_id(event["trial_id"]), params, reason)
 
 
 def _proposal_of(record: TrialRecord) -> Proposal:

@@ -248,8 +248,8 @@ def _attributes(record: TrialRecord) -> dict[str, Any]:
     attributes = {
         "trial_id": record.trial_id,
         "status": record.status.value,
-        "stop_reason": run.stop_reason,
-        "proposal_reason": record.proposal_reason,
+        "stop_reason": str(run.stop_reason),
+        "proposal_reason": str(record.proposal_reason),
         "seed": run.seed,
         "train_s": run.clocks.train_s,
         "value_s": _value(record),
@@ -257,6 +257,6 @@ def _attributes(record: TrialRecord) -> dict[str, Any]:
         "steps": run.steps,
         "timing": run.timing.value,
         "peak_memory_gib": run.peak_memory_gib,
-        "device": record.device,
+        "device": str(record.device),
     }
     return {name: value for name, value in attributes.items() if value is not None}

@@ -7,7 +7,6 @@ grids and other recipes than this space's do not at all.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -19,10 +18,10 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import PROTOCOL_VERSION, RunResult, Status, TrialRecord
 from tune_speed.core.targets import Task
+from tune_speed.core.words import StopKind
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.driver.requests import STOPPED
 from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
 
@@ -32,11 +31,6 @@ class Machine(NamedTuple):
 
     device: str
     torch: str
-
-
-def device_of_one(device: str) -> str:
-    """Returns the name of one device of a record's: `2 x NVIDIA H200` are of `NVIDIA H200`."""
-    return re.sub(r"^\d+ x ", "", device)
 
 
 class CarriedOver(NamedTuple):
@@ -56,7 +50,7 @@ def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) ->
         memory_ratio=_memory_ratio(run),
         planned_s=None if num_train is None else _planned_s(record, num_train=num_train),
     )
-    if not run.stop_reason.startswith(STOPPED):
+    if run.stop_reason.kind is not StopKind.BY_HAND:
         return outcome
     # Stopped before it was evaluated, it says nothing.
     status = record.status if len(outcome.curve.metric) else Status.FAILED
@@ -102,7 +96,7 @@ def carry_over(
     trials: list[PriorTrial] = []
     left_out: Counter[str] = Counter()
     for record in records:
-        theirs = Machine(record.device, record.environment.get("torch", ""))
+        theirs = Machine(str(record.device), record.environment.get("torch", ""))
         same_times = theirs == machine and record.protocol_version == PROTOCOL_VERSION
         reason = _unusable(record, space, workload, data_hash, same_times=same_times)
         if reason is not None:

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, field_validator, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.renamed import LEFT_MUST, LEFT_TARGET
+from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.study.fields import config_mistakes
 from tune_speed.study.mistake import near_miss, shown
 from tune_speed.study.parameter import Scalar
@@ -15,10 +16,6 @@ from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.space import Params, SearchSpace, point_mistakes, read_point
 
 TRIAL_ID = r"^t[0-9]{4,18}$"
-BY_HAND = "added by hand"
-"""Begins the reason of a proposal that was."""
-STOPPED = "stopped by hand"
-"""Begins the stop reason of a trial that was."""
 
 
 class _Asked(Config):
@@ -45,9 +42,9 @@ class Try(_Asked):
         return f"try {' '.join(f'{name}={shown(value)}' for name, value in self.params.items())}"
 
     @property
-    def reason(self) -> str:
-        """Why its trial is proposed, by which the trial is found."""
-        return f"{BY_HAND}: request {self.id}"
+    def reason(self) -> ProposalReason:
+        """Why its trial is proposed."""
+        return ProposalReason.of(ProposalKind.BY_HAND, request_id=self.id)
 
 
 class Stop(_Asked):

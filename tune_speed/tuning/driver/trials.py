@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.study.file import StudyFile
 from tune_speed.training.trial import SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.requests import STOPPED
 from tune_speed.tuning.driver.trial_files import BestWeights, Checkpoints
 from tune_speed.tuning.policy.base import Cost, Proposal
 
@@ -48,19 +48,22 @@ class RunningTrial:
     num_reported: int = 0
     """Evaluations that observers have seen."""
 
-    def without_run(self, status: Status, reason: str, traceback: str | None = None) -> TrialRecord:
+    def without_run(
+        self, status: Status, reason: StopReason, traceback: str | None = None
+    ) -> TrialRecord:
         spec = self.spec
         run = RunResult(seed=spec.seed, status=status, stop_reason=reason, traceback=traceback)
         return make_record(spec, spec.recipe, run, started_at=self.started_at)
 
     def stopped(self) -> TrialRecord:
         """Returns the record of a trial that is stopped by hand, with what it has so far."""
+        reason = StopReason.of(StopKind.BY_HAND)
         if self.newest is None:
-            return self.without_run(Status.CAPPED, STOPPED)
-        return with_reason(self.newest, STOPPED)
+            return self.without_run(Status.CAPPED, reason)
+        return with_reason(self.newest, reason)
 
 
-def with_reason(record: TrialRecord, stop_reason: str) -> TrialRecord:
+def with_reason(record: TrialRecord, stop_reason: StopReason) -> TrialRecord:
     run = record.runs[-1].model_copy(update={"stop_reason": stop_reason})
     return record.model_copy(update={"runs": (*record.runs[:-1], run)})
 
@@ -137,11 +140,11 @@ class Trials:
         trial = self.running[spec.trial_id] = RunningTrial(spec)
         self.finished(trial.stopped())
 
-    def interrupted(self, trial_id: str, *, reason: str) -> None:
+    def interrupted(self, trial_id: str, *, reason: StopReason) -> None:
         del self.running[trial_id]
         self.write(lambda: self._ledger.interrupted(trial_id, reason=reason))
         for observer in self._observers:
-            observer.trial_interrupted(trial_id=trial_id, reason=reason)
+            observer.trial_interrupted(trial_id=trial_id, reason=str(reason))
 
     def may_run_again(self, trial_id: str, *, is_blameless: bool) -> bool:
         saved_step = self.checkpoints.saved_step(trial_id)

@@ -17,6 +17,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from tune_speed.core.records import Status
+from tune_speed.core.words import ProposalKind, ProposalReason, StopReason
 from tune_speed.study.parameter import Parameter, same
 from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy
 from tune_speed.tuning.policy.base import Outcome, Proposal
@@ -52,7 +53,7 @@ class ObservedStudy(LearningPolicy):
         proposal = self.policy.ask(number)
         return {} if proposal is None else proposal.params
 
-    def stop_reason(self, trial: FrozenTrial) -> str | None:
+    def stop_reason(self, trial: FrozenTrial) -> StopReason | None:
         if self._params(trial) is None or not trial.intermediate_values:
             return None
         curve, steps = self._curve(trial), sorted(trial.intermediate_values)
@@ -67,7 +68,8 @@ class ObservedStudy(LearningPolicy):
         return reason
 
     def _proposal(self, trial: FrozenTrial) -> Proposal:
-        return Proposal(_id(trial), self._params(trial) or {}, "proposed in the Optuna study")
+        reason = ProposalReason.of(ProposalKind.OBSERVED)
+        return Proposal(_id(trial), self._params(trial) or {}, reason)
 
     def _params(self, trial: FrozenTrial) -> dict[str, Any] | None:
         """Returns a trial's values of the space; None if it has none, or one outside of it."""

@@ -15,6 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.words import StopReason
 from tune_speed.tuning.integrations.learning_policy import Goal, Options
 from tune_speed.tuning.integrations.observed_study import (
     TRAIN_S,
@@ -146,7 +147,7 @@ class TimeToTargetSampler(BaseSampler):
     def after_trial(self, study: Study, trial: FrozenTrial, *_: Any) -> None:
         self._planned.pop((study.study_name, trial.number), None)
 
-    def stop_reason(self, study: Study, trial: FrozenTrial) -> str | None:
+    def stop_reason(self, study: Study, trial: FrozenTrial) -> StopReason | None:
         """Returns why a running trial cannot win, or None; what `TimeToTargetPruner` asks."""
         space = _asked_for([*study.get_trials(deepcopy=False), trial])
         with self._lock:
@@ -217,7 +218,7 @@ class TimeToTargetPruner(BasePruner):
             )
         reason = sampler.stop_reason(study, trial)
         if reason is not None:
-            study._storage.set_trial_user_attr(trial._trial_id, STOP_REASON, reason)
+            study._storage.set_trial_user_attr(trial._trial_id, STOP_REASON, str(reason))
         return reason is not None
 
 

@@ -15,6 +15,7 @@ from ray.tune.utils.util import unflatten_dict
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended
+from tune_speed.core.words import StopReason
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy, Options
 from tune_speed.tuning.integrations.observed_study import space_of
@@ -32,7 +33,7 @@ class _Run:
     metric: list[float] = field(default_factory=list)
     iteration: int = 0
     """Of the last report."""
-    stop_reason: str | None = None
+    stop_reason: StopReason | None = None
     outcome: Outcome | None = None
 
 
@@ -110,7 +111,7 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
             run.proposal.trial_id, train_s=run.train_s[-1], step=iteration, metric=run.metric[-1]
         )
 
-    def stop_reason(self, trial_id: str) -> str | None:
+    def stop_reason(self, trial_id: str) -> StopReason | None:
         """Returns why a trial cannot win, as of its last report, or None."""
         run = self._runs.get(trial_id)
         return None if run is None else run.stop_reason

@@ -1,10 +1,11 @@
 """The interface of a policy: what it proposes, and what it learns of trials."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
 
@@ -55,8 +56,8 @@ class Proposal:
 
     trial_id: str
     params: dict[str, Any]
-    reason: str = ""
-    """Why this one, in words."""
+    reason: ProposalReason = field(default_factory=ProposalReason)
+    """Why this one."""
 
 
 class Outcome(NamedTuple):
@@ -114,7 +115,7 @@ class Policy(Protocol):
         """Configurations that met the target, best first: at most a hundred."""
 
     @property
-    def why_settled(self) -> str | None:
+    def why_settled(self) -> StopReason | None:
         """Why nothing is proposed any more although the budget is not used up; None: it is not."""
 
     def restore(
@@ -129,10 +130,12 @@ class Policy(Protocol):
     def ask(self) -> Proposal | None:
         """Returns the next configuration, or None where there is none for now."""
 
-    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+    def try_next(self, point: Mapping[str, Any], *, reason: ProposalReason) -> None:
         """Proposes a configuration next, tried before or not; fills in what it leaves out."""
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+    def report(
+        self, trial_id: str, *, train_s: float, step: int, metric: float
+    ) -> StopReason | None:
         """Returns why to stop a running trial, or None to let it continue."""
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:

@@ -7,14 +7,13 @@ far, where differences count (`Ended.level`). Candidates made as long as the lim
 nothing: the model, to which a run's cost is an input, finds them (see tests/benchmarks).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tune_speed.core.records import Recommended
-from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective
+from tune_speed.tuning.policy.acquisition import Model, Objective
 from tune_speed.tuning.policy.curve import metric_at
 from tune_speed.tuning.policy.learned import NUM_FAVOURITES, Learned
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -70,14 +69,6 @@ class BestWithin(TimeToTarget):
     def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
         objective = super()._objective(only_again=only_again, is_end=is_end)
         return objective._replace(best_y=self._learned.best_y if self.leader else None)
-
-    def _reason(self, candidate: Candidate) -> str:
-        at = f" at a cost of {candidate.cost_s:.1f} s" if math.isfinite(candidate.cost_s) else ""
-        return f"gain: {candidate.chance:.0%} likely to end better than any so far{at}"
-
-    def _reason_again(self, params: Mapping[str, Any]) -> str:
-        runs = self._history.ended.runs_of(params)
-        return f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration"
 
 
 def _mean_s(known: Known) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.tuning.policy.base import alone
 from tune_speed.tuning.policy.curve import distance
 from tune_speed.tuning.policy.history import History
@@ -32,7 +33,7 @@ class EarlyStopping:
     def __init__(self, history: History, parts: Parts, *, seed: int) -> None:
         self._history, self._parts, self._seed = history, parts, seed
 
-    def reason(self, trial: Trial) -> str | None:
+    def reason(self, trial: Trial) -> StopReason | None:
         """Returns why to stop a trial at its last report, or None."""
         train_s, end_s = trial.clock[-1], self._end_s(trial)
         too_late = self._past_leader(trial, train_s, end_s)
@@ -51,31 +52,27 @@ class EarlyStopping:
     def _end_s(self, trial: Trial) -> float:
         return trial.projected_s() if self._history.by_share else self._history.to_beat_s()
 
-    def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> str | None:
+    def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> StopReason | None:
         history, leader = self._history, self._history.leader
         if not self._parts.cap or (leader is None and not history.target.best):
             return None
         to_beat_s = history.to_beat_s()
         if history.target.best:
-            known = f"the time limit is {to_beat_s:.1f} s"
+            reason = StopReason.of(StopKind.PAST_LIMIT, at_s=train_s, limit_s=to_beat_s)
         else:
-            best = (*history.favourites, *alone(leader))[0]
-            known = f"{best.trial_id}, which is recommended, takes {to_beat_s:.1f} s with restarts"
+            best = (*history.favourites, *alone(leader))[0].trial_id
+            reason = StopReason.of(StopKind.SLOWER, at_s=train_s, best=best, best_s=to_beat_s)
         if train_s > to_beat_s:
             # What is run again tells how long its runs take: stopped in time, none ever took long.
             is_late = history.knows_length or not trial.again or train_s > AGAIN * to_beat_s
-            return f"stopped at {train_s:.1f} s: {known}" if is_late else None
+            return reason if is_late else None
         if not history.knows_length or math.isnan(end_s):
             return None
         # A shared device slows a run's clock; its isolated time may still be short enough.
         at_least_s = float(np.nanmin([end_s, trial.cost_s])) * self._parts.cost_margin
-        if not at_least_s > to_beat_s:
-            return None
-        return (
-            f"stopped at {train_s:.1f} s: it would not end before {at_least_s:.1f} s, and {known}"
-        )
+        return reason.with_figures(end_s=at_least_s) if at_least_s > to_beat_s else None
 
-    def _below_rung(self, trial: Trial, end_s: float) -> str | None:
+    def _below_rung(self, trial: Trial, end_s: float) -> StopReason | None:
         if not self._parts.rungs or self._history.knows_length:
             return None
         # Rungs at or before the trial's clock: the first is the earliest.
@@ -92,10 +89,8 @@ class EarlyStopping:
         )
         if num < self._parts.rung_runs or ahead < self._parts.rung_keeps * (num + 1):
             return None
-        return (
-            f"stopped at {trial.clock[-1]:.1f} s: {ahead} of {num} trials promised more by"
-            f" {place * end_s:.1f} s"
-        )
+        figures = {"at_s": trial.clock[-1], "ahead": ahead, "num": num, "by_s": place * end_s}
+        return StopReason.of(StopKind.BELOW_RUNG, **figures)
 
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
         others = [t for t in self._history.running.values() if t is not trial and t.clock]

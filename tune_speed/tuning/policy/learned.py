@@ -17,6 +17,7 @@ from scipy.special import ndtr
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.core.stats import wilson_interval
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Allowed, Candidate, Model, candidates
@@ -132,13 +133,10 @@ class Settling:
         """Share of the budget at which that was small enough, and the chance; None: not yet."""
 
     @property
-    def why(self) -> str | None:
+    def why(self) -> StopReason | None:
         if self.at is None or (until := self._parts.until) is None:
             return None
-        return (
-            f"the chance that the rest of the budget finds a recipe better by"
-            f" {until.better_by:.0%} is {self.at[1]:.1%}"
-        )
+        return StopReason.of(StopKind.SETTLED, better_by=until.better_by, chance=self.at[1])
 
     def is_over(self, spent: float, allowed: Allowed) -> bool:
         """Returns whether nothing better is likely, and the favourites were told apart."""

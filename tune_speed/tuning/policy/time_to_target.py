@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.core.words import ProposalKind, ProposalReason, StopReason
 from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
 from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Problem, Proposal
 from tune_speed.tuning.policy.curve import distance
@@ -28,9 +29,8 @@ from tune_speed.tuning.policy.trials import WHOLE, Trial
 
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
-POINT = "a point to evaluate"
 
-Choice = tuple[dict[str, Any], str]
+Choice = tuple[dict[str, Any], ProposalReason]
 """A configuration, and why it was chosen."""
 
 
@@ -76,7 +76,7 @@ class TimeToTarget:
         return self._learned.favourites
 
     @property
-    def why_settled(self) -> str | None:
+    def why_settled(self) -> StopReason | None:
         return self._settling.why
 
     def restore(
@@ -100,7 +100,7 @@ class TimeToTarget:
     def _leave_out(self, proposal: Proposal) -> None:
         """Drops the point that a proposal was, so that those added since are tried next."""
         # Ledgers of older versions have no reason.
-        if proposal.reason in (POINT, ""):
+        if proposal.reason.kind in (ProposalKind.POINT, ProposalKind.NONE):
             chosen = proposal.params.items()
             match = next((p for p in self._points if p.items() <= chosen), None)
             self._points = [point for point in self._points if point is not match]
@@ -134,10 +134,12 @@ class TimeToTarget:
             self._history.begin(proposal)
         return proposal
 
-    def try_next(self, point: Mapping[str, Any], *, reason: str) -> None:
+    def try_next(self, point: Mapping[str, Any], *, reason: ProposalReason) -> None:
         self._wanted.append((dict(point), reason))
 
-    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+    def report(
+        self, trial_id: str, *, train_s: float, step: int, metric: float
+    ) -> StopReason | None:
         self._learned.update()
         trial = self._history.running[trial_id]
         # A training function's clock is told anew once its steps were timed.
@@ -182,7 +184,8 @@ class TimeToTarget:
         if choice is None and self._sampler != "gain" and not is_given:
             params = self._optuna.propose(trial_id, lambda p: self._allowed(p) is not None)
             if params is not None:
-                return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
+                reason = ProposalReason.of(ProposalKind.SAMPLER, sampler=self._sampler)
+                return Proposal(trial_id, params, reason)
         choice = choice or self._choose(rng)
         if choice is None:
             return None
@@ -193,7 +196,7 @@ class TimeToTarget:
         if self._points:
             point = self._spread.filled(self._points.pop(0), self._history.num_proposed)
             if not self._history.was_tried(point):
-                return point, POINT
+                return point, ProposalReason.of(ProposalKind.POINT)
         choice = self._something_new(rng)
         if choice is None and self._parts.repeats:
             # A favourite that nothing can beat may have been run once.
@@ -203,15 +206,15 @@ class TimeToTarget:
     def _something_new(self, rng: np.random.Generator) -> Choice | None:
         number, parts, history = self._history.num_proposed, self._parts, self._history
         if self._sampler != "gain":
-            return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
+            return self._evenly(rng, ProposalKind.NOTHING_COULD_WIN, sampler=self._sampler)
         is_costly = history.ended.spent_s >= parts.start_runs * history.longest_s()
         is_start = number < parts.num_start and not is_costly
         if is_start or history.ended.num < min(4, parts.num_start):
             return self._start(rng)
         if parts.explore_every and number % parts.explore_every == 0:
-            return self._evenly(rng, "exploration: spread evenly")
+            return self._evenly(rng, ProposalKind.EXPLORATION)
         choice = self._by_acquisition(rng)
-        return choice or self._evenly(rng, "spread evenly: the model sees no chance")
+        return choice or self._evenly(rng, ProposalKind.NO_CHANCE)
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
@@ -231,15 +234,17 @@ class TimeToTarget:
         costs = [self._allowed(params) for params in pool]
         known = [(cost, i) for i, cost in enumerate(costs) if cost is not None and cost == cost]
         if len(known) < 2:
-            return self._evenly(rng, "start: spread evenly")
+            return self._evenly(rng, ProposalKind.START)
         cost_s, i = min(known)
-        return pool[i], f"start: spread evenly, {cost_s:.1f} s the cheapest of {len(known)}"
+        return pool[i], ProposalReason.of(ProposalKind.START, cost_s=cost_s, num=len(known))
 
-    def _evenly(self, rng: np.random.Generator, reason: str) -> Choice | None:
+    def _evenly(
+        self, rng: np.random.Generator, kind: ProposalKind, **figures: str
+    ) -> Choice | None:
         units = self._spread.units(self._history.num_proposed, rng)
         drawn = chain.from_iterable(map(self._encoder.params, units))
         params = next((each for each in drawn if self._allowed(each) is not None), None)
-        return None if params is None else (params, reason)
+        return None if params is None else (params, ProposalReason.of(kind, **figures))
 
     @one_thread()
     def _by_acquisition(
@@ -279,13 +284,12 @@ class TimeToTarget:
             is_end=is_end,
         )
 
-    def _reason_again(self, params: Mapping[str, Any]) -> str:
+    def _reason_again(self, params: Mapping[str, Any]) -> ProposalReason:
         runs = self._history.ended.runs_of(params)
-        hits = sum(trial.met for trial in runs)
-        return (
-            f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration, which met"
-            f" the target in {hits} of {len(runs)}"
-        )
+        figures = {"run": len(runs) + 1, "trial_id": runs[0].proposal.trial_id}
+        if not self._history.target.best:
+            figures |= {"hits": sum(trial.met for trial in runs), "runs": len(runs)}
+        return ProposalReason.of(ProposalKind.AGAIN, **figures)
 
     def _repeat(self, rng: np.random.Generator) -> Choice | None:
         is_end = self._settling.at is not None or self.spent >= 1 - self._parts.hold_back
@@ -322,13 +326,15 @@ class TimeToTarget:
         params = min(free, key=lambda each: each.hopeful_s).params
         return params, self._reason_again(params)
 
-    def _reason(self, candidate: Candidate) -> str:
-        chance, cost_s = candidate.chance, candidate.cost_s
-        at = f" at a cost of {cost_s:.1f} s" if math.isfinite(cost_s) else ""
+    def _reason(self, candidate: Candidate) -> ProposalReason:
+        cost_s = candidate.cost_s if math.isfinite(candidate.cost_s) else None
+        figures = {"chance": candidate.chance, "cost_s": cost_s}
+        if self._history.target.best:
+            return ProposalReason.of(ProposalKind.BETTER_END, **figures)
         if self.leader is None:
-            return f"gain: {chance:.0%} likely to come nearer the target than any so far{at}"
-        time_s = self._history.to_beat_s()
-        return f"gain: {chance:.0%} likely to meet the target{at}, {time_s:.1f} s to beat"
+            return ProposalReason.of(ProposalKind.NEARER, **figures)
+        to_beat_s = self._history.to_beat_s()
+        return ProposalReason.of(ProposalKind.GAIN, to_beat_s=to_beat_s, **figures)
 
 
 def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import DeviceFailed, ServiceError, TuneSpeedError
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.custom.shipping import Loop, calling
 from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
@@ -58,15 +59,16 @@ class ExclusiveDevice:
 
     def run(self, spec: SpecBase) -> TrialRecord:
         """Raises: ServiceError if no device becomes free; what the trial refuses; Stopped."""
-        started_at, reason = utc_now(), ""
+        started_at, message = utc_now(), ""
         for _ in range(MAX_ATTEMPTS):
             try:
                 return TrialRecord.model_validate_json(self._call("run", spec.model_dump_json()))
             except (RayActorError, DeviceFailed) as error:
                 self.close()
-                reason = f"its process died: {error}"
-        failed = {"status": Status.FAILED, "stop_reason": reason.splitlines()[0]}
-        run = RunResult(seed=spec.seed, traceback=reason, **failed)
+                message = str(error)
+        reason = StopReason.of(StopKind.PROCESS_DIED, message=message.partition("\n")[0])
+        failed = {"status": Status.FAILED, "stop_reason": reason}
+        run = RunResult(seed=spec.seed, traceback=f"its process died: {message}", **failed)
         return make_record(spec, spec.recipe, run, started_at=started_at)
 
     def describe(self, spec: SpecBase) -> str:

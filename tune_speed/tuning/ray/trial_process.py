@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ray import tune
 
 from tune_speed.components.plugins.registry import receive
-from tune_speed.core.errors import DeviceFailed, readable, reason_of, traceback_of
+from tune_speed.core.errors import DeviceFailed, readable, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.custom.shipping import calling
 from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.runtime import heartbeat, process
@@ -158,7 +159,7 @@ class _Taken:
     def write(self, record: TrialRecord) -> None:
         write_trial_file(Path(self.config["folder"]), record)
 
-    def failed(self, reason: str, details: str) -> TrialRecord:
+    def failed(self, reason: StopReason, details: str) -> TrialRecord:
         failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
         newest = self.newest
         if newest is None:
@@ -274,7 +275,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             record = self._run(trial.spec, trial.config, on_report)
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             # Ray, Tune and Python give these a meaning of their own: an actor's exit, Ctrl-C.
-            record = trial.failed(reason_of(error), traceback_of(error))
+            record = trial.failed(StopReason.of_error(error), traceback_of(error))
         if not trial.is_stopped and not trial.is_hung:
             trial.write(record)
         return record
@@ -321,7 +322,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     def _hung(self, stacks: str, quiet_s: float) -> None:
         """Ends a trial that hangs as failed, and this process with it; the watchdog calls."""
         trial = self._trial
-        record = trial.failed(f"hung: no step for {quiet_s:.0f} s", readable(stacks))
+        record = trial.failed(StopReason.of(StopKind.HUNG, quiet_s=quiet_s), readable(stacks))
 
         def keep() -> None:
             trial.is_hung = True

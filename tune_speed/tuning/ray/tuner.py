@@ -23,6 +23,7 @@ from ray.tune.search import Searcher
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.words import StopKind, StopReason
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
@@ -58,7 +59,7 @@ class RayTrial:
     """Whether it was stopped by hand, and its process has not heard of it."""
     beat_s: float | None = None
     """Its last heartbeat on the driver's own time [s]; None until it has a process."""
-    overdue: str = ""
+    overdue: StopReason | None = None
 
 
 class Adapter:
@@ -123,7 +124,7 @@ class Adapter:
         if trial is None or trial.has_ended:
             return  # Stopped by us; its record is written.
         if report["end"] == "interrupted":
-            left_s, reason = self.controller.time_left_s(), "the search's time budget ended"
+            left_s, reason = self.controller.time_left_s(), StopReason.of(StopKind.BUDGET_OVER)
             is_again = left_s is None or left_s > 0  # The budget was changed in that moment.
             self.controller.interrupted(trial.trial_id, reason=reason, is_again=is_again)
             return
@@ -161,12 +162,13 @@ class Adapter:
         if not self._has_run and f"{SetUpFailed.__name__}: " in last_line:
             # The next process would fare no better: the search ends, and nothing has failed in it.
             self.failure = ServiceError(last_line.partition(f"{SetUpFailed.__name__}: ")[2])
-            self.controller.interrupted(trial.trial_id, reason=str(self.failure))
+            why = StopReason.of(StopKind.OTHER, text=str(self.failure))
+            self.controller.interrupted(trial.trial_id, reason=why)
             return
-        reason = trial.overdue or f"its process died: {last_line}"
+        reason = trial.overdue or StopReason.of(StopKind.PROCESS_DIED, message=last_line)
         is_blameless = not trial.overdue and any(text in details for text in NODE_DIED)
         if is_blameless:
-            reason = "its node died, or cannot be reached"
+            reason = StopReason.of(StopKind.NODE_DIED)
         self.controller.died(
             trial.trial_id, reason=reason, details=details, is_blameless=is_blameless
         )
@@ -181,7 +183,7 @@ class Adapter:
             trial.beat_s = now_s + START_S if trial.beat_s is None else trial.beat_s
             if now_s - trial.beat_s > self._limit_s:
                 ray.kill(handles[ray_id])
-                trial.overdue = f"its process gave no sign of life for {hang_after_s:g} s"
+                trial.overdue = StopReason.of(StopKind.SILENT, quiet_s=hang_after_s)
                 trial.beat_s = now_s  # Ray may take a while to report the death.
         if handles or all(each.has_ended for each in self._trials.values()):
             self._stalled_since_s = None
@@ -335,8 +337,9 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         compat.without_origin(trial)
 
     def on_experiment_end(self, **info: Any) -> None:
+        reason = StopReason.of(StopKind.SEARCH_STOPPED)
         for trial_id in tuple(self._adapter.controller.trials.running):
-            self._adapter.controller.interrupted(trial_id, reason="the search was stopped")
+            self._adapter.controller.interrupted(trial_id, reason=reason)
 
 
 def run_search(

@@ -171,7 +171,8 @@ class _Simulation:
                 trial = _Running(proposal, curve, now_s, hit)
                 self._running[trial_number(proposal.trial_id)] = trial
                 self._push(trial, worker)
-        self._trace.why_ended = self._policy.why_settled
+        settled = self._policy.why_settled
+        self._trace.why_ended = None if settled is None else str(settled)
         found = {trial.trial_id: trial.params for trial in self._trace.trials}
         best = self._policy.favourites
         self._trace.recommended = found[best[0].trial_id] if best else None
@@ -210,7 +211,7 @@ class _Simulation:
             return Status.MISSED, "missed"
         trial_id = trial.proposal.trial_id
         reason = self._policy.report(trial_id, train_s=train_s, step=index + 1, metric=metric)
-        return None if reason is None else (Status.CAPPED, reason)
+        return None if reason is None else (Status.CAPPED, str(reason))
 
     def _end(self, now_s: float, worker: int, trial: _Running, status: Status, reason: str) -> None:
         seen = slice(0, trial.next_evaluation)
@@ -225,7 +226,7 @@ class _Simulation:
         del self._running[trial_number(proposal.trial_id)]
         self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
         times_s = (trial.started_s, now_s, curve.end_s)
-        which = (proposal.trial_id, proposal.params, proposal.reason)
+        which = (proposal.trial_id, proposal.params, str(proposal.reason))
         self._trace.trials.append(SimulatedTrial(*which, *times_s, status, reason))
         # A policy that found nothing to try may find something after what this trial has shown.
         for free in sorted([worker, *self._idle]):

@@ -62,7 +62,7 @@ def table_from_records(
         "target": target_of(first.workload).goal,
         "mode": _mode(first),
         "clock": "as the study recorded it",
-        "device": first.device,
+        "device": str(first.device),
         "command": command,
         "environment": {k: v for k, v in first.environment.items() if k != "host"},
     }
@@ -70,7 +70,7 @@ def table_from_records(
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
-    return record.workload_hash, record.device
+    return record.workload_hash, str(record.device)
 
 
 def _mode(record: TrialRecord) -> str:
