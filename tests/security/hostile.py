@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.making import make_evaluation, make_record, make_run
 
-from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord
 
 TERMINAL = "\x1b]0;owned\x07\x1b[31m\x9b31m\x7f\u202ecba\u2066"
 """Titles, colours, a C1 introducer, DEL, and characters that turn the reading direction."""

@@ -10,7 +10,7 @@ from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.core.comparability import Totals, board_key, totals_of
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
-from tune_speed.core.words import ProposalReason, StopReason
+from tune_speed.core.words import StopReason
 from tune_speed.tracking import schema
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tune_speed.core.records import NOT_CERTIFIED, Status, Timing
-from tune_speed.core.words import read_notes
 from tune_speed.reporting.leaderboard import tables
 from tune_speed.reporting.leaderboard import text as report
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards

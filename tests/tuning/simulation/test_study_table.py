@@ -7,7 +7,6 @@ from helpers.making import make_evaluation, make_record, make_run
 from helpers.tuning.spaces import TREES
 from hypothesis import given
 
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.study.space import SearchSpace
