@@ -3,7 +3,13 @@ from helpers.reporting.figures import make_part, make_trial, random_part, sketch
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures.bars import MOST_KINDS, STOPPED, bars
-from tune_speed.reporting.study.endings import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
+from tune_speed.reporting.study.endings import (
+    ENDED_BELOW,
+    OTHER_STOP,
+    REACHED,
+    STOP_KINDS,
+    stop_kind,
+)
 
 STOPS = {
     "stopped at 0.4 s: 2.1% likely to meet the target by 1.1 s": STOP_KINDS["unlikely"],

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.runtime.device import describe_device, set_up_process
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.trial import Allotment
-from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.ray import nodes as nodes_module
 from tune_speed.tuning.ray.node_query import Answer, Node, here, on_nodes, set_up_device
 from tune_speed.tuning.ray.nodes import Nodes
@@ -197,7 +197,8 @@ def test_gpu_of_this_machine_is_asked_for_its_name_where_a_study_has_one() -> No
 
 
 def test_several_devices_are_of_the_type_of_one() -> None:
-    assert device_of_one("2 x NVIDIA H200") == device_of_one("NVIDIA H200") == "NVIDIA H200"
+    two, one = (Device.model_validate(name) for name in ("2 x NVIDIA H200", "NVIDIA H200"))
+    assert (two.one, two.count) == (one, 2)
 
 
 def test_selector_names_nodes_or_leaves_the_choice() -> None:
