@@ -30,12 +30,14 @@ from tune_speed.api.progress import Progress, is_shown
 from tune_speed.cli import ablate, search, train
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.options import option, setting, switch
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import boards_html
 from tune_speed.study.file import load_study, study_of
 from tune_speed.study.yaml import scan_yaml
+from tune_speed.tracking.store.deadline import within
 from tune_speed.training.workload import WORKLOADS
 from tune_speed.tuning.search import SearchResult
 
@@ -437,26 +439,19 @@ def test_errors_of_commands_speak_of_their_options() -> None:
     assert line.startswith("--set search.trials=0: ")
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        ("Begin another with --set study=NAME.", "Begin another with study=NAME."),
-        ("--resume (and --trials for more)", "resume=True (and trials= for more)"),
-        ("Go on with --resume, or", "Go on with resume=True, or"),
-        ("Try --set search.resources.cpu=1.5.", 'Try set={"search.resources.cpu": 1.5}.'),
-        ("try `--set optimizer=sgd` before it", 'try `set={"optimizer": "sgd"}` before it'),
-        ("by `tune-speed search … --resume`.", "by `tune-speed search … --resume`."),
-        ("Try `--download`, or", "Try `download=True`, or"),
-    ],
-)
-def test_options_in_messages_become_keywords(said: str, shown: str) -> None:
-    @in_python
-    def fails() -> None:
-        raise ServiceError(said)
+def test_messages_name_keywords_in_a_call_and_options_else() -> None:
+    def named() -> list[str]:
+        fields = setting("optimizer", "sgd"), setting("lr", 0.1), setting("study", "NAME")
+        return [switch("from-mlflow"), option("trials"), *fields]
 
-    with pytest.raises(ServiceError) as caught:
-        fails()
-    assert shown in str(caught.value)
+    keywords = ["from_mlflow=True", "trials=", 'set={"optimizer": "sgd"}', 'set={"lr": 0.1}']
+    assert in_python(named)() == [*keywords, "study=NAME"]
+    options = ["--from-mlflow", "--trials", "--set optimizer=sgd", "--set lr=0.1"]
+    assert named() == [*options, "--set study=NAME"]
+
+
+def test_a_bounded_call_names_options_as_its_caller_does() -> None:
+    assert in_python(lambda: within(9.0, lambda: switch("resume")))() == "resume=True"
 
 
 @pytest.mark.parametrize("kind", [ServiceError, KeyboardInterrupt])

@@ -12,6 +12,7 @@ from tune_speed.api.entry import agree_on_token, check_least, in_python, load_pl
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.folders import studies_folder
+from tune_speed.core.options import switch
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted, printable
 from tune_speed.custom.shipping import Loop, packed
@@ -269,7 +270,7 @@ def search_study(
         progress.warn(
             f"warning: MLflow at {found.uri} has not taken {names_of(result.undelivered)}"
             f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
-            " --resume delivers them (resume=True in Python)."
+            f" {switch('resume')} delivers them."
         )
     # Before the certification: what the search found is of use while that runs.
     progress.searched(found)

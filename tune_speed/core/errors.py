@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tune_speed.core.options import shown_place
 from tune_speed.core.redact import redact
 from tune_speed.core.text import printable, printable_lines
 
@@ -38,7 +39,8 @@ class Problem:
     """Whether data are missing, and not that something was written wrongly."""
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        file = None if self.file is None else shown_place(self.file)
+        place = ":".join(str(part) for part in (file, self.line) if part is not None)
         text = f"{self.path}: {self.must}" if self.path else self.must
         text += f", but got {self.given}" if self.given is not None else ""
         text += "" if text.endswith("?") else "."

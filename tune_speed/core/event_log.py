@@ -13,11 +13,12 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
+from tune_speed.core.options import switch
 
 _log = logging.getLogger(__name__)
 _FLAGS = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -29,7 +30,9 @@ class LogAdvice:
 
     locked: str = "Wait for it, or stop it."
     """Another process holds it."""
-    damaged: str = "start {what} from scratch with --again"
+    damaged: str = field(
+        default_factory=lambda: f"start {{what}} from scratch with {switch('again')}"
+    )
     """Instead of fixing or removing a line that cannot be read; `{what}` is replaced."""
     unwritable: str = "set TUNE_SPEED_STUDIES to another folder; the same command continues there"
 
@@ -216,8 +219,8 @@ class SessionLog(ABC):
         elif found := self.differences(header):
             raise ConfigError(
                 f"{self.what} that was begun must go on as it began, but differs:"
-                f" {'; '.join(found)} ({self.path}). Begin another with --again, or give the same"
-                " options."
+                f" {'; '.join(found)} ({self.path}). Begin another with {switch('again')}, or"
+                " give the same options."
             )
 
     def append(self, kind: str, **fields: Any) -> None:

@@ -10,6 +10,7 @@ import psutil
 
 from tune_speed.core.config import canonical_hash, flatten
 from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
+from tune_speed.core.options import setting
 from tune_speed.core.records import TrialRecord, ended_as
 from tune_speed.core.text import fixed
 from tune_speed.data.cache import prepare
@@ -101,7 +102,7 @@ def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
             must="must be the same for both recipes",
             given=f"{ours.get(path, 'nothing')} in {a.file} and"
             f" {theirs.get(path, 'nothing')} in {b.file}",
-            hint=f"`--set {path}=VALUE` applies to both.",
+            hint=f"`{setting(path, 'VALUE')}` applies to both.",
         )
         for path in paths
     )

@@ -224,6 +224,7 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
         kind.model_validate({name: value})
     except pydantic.ValidationError as error:
         found: dict[TreePath, list[str]] = {}
+        known: list[str] = []
         for detail in error.errors(include_url=False):
             # Other errors are those of required neighbours, which are missing here, and of rules
             # between fields, which `validation` checks on whole recipes.
@@ -231,11 +232,13 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
                 # Positions only: pydantic's `loc` also names members of unions, which nobody wrote.
                 inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))
                 found.setdefault((*path, *inside), []).append(must_text(detail))
+                # Of a literal pydantic lists the values: 'a', 'b' or 'c'.
+                known += re.findall("'(.+?)'", str(detail.get("ctx", {}).get("expected", "")))
         for at, musts in found.items():
             first, *others = dict.fromkeys(musts)  # Of a union, each member has its own.
             rest = (other.removeprefix("must be ") for other in others)
             must, hint = split_hint(" or ".join([first, *rest]))
-            near = near_miss(value, re.findall("'(.+?)'", must)) or parameter.own_form(value)
+            near = near_miss(value, known) or parameter.own_form(value)
             yield Mistake(at, must, shown(value), hint or parameter.unquote(value) or near)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.options import SET, setting
 from tune_speed.core.renamed import LEFT, LEFT_MUST, PRESENT
 from tune_speed.study.fields import component_of, nested_of
 from tune_speed.study.mistake import shown
@@ -18,7 +19,7 @@ def apply_overrides(
     """Returns `source` with each `path=value` set, by the fields of `schema`, and what is wrong."""
     problems: list[Problem] = []
     for override in overrides:
-        place = Place(f"--set {override}", None)
+        place = Place(SET + override, None)
         try:
             source = _with_override(source, override, place, schema)
         except ConfigError as error:
@@ -102,7 +103,7 @@ class _Walk:
         entry = names[0] if named else known[0]
         if named and entries and entry not in entries:
             must = f"`{self._shown()}` must be {entry}, but is {', '.join(entries)}"
-            raise ConfigError(f"{must}; try `--set {self._shown()}={entry}` before it")
+            raise ConfigError(f"{must}; try `{setting(self._shown(), entry)}` before it")
         path = entries.get(entry, (*path, entry))
         if named:
             self._seen.append(entry)

@@ -13,6 +13,7 @@ from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.folders import STUDY_NAME
+from tune_speed.core.options import setting
 from tune_speed.study import fields
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf
@@ -289,7 +290,7 @@ def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
 def _searched(node: Any, path: TreePath) -> Iterator[Mistake]:
     if is_leaf(node):
         name = ".".join(str(part) for part in path[1:])
-        hint = f"Fix it with `--set {name}=VALUE`, or run `tune-speed search`."
+        hint = f"Fix it with `{setting(name, 'VALUE')}`, or run `tune-speed search`."
         yield Mistake(path, "must be one value to train with", shown(node), hint)
     elif isinstance(node, Mapping):
         for key, child in node.items():

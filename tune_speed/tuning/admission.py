@@ -16,6 +16,7 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
 from tune_speed.core.folders import studies_folder
+from tune_speed.core.options import option, setting, switch
 from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
@@ -32,7 +33,7 @@ from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
 from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.driver.ledger import ADVICE, Ledger
+from tune_speed.tuning.driver.ledger import Ledger, advice
 from tune_speed.tuning.driver.requests import Set, accepted
 
 # Part of every path in a job's working directory. Ray deletes it some time after the job.
@@ -102,18 +103,18 @@ def _refuse_full_disk(folder: Path) -> None:
 
 def admit(ledger: Ledger, admitted: Admitted, *, resume: bool) -> None:
     """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
-    study, workload_hash = admitted.study, admitted.workload_hash
+    study, workload_hash, go_on = admitted.study, admitted.workload_hash, switch("resume")
     if ledger.header is None:
         if ledger.proposals:
             raise StorageError(
                 f"{ledger.folder}/ledger.jsonl:1: a ledger's first event must be `study`, but it"
-                f" has none. Put the line back, or {ADVICE.damaged}."
+                f" has none. Put the line back, or {advice().damaged}."
             )
         if resume:
             raise ConfigError(
-                f"--resume needs a study that was begun, but the ledger of {study.name} in"
-                f" {ledger.folder} is empty. Leave --resume out to begin it, or, where MLflow has"
-                " its trials, rebuild it with --resume --from-mlflow."
+                f"{go_on} needs a study that was begun, but the ledger of {study.name} in"
+                f" {ledger.folder} is empty. Leave {go_on} out to begin it, or, where MLflow has"
+                f" its trials, rebuild it with {go_on} {switch('from-mlflow')}."
             )
         return
     place, folder = str(ledger.folder), ledger.folder
@@ -122,8 +123,8 @@ def admit(ledger: Ledger, admitted: Admitted, *, resume: bool) -> None:
     if not resume and ledger.proposals:
         raise ConfigError(
             f"study {study.name} exists, with {counted(len(ledger.records), 'finished trial')}"
-            f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
-            " with --set study=NAME."
+            f" ({ledger.folder}). Go on with {go_on} (and {option('trials')} for more), or begin"
+            f" another with {setting('study', 'NAME')}."
         )
     refuse_changed_plugins(ledger, name=study.name)
 
@@ -134,8 +135,9 @@ def rebuild(admitted: Admitted) -> int:
     with Ledger(folder) as lost:
         if lost.proposals:
             raise ConfigError(
-                f"--from-mlflow rebuilds a ledger that was lost, but that of {study.name} is there,"
-                f" with {counted(len(lost.records), 'finished trial')} (in {folder}). Leave it out."
+                f"{switch('from-mlflow')} rebuilds a ledger that was lost, but that of {study.name}"
+                f" is there, with {counted(len(lost.records), 'finished trial')} (in {folder})."
+                " Leave it out."
             )
         found = find_search(admitted.uri, study.name)
         header = found.header | {"study": study.name, "tune_speed": __version__}
@@ -170,7 +172,7 @@ def _refuse_left(ledger: Ledger, name: str) -> None:
     for why in whys:
         raise ConfigError(
             f"study {name} cannot go on: {why} Its trials may be learned from: begin another with"
-            f" --set study=NAME --set search.warm_start=[{name}]."
+            f" {setting('study', 'NAME')} {setting('search.warm_start', f'[{name}]')}."
         )
 
 
@@ -187,8 +189,8 @@ def _refuse_other(
                 f"study {study.name} must go on with the measuring rules that it began with, but"
                 f" this is tune_speed {__version__} with protocol {ours}, and its ledger is of"
                 f" tune_speed {header.get('tune_speed')} with protocol {theirs} ({place}): their"
-                " times do not compare. Begin another with --set study=NAME, or install that"
-                " version."
+                " times do not compare. Begin another with"
+                f" {setting('study', 'NAME')}, or install that version."
             )
         names = {"study": "name", "space_hash": "search space", "workload_hash": "workload"}
         name = names[what]
@@ -197,7 +199,7 @@ def _refuse_other(
         changes = known or f"its {'name' if what == 'study' else 'hash'} was {theirs} and is {ours}"
         raise ConfigError(
             f"study {study.name} must keep its {name}, but {changes} ({place}). Give this one"
-            " another name with --set study=NAME, or put it back as it was."
+            f" another name with {setting('study', 'NAME')}, or put it back as it was."
         )
 
 
@@ -224,8 +226,8 @@ def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
                 ours = here.get(title, "not loaded")
                 raise ConfigError(
                     f"study {name} must keep its plugins, but {record.trial_id} ran {title} with"
-                    f" source {theirs}, and now it is {ours}. Begin another study with --set"
-                    " study=NAME, or put the plugin back as it was."
+                    f" source {theirs}, and now it is {ours}. Begin another study with"
+                    f" {setting('study', 'NAME')}, or put the plugin back as it was."
                 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.comparability import fastest
+from tune_speed.core.options import switch
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import device_text
 from tune_speed.tracking.store.errors import errors_of
@@ -39,7 +40,9 @@ def log_best_model(
     with errors_of(client.tracking_uri):
         run = run_of_trial(client, parent_id, best.trial_id)
         if run is None:
-            return f"{no_model}: MLflow has not taken the trial yet; --resume delivers both"
+            return (
+                f"{no_model}: MLflow has not taken the trial yet; {switch('resume')} delivers both"
+            )
         if MODEL in run.data.tags:
             return f"the model of {best.trial_id} is logged: {run.data.tags[MODEL]}"
         weights = weights_file(folder, best.trial_id)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import TuneSpeedError
+from tune_speed.core.options import switch
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.core.words import StopReason
@@ -209,7 +210,7 @@ class _Search:
 
     def _note_stop(self) -> None:
         running = counted(len(self._controller.trials.running), "trial")
-        self._view.note(f"stopping {running}, which --resume runs again …")
+        self._view.note(f"stopping {running}, which {switch('resume')} runs again …")
 
     def _steering(self) -> steering.Steering:
         from tune_speed.tuning.ray.concurrency import most_at_once
@@ -272,7 +273,7 @@ class _Search:
         except TuneSpeedError as error:  # The search is over and its results are saved.
             return f"no model is logged: {error}"
         except KeyboardInterrupt:
-            return "no model is logged: it was stopped; --resume logs it"
+            return f"no model is logged: it was stopped; {switch('resume')} logs it"
 
 
 def _notes_of(ledger: Ledger) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
+from tune_speed.core.options import switch
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(
             f"`root` must be a folder that holds {folder.name}, but there is no"
-            f" {folder.absolute()}. Try `--download`, or set `root` to where the data are."
+            f" {folder.absolute()}. Try `{switch('download')}`, or set `root` to where the data"
+            " are."
         )
 
 
@@ -166,7 +168,7 @@ def _read(
         train, test = (_part(files, folder) for files in (kind.train_list, kind.test_list))
         names = read_batch(folder / kind.meta["filename"], md5=kind.meta["md5"])[kind.meta["key"]]
     except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
-        hint = "Is the server reachable?" if download else "Try `--download`."
+        hint = "Is the server reachable?" if download else f"Try `{switch('download')}`."
         raise DataError(
             f"{folder.absolute()} must hold {kind.__name__} as torchvision stores it, but:"
             f" {str(error).rstrip('.')}. {hint}"

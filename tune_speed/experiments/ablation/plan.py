@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.options import SET, option
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
 from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.experiments.rerun import load_rerun
@@ -121,7 +122,7 @@ def _files(arms: Sequence[Arm], axes: Sequence[Axis], load: Load) -> dict[str, R
             for problem in error.problems:
                 place = problem.file or ""
                 # A problem of a setting of the arm's names that setting.
-                is_own = place.startswith("--set")
+                is_own = place.startswith(SET)
                 named = f"arm {arm.name}{', ' if place else ''}{place}"
                 problems[problem if is_own else replace(problem, file=named)] = None
     if problems:
@@ -135,7 +136,7 @@ def _files(arms: Sequence[Arm], axes: Sequence[Axis], load: Load) -> dict[str, R
     if same:
         raise ConfigError(
             f"every axis must change the recipe, but {', '.join(same)} is what the base has. Give"
-            " another value, or set the base's with --set."
+            f" another value, or set the base's with {option('set')}."
         )
     return files
 

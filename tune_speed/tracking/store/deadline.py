@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -24,7 +25,8 @@ def begun(function: Callable[[], Result]) -> Callable[..., Result]:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=call, name="tune_speed-bounded-call", daemon=True)
+    run = copy_context().run  # Messages name options as the caller writes them.
+    thread = threading.Thread(target=run, args=(call,), name="tune_speed-bounded-call", daemon=True)
     thread.start()
 
     def wait(timeout_s: float | None = None) -> Result:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.core.options import switch
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.runtime.file_lock import acquire
 
@@ -155,7 +156,7 @@ def storage_error(path: Path, error: Exception) -> StorageError:
     return StorageError(
         f"the results in {path} must be readable and writable, but got: {error}. {advice} with"
         " MLFLOW_TRACKING_URI=sqlite:////other/folder/mlflow.db; finished trials stay in the"
-        " study's ledger, and --resume delivers them."
+        f" study's ledger, and {switch('resume')} delivers them."
     )
 
 
@@ -170,16 +171,16 @@ def file_id(path: Path) -> tuple[int, int] | None:
 def replaced(path: Path) -> StorageError:
     return StorageError(
         f"{path} must stay where it is while a search writes to it, but it was removed, moved or"
-        " replaced. Finished trials are in the study's ledger: search --resume delivers them to the"
-        " store that is there then."
+        f" replaced. Finished trials are in the study's ledger: search {switch('resume')} delivers"
+        " them to the store that is there then."
     )
 
 
 def damaged(path: Path, found: str) -> StorageError:
     return StorageError(
         f"{path} must be a whole SQLite database, but got: {found}. Move it away, or restore a copy"
-        f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"
-        " study's ledger."
+        f" (`sqlite3 {path} .recover` saves what it can); search {switch('resume')} fills a new"
+        " one from the study's ledger."
     )
 
 

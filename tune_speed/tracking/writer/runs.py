@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.options import setting, switch
 from tune_speed.core.text import counted
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema, search_summary
@@ -87,15 +88,16 @@ def _others(client: "MlflowClient", experiment_id: str, tags: dict[str, str]) ->
 def _taken(client: "MlflowClient", other: Any, study: str) -> ConfigError:
     user = other.data.tags.get("mlflow.user", "somebody")
     began = datetime.fromtimestamp(other.info.start_time / 1000, UTC)
+    go_on = switch("resume")
     num_trials = other.data.metrics.get(search_summary.NUM_TRIALS, 0)
     return ConfigError(
         f"a study must have a name of its own in MLflow, but {strip_secrets(client.tracking_uri)}"
         f" has a search of {study} whose ledger is not in this study's folder: begun by"
         f" {schema.clean(user, limit=80)} on {began:%Y-%m-%d %H:%M} UTC,"
         f" {counted(int(num_trials), 'trial')} finished, {other.info.status.lower()}. Give this one"
-        " another name with --set study=NAME, go on with that one by --resume where its folder is"
-        " (TUNE_SPEED_STUDIES), or, if that is lost, rebuild its ledger here with --resume"
-        " --from-mlflow."
+        f" another name with {setting('study', 'NAME')}, go on with that one by {go_on} where its"
+        " folder is (TUNE_SPEED_STUDIES), or, if that is lost, rebuild its ledger here with"
+        f" {go_on} {switch('from-mlflow')}."
     )
 
 

@@ -29,6 +29,7 @@ from typing import Any, Self
 
 from tune_speed.core.errors import StorageError, refuse_link, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
+from tune_speed.core.options import setting, switch
 from tune_speed.core.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.core.version import __version__
 from tune_speed.core.words import ProposalReason, StopReason
@@ -42,14 +43,19 @@ from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
 LEVEL = 1
 # Space on the disk that is set aside, and freed when it is full, so that records still fit.
 BALLAST_BYTES = 1 << 20
-ADVICE = LogAdvice(
-    locked="Wait for it, stop it, or give this study another name with --set study=NAME.",
-    damaged="move the file away and rebuild it from MLflow with --resume --from-mlflow, or start"
-    " the study under another name",
-    unwritable="set TUNE_SPEED_STUDIES to another folder (a study that was begun moves with it),"
-    " and continue with --resume; no finished trial is lost",
-)
 _TRIAL_ID = re.compile(r"t[0-9]{4,18}")
+
+
+def advice() -> LogAdvice:
+    """Returns what messages about a ledger advise."""
+    name, resume, rebuild = setting("study", "NAME"), switch("resume"), switch("from-mlflow")
+    return LogAdvice(
+        locked=f"Wait for it, stop it, or give this study another name with {name}.",
+        damaged=f"move the file away and rebuild it from MLflow with {resume} {rebuild}, or start"
+        " the study under another name",
+        unwritable="set TUNE_SPEED_STUDIES to another folder (a study that was begun moves with"
+        f" it), and continue with {resume}; no finished trial is lost",
+    )
 
 
 class PackedRecords(Mapping[str, TrialRecord]):
@@ -112,7 +118,7 @@ class Ledger:
         """What came of people's requests, by their ids, in the order of the answers."""
         self.prior_trials: dict[str, tuple[PriorTrial, ...]] = {}
         """What the study learns from, by the study that it comes from."""
-        self._log = EventLog(folder / "ledger.jsonl", what="a study", advice=ADVICE)
+        self._log = EventLog(folder / "ledger.jsonl", what="a study", advice=advice())
         self._log.replay(self._replay)
         try:
             (folder / "trials").mkdir(exist_ok=True)
@@ -124,7 +130,7 @@ class Ledger:
         except OSError as error:
             self._log.close()
             place = Path(error.filename or self._ballast)
-            raise unwritable(place, error, hint=ADVICE.unwritable) from error
+            raise unwritable(place, error, hint=advice().unwritable) from error
         # A driver that was killed may not have recorded what trial processes wrote.
         for proposal in self.unfinished:
             record = read_trial_file(folder, proposal.trial_id)

@@ -26,6 +26,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.errors import unwritable
+from tune_speed.core.options import switch
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.study.file import StudyFile
 from tune_speed.tuning.policy.samplers import distributions, hush_optuna
@@ -91,8 +92,8 @@ class OptunaJournal:
             cause = _os_error(error)
             of_disk = unwritable(self._path, cause) if cause else None
             self._news = [
-                f"no further trial is written to {self._path}, which --resume writes again from"
-                f" the ledger:\n{of_disk or traceback.format_exc()}"
+                f"no further trial is written to {self._path}, which {switch('resume')} writes"
+                f" again from the ledger:\n{of_disk or traceback.format_exc()}"
             ]
 
     def _settle(self, times_s: Mapping[str, float]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import ray
 
 from tune_speed.core.errors import ConfigError, ServiceError, TuneSpeedError
+from tune_speed.core.options import option, setting
 from tune_speed.runtime.process import ends_as_ctrl_c
 from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig
@@ -74,8 +75,8 @@ def _too_small(name: str, each: float, *, devices: int, there: float, where: str
     if devices == 1:
         return (
             f"search.resources.{name.lower()}: {where} must have the {name} of one trial, but got"
-            f" {each:g} asked for and {there:g} there. Try --set"
-            f" search.resources.{name.lower()}={there:g}."
+            f" {each:g} asked for and {there:g} there. Try"
+            f" {setting(f'search.resources.{name.lower()}', f'{there:g}')}."
         )
     return (
         f"recipe.devices: {where} must have the {name} of all devices of a trial, but got {devices}"
@@ -161,12 +162,12 @@ def _no_ray(address: str | None, error: Exception) -> str:
         return f"Ray does not start on this machine: {said}. Is it too busy, or out of memory?"
     if "No node info found" in said or "possible node ids" in said:
         return (
-            f"--address {address} must be given on a machine that is a node of the cluster, but"
-            " this one is none. Search there, with `ray job submit`, or through ray://HOST:10001."
+            f"{option('address')} {address} must be given on a machine that is a node of the"
+            " cluster, but this one is none. Search there, with `ray job submit`, or through ray://HOST:10001."
         )
     return (
         f"no Ray cluster answers at {address}: {said}."
-        " Start one with `ray start --head`, or leave --address out for a local one."
+        f" Start one with `ray start --head`, or leave {option('address')} out for a local one."
     )
 
 
@@ -177,8 +178,9 @@ def _refuse_dead_address(address: str) -> None:
         address = server_of(address) or ""
         if not address:
             raise ServiceError(
-                "--address auto needs a Ray cluster of this machine's, but none was started here."
-                " Give its HOST:PORT, or leave --address out for a local one."
+                f"{option('address')} auto needs a Ray cluster of this machine's, but none was"
+                " started here."
+                f" Give its HOST:PORT, or leave {option('address')} out for a local one."
             )
     parts = urllib.parse.urlsplit(address if "://" in address else f"gcs://{address}")
     try:
@@ -187,12 +189,12 @@ def _refuse_dead_address(address: str) -> None:
         host = port = None
     if not host or not port:
         raise ConfigError(
-            f"--address must be auto, HOST:PORT or ray://HOST:PORT, but got {address}."
+            f"{option('address')} must be auto, HOST:PORT or ray://HOST:PORT, but got {address}."
         )
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise ServiceError(
             f"no Ray cluster answers at {address}: {error}."
-            " Check the address, or leave --address out for a local cluster."
+            f" Check the address, or leave {option('address')} out for a local cluster."
         ) from error

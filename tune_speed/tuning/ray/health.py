@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 
 from tune_speed.core.errors import ServiceError
+from tune_speed.core.options import switch
 from tune_speed.runtime.process import stop_signals
 from tune_speed.tuning.ray.token import have_token, ray_folder
 
@@ -78,6 +79,7 @@ def ended_with_ray() -> Iterator[None]:
     """Stops the block as Ctrl-C would, or the process, once Ray is dead. Raises: ServiceError."""
     find_cause, is_over = _death_check(), threading.Event()
     errors: list[ServiceError] = []
+    kept = f"Finished trials are kept; go on with {switch('resume')} once Ray can run."
 
     def watch() -> None:
         cause = None
@@ -85,7 +87,6 @@ def ended_with_ray() -> Iterator[None]:
             if is_over.wait(LOOK_EVERY_S):
                 return
             cause = find_cause()
-        kept = "Finished trials are kept; go on with --resume once Ray can run."
         errors.append(ServiceError(f"{cause}. {kept}"))
         os.kill(os.getpid(), signal.SIGINT)
         if not is_over.wait(GRACE_S):

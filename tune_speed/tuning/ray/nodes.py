@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.options import setting
 from tune_speed.core.text import counted
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
@@ -80,7 +81,7 @@ class Nodes:
             raise ConfigError(
                 f"a study must stay on the type of device of its first trials, {self._pin}, but got"
                 f" search.resources.device_type={self.device_type}. Take that back, or begin"
-                " another study with --set study=NAME."
+                f" another study with {setting('study', 'NAME')}."
             )
         if self.is_local and not self._kinds and not self.device_type:
             return
@@ -149,7 +150,7 @@ class Nodes:
             raise ConfigError(
                 f"a study must stay on the type of device of its first trials, {self._pin}: times"
                 f" on others do not compare. But here is only {found}. Go on where there is one, or"
-                " begin another study with --set study=NAME."
+                f" begin another study with {setting('study', 'NAME')}."
             )
         hint = did_you_mean(device_type, list(there)) or "."
         raise ConfigError(

@@ -22,6 +22,7 @@ from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
+from tune_speed.core.options import switch
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.words import StopKind, StopReason
 from tune_speed.runtime.process import handlers_kept
@@ -204,7 +205,8 @@ class Adapter:
             f"a node must have room for a trial, which asks for {_amounts(wanted)}{where}, but for"
             f" {search.hang_after_s:g} s none had; all nodes together have"
             f" {_amounts({name: there.get(name, 0.0) for name in wanted})}. Bring back the nodes"
-            " that are gone, or free them, and go on with --resume: no finished trial is lost."
+            f" that are gone, or free them, and go on with {switch('resume')}: no finished trial is"
+            " lost."
         )
 
 
