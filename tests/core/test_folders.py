@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.making import make_record
 
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.folders import default_cache_dir, studies_folder
 from tune_speed.core.prices import own_prices, prices_file
@@ -46,7 +47,7 @@ def test_cost_is_hours_times_price_times_devices(file: Path) -> None:
     one, two = (make_record(time_s=10.0, device=f"{n}NVIDIA H200") for n in ("", "2 x "))
     assert one.cost_of(one.time_to_target_s) == pytest.approx(0.01)
     assert two.cost_of(two.time_to_target_s) == pytest.approx(0.02)
-    assert (two.num_devices, two.device_type) == (2, "NVIDIA H200")
+    assert (two.device.count, str(two.device.one)) == (2, "NVIDIA H200")
     assert one.cost_of(None) is None
 
 
@@ -54,7 +55,7 @@ def test_prices_of_the_study_come_before_those_of_the_user(file: Path) -> None:
     file.write_text("NVIDIA H200: 1\nNVIDIA A100: 2\n")
     record = make_record(device="NVIDIA H200").model_copy(update={"prices": {"NVIDIA H200": 5.0}})
     assert record.price_per_hour == 5.0
-    elsewhere = record.model_copy(update={"device": "NVIDIA A100"})
+    elsewhere = record.model_copy(update={"device": Device(type="NVIDIA A100")})
     assert elsewhere.price_per_hour == 2.0
 
 

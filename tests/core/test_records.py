@@ -144,16 +144,19 @@ NEEDED = {
 }
 
 
+UNKNOWN_CPU = {"type": "cpu", "count": 1, "threads": 0}
+
+
 def test_record_of_the_barest_version_is_an_estimate_on_one_unshared_thread() -> None:
     record = TrialRecord.model_validate(NEEDED)
     dumped = record.model_dump(mode="json")
     assert dumped | NEEDED == dumped | {"runs": NEEDED["runs"]}
     given = {name: dumped[name] for name in dumped if name not in NEEDED}
     assert given == {
-        "proposal_reason": "",
+        "proposal_reason": {"kind": "none"},
         "evaluated_on": "validation",
         "kind": "estimate",
-        "device": "cpu",
+        "device": UNKNOWN_CPU,
         "cpu_threads": 1,
         "max_cotenants": 0,
         "protocol_version": 2,
@@ -169,7 +172,7 @@ def test_run_that_says_little_has_spent_nothing_and_shared_its_device() -> None:
     run = RunResult(status=Status.FAILED, seed=0, stop_reason="over")
     told = run.model_dump(mode="json", exclude={"status", "seed", "stop_reason", "clocks"})
     numbers = {"steps": 0, "samples": 0, "init_s": 0.0}
-    words = {"timing": "shared", "device": "cpu", "note": ""}
+    words = {"timing": "shared", "device": UNKNOWN_CPU, "note": []}
     lists = {"evaluations": [], "step_times": [], "windows": [], "shape_steps": [], "cotenants": []}
     assert {name: value for name, value in told.items() if value is not None} == {
         **numbers,

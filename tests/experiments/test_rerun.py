@@ -3,6 +3,7 @@ from helpers.making import WORKLOAD, make_record, make_run
 from helpers.texts import Texts
 
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
+from tune_speed.core.words import IN_WORDS, read_notes
 from tune_speed.experiments.rerun import merged
 from tune_speed.experiments.run_summary import Slope, describe_runs, runs_dict, runs_text
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.targets import Target
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.reporting.live import MOST_RUNNING, LiveView
 from tune_speed.reporting.table import as_text
 
@@ -39,15 +40,20 @@ def start(view: LiveView, trial_id: str) -> None:
     view.trial_started(trial_id=trial_id, params={}, recipe={})
 
 
+LIKELY = ProposalReason.model_validate("gain: 42% likely")
+
+
 def test_standing_and_lines_of_a_search(kept_text: Callable[[str, str], None]) -> None:
     view, out = make_view(finished=[make_record("t0000", time_s=4.0)], left_s=lambda: 95.4)
     kept_text(view.standing(), "resumed")
     for number in range(1, 4):
         start(view, f"t000{number}")
     stop = "stopped at 41.0 s: leader t0003 met the target in 38.2 s"
-    run = make_run(Status.CAPPED).model_copy(update={"stop_reason": stop})
+    run = make_run(Status.CAPPED).model_copy(
+        update={"stop_reason": StopReason.model_validate(stop)}
+    )
     record = make_record("t0001", Status.CAPPED, runs=(run,))
-    view.trial_finished(record=record.model_copy(update={"proposal_reason": "gain: 42% likely"}))
+    view.trial_finished(record=record.model_copy(update={"proposal_reason": LIKELY}))
     view.trial_finished(record=make_record("t0002", Status.FAILED))
     view.trial_evaluated(trial_id="t0003", evaluation=make_evaluation(accuracy=0.75))
     kept_text(view.standing().rpartition(" · ")[0], "running")
@@ -121,9 +127,7 @@ def test_ended_trials_have_one_aligned_line_each_that_breaks_no_word() -> None:
 
 
 def test_why_a_trial_was_proposed_and_ended_is_said_on_request() -> None:
-    record = make_record("t0000").model_copy(
-        update={"proposal_reason": ProposalReason.model_validate("gain: 42% likely")}
-    )
+    record = make_record("t0000").model_copy(update={"proposal_reason": LIKELY})
     assert "likely" not in "".join(shown_on_a_terminal(record))
     verbose = "".join(shown_on_a_terminal(record, is_verbose=True))
     assert "gain: 42% likely" in verbose and "ended as reached" in verbose

@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.making import make_evaluation, make_record, make_run
 
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import RunResult, Status, TrialRecord
 
 TERMINAL = "\x1b]0;owned\x07\x1b[31m\x9b31m\x7f\u202ecba\u2066"
 """Titles, colours, a C1 introducer, DEL, and characters that turn the reading direction."""
@@ -33,8 +33,9 @@ def is_quiet(text: str) -> bool:
 def hostile_record(
     trial_id: str = "t0000", status: Status = Status.REACHED, *, time_s: float = 1.0, **changes: Any
 ) -> TrialRecord:
-    run = make_run(status, time_s=time_s).model_copy(
-        update={
+    run = RunResult.model_validate(
+        {
+            **dict(make_run(status, time_s=time_s)),
             "stop_reason": EVIL,
             "traceback": f"Traceback {EVIL}" if status is Status.FAILED else None,
             "cotenants": (EVIL, FILE),

@@ -10,7 +10,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.renamed import LEFT, LEFT_MUST, LEFT_OPTIONS, Left
 from tune_speed.study.file import StudyFile, study_of
 from tune_speed.study.yaml import scan_yaml
-from tune_speed.tuning.admission import admit
+from tune_speed.tuning.admission import Admitted, admit
 from tune_speed.tuning.driver.ledger import Ledger
 
 STUDY = """
@@ -85,7 +85,7 @@ def test_a_study_that_was_begun_with_it_is_not_resumed(name: str, tmp_path: Path
         ledger.begin({"study": "tiny"})
         (tmp_path / "study.yaml").write_text(text)
         with pytest.raises(ConfigError) as caught:
-            admit(ledger, load(STUDY), workload_hash="w", resume=True)
+            admit(ledger, Admitted(load(STUDY), tmp_path, "", "w", None), resume=True)
     message = str(caught.value)
     assert f"study.yaml:{line}: {name}: " in message and "warm_start=[tiny]" in message
     assert "\n" not in message

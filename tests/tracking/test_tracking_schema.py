@@ -10,7 +10,7 @@ from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.core.comparability import Totals, board_key, totals_of
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
-from tune_speed.core.words import StopReason
+from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.tracking import schema
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)
@@ -158,7 +158,8 @@ def test_secrets_reach_neither_tags_nor_files() -> None:
     written |= schema.param_entries(record.recipe, record.params)
     assert "hunter2" not in json.dumps(written)
     assert written["tune_speed.env.torch"] == "2"
-    proposed = record.model_copy(update={"proposal_reason": "gain: 42% likely"})
+    reason = ProposalReason.model_validate("gain: 42% likely")
+    proposed = record.model_copy(update={"proposal_reason": reason})
     assert schema.record_tags(proposed)[schema.PROPOSAL_REASON] == "gain: 42% likely"
 
 

@@ -232,7 +232,7 @@ def test_training_ends_at_its_loss() -> None:
     easy = (losses[-1] + losses[0]) / 2
     again = trained(Target(metric="loss", value=easy, mode="min"))
     assert again.status == Status.REACHED
-    assert f"≤ {easy:g}" in again.stop_reason
+    assert again.stop_reason.figures["target"] == easy
     assert [e.loss for e in again.evaluations] == [e.loss for e in first.evaluations]
 
 

@@ -10,7 +10,6 @@ import typer
 
 from tune_speed.cli import common, completion
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.words import IN_WORDS
 
 if TYPE_CHECKING:
     from tune_speed.experiments.published.side_by_side import PaperTable
@@ -130,6 +129,8 @@ def show(
     note = notes_of(uri, tracked.experiment_id).get(key, NO_NOTE)
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
+        from tune_speed.core.words import IN_WORDS
+
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
         said = {"note": note.text, "starred": note.starred}
         common.say_json({**places, **said, **record.model_dump(mode="json", context=IN_WORDS)})

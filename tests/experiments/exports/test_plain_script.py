@@ -29,6 +29,7 @@ from torchvision.datasets import CIFAR10
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.schedules import SCHEDULES
+from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.exports.formats import exported
 from tune_speed.experiments.exports.script import SCRIPT, script
@@ -342,7 +343,8 @@ def test_no_name_of_a_record_can_become_code(evil: str, tmp_path: Path) -> None:
     recipe = {"model": {"resnet20": {}}, "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1.0}
     changes = {
         "recipe": {**recipe, "batch_size": 32}, "workload": workload,
-        "study": evil, "trial_id": evil, "device": f"cpu {evil}", "finished_at": evil,
+        "study": evil, "trial_id": evil, "finished_at": evil,
+        "device": Device.model_validate(f"cpu {evil}"),
     }  # fmt: skip
     record = make_record().model_copy(update=changes)
     options = {"run_id": evil, "search": None, "rerun": evil}

@@ -8,6 +8,7 @@ from typing import Any
 from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.figures import Drawn, draw_svg
 from tune_speed.reporting.figures.canvas import LIGHT, FigureKind, Sketch
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, part_key

@@ -32,7 +32,7 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.base import SpeedupConfig
 from tune_speed.core.records import CLOCKED, Status, StepTime
-from tune_speed.core.words import joined
+from tune_speed.core.words import Note, joined
 from tune_speed.runtime.clock import Clock
 from tune_speed.training import objective
 from tune_speed.training.checkpoint import checkpoints as checkpoint
@@ -607,9 +607,9 @@ def test_run_in_three_pieces_is_the_whole_run(name: str, tmp_path: Path) -> None
     assert_same_run(whole, pieced)
 
 
-def second_step(notes: list[str]) -> int:
+def second_step(notes: list[Note]) -> int:
     (note,) = notes
-    return int(note.split()[3])
+    return int(note.figures["step"])
 
 
 def test_batch_norm_and_dropout_go_on_where_they_were(tmp_path: Path) -> None:

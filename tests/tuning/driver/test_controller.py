@@ -20,7 +20,7 @@ from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.driver.trials import MOST_BLAMELESS
-from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget
+from tune_speed.tuning.policy.base import Outcome, PriorTrial, Problem, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 
 STUDY = """
@@ -40,7 +40,7 @@ TIME_TO_TARGET = ("search.policy=time_to_target",)
 
 def capped(controller: SearchController) -> Capped:
     target = SearchTarget(0.97, "anytime", 1e9)
-    return Capped(space=controller.study.space, target=target, seed=0)
+    return Capped(Problem(controller.study.space, target, lambda params: None, 0))
 
 
 class Witness:
@@ -390,6 +390,9 @@ def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> No
     assert begin(overrides=TIME_TO_TARGET).num_finished == 4  # It is no obstacle to resuming.
 
 
+SETTLED = StopReason.of(StopKind.SETTLED, better_by=0.05, chance=0.01)
+
+
 def test_search_that_settled_says_why(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
     controller.finished(ended(propose(controller)))
@@ -465,8 +468,8 @@ def test_death_of_a_node_is_no_attempt_up_to_a_bound(begin: Begin, is_blameless:
         controller.died(spec.trial_id, reason=killed("gone"), details="its node", is_blameless=True)
     again = propose(controller)
     assert again.trial_id == spec.trial_id
-    controller.died(again.trial_id, reason=killed(""), details="", is_blameless=is_blameless)
-    assert controller.ledger.records[spec.trial_id].stop_reason == "killed"
+    controller.died(again.trial_id, reason=killed("again"), details="", is_blameless=is_blameless)
+    assert controller.ledger.records[spec.trial_id].stop_reason == killed("again")
 
 
 def save(spec: TrialSpec, *, step: int) -> None:
@@ -491,8 +494,8 @@ def test_attempts_count_anew_where_the_checkpoint_has_got_further(begin: Begin) 
         save(spec, step=step)
         controller.died(spec.trial_id, reason=killed("again"), details="")
         assert propose(controller).trial_id == spec.trial_id
-    controller.died(spec.trial_id, reason="killed at 90 again", details="")
-    assert controller.ledger.records[spec.trial_id].stop_reason == "killed at 90 again"
+    controller.died(spec.trial_id, reason=killed("at 90 again"), details="")
+    assert controller.ledger.records[spec.trial_id].stop_reason == killed("at 90 again")
 
 
 def test_trials_are_saved_in_the_study_or_elsewhere_or_not(begin: Begin, tmp_path: Path) -> None:

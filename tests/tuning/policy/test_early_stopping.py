@@ -246,7 +246,9 @@ def behind(**parts: Any) -> tuple[EarlyStopping, Trial]:
 
 def test_trial_is_judged_once_at_each_rung_unless_it_is_audited() -> None:
     rules, trial = behind()
-    assert rules.reason(trial) == "stopped at 3.1 s: 5 of 5 trials promised more by 3.0 s"
+    figures = {"at_s": 3.1, "ahead": 5, "num": 5, "by_s": pytest.approx(3.0)}
+    reason = rules.reason(trial)
+    assert reason is not None and (reason.kind, reason.figures) == ("below_rung", figures)
     assert rules.reason(report(trial, (3.2, 0.1))) is None
     for parts in ({"audit_share": 1.0}, {"rungs": False}):
         rules, trial = behind(**parts)
