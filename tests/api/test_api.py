@@ -30,8 +30,8 @@ from tune_speed.api.progress import Progress, is_shown
 from tune_speed.cli import ablate, search, train
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError
-from tune_speed.core.options import option, setting, switch
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.text import option, setting, switch
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import boards_html

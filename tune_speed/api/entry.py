@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from tune_speed.core.errors import ConfigError, TuneSpeedError
-from tune_speed.core.options import KEYWORDS
+from tune_speed.core.text import KEYWORDS
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

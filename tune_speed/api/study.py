@@ -12,9 +12,8 @@ from tune_speed.api.entry import agree_on_token, check_least, in_python, load_pl
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.options import switch
 from tune_speed.core.records import Recommended, TrialRecord
-from tune_speed.core.text import counted, printable
+from tune_speed.core.text import counted, printable, switch
 from tune_speed.custom.shipping import Loop, packed
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.trials.recipe_export import recipe_yaml

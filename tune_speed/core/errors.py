@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tune_speed.core.options import shown_place
 from tune_speed.core.redact import redact
-from tune_speed.core.text import printable, printable_lines
+from tune_speed.core.text import printable, printable_lines, shown_place
 
 
 class TuneSpeedError(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
-from tune_speed.core.options import switch
+from tune_speed.core.text import switch
 
 _log = logging.getLogger(__name__)
 _FLAGS = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -1,10 +1,12 @@
-"""Numbers, times and names for people, and untrusted texts made fit for a terminal."""
+"""Numbers, times, names and options for people, and untrusted texts made fit for a terminal."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from typing import Any
 
 ABSENT = "–"
 """A number that is not there."""
@@ -12,6 +14,10 @@ ABSENT = "–"
 INFINITE = "∞"
 _MARK = "\N{REPLACEMENT CHARACTER}"
 _LINES = re.compile(r"[^\n\t]+")
+KEYWORDS: ContextVar[Mapping[str, Any] | None] = ContextVar("keywords", default=None)
+"""The keywords of the present call from Python; None while a command runs."""
+SET = "--set "
+"""Begins the place of a value that was set by hand, see `Problem.file`."""
 
 
 def significant(value: float | None, digits: int = 4, *, none: str = ABSENT) -> str:
@@ -134,3 +140,32 @@ def moment_s(text: str) -> float:
     """Returns the seconds since 1970 of a moment; 0.0 if `text` says none, which is long ago."""
     moment = moment_of(text)
     return 0.0 if moment is None else moment.timestamp()
+
+
+def switch(name: str) -> str:
+    """Returns `--from-mlflow`, or `from_mlflow=True`."""
+    return f"--{name}" if KEYWORDS.get() is None else f"{name.replace('-', '_')}=True"
+
+
+def option(name: str) -> str:
+    """Returns `--trials`, or `trials=`."""
+    return f"--{name}" if KEYWORDS.get() is None else f"{name}="
+
+
+def setting(path: str, value: str | float) -> str:
+    """Returns `--set epochs=VALUE`, or `set={"epochs": VALUE}`."""
+    if KEYWORDS.get() is None:
+        return f"{SET}{path}={value}"
+    is_bare = not isinstance(value, str) or value.isupper()
+    shown = value if is_bare else f'"{value}"'
+    return f"study={shown}" if path == "study" else f'set={{"{path}": {shown}}}'
+
+
+def shown_place(file: str) -> str:
+    """Returns a file's name, or how the value was set that is meant."""
+    given = KEYWORDS.get()
+    if given is None or not file.startswith(SET):
+        return file
+    path, _, value = file.removeprefix(SET).partition("=")
+    name = path.rpartition(".")[2]
+    return f'set={{"{path}": {value}}}' if given.get(name) is None else f"{name}={value}"

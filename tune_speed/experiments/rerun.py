@@ -10,9 +10,8 @@ import psutil
 
 from tune_speed.core.config import canonical_hash, flatten
 from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
-from tune_speed.core.options import setting
 from tune_speed.core.records import TrialRecord, ended_as
-from tune_speed.core.text import fixed
+from tune_speed.core.text import fixed, setting
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.paired_test import Side
 from tune_speed.reporting.trials.recipe_export import recipe_yaml

@@ -5,8 +5,8 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.core.options import SET, setting
 from tune_speed.core.renamed import LEFT, LEFT_MUST, PRESENT
+from tune_speed.core.text import SET, setting
 from tune_speed.study.fields import component_of, nested_of
 from tune_speed.study.mistake import shown
 from tune_speed.study.parameter import LEAF_KEYS, branches, is_leaf

@@ -13,7 +13,7 @@ from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.folders import STUDY_NAME
-from tune_speed.core.options import setting
+from tune_speed.core.text import setting
 from tune_speed.study import fields
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf

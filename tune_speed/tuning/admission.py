@@ -16,13 +16,12 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.options import option, setting, switch
 from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.renamed import LEFT_TARGET
 from tune_speed.core.targets import Target
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, option, setting, switch
 from tune_speed.core.version import __version__
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import in_words, make_splits

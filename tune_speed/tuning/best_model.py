@@ -14,9 +14,8 @@ from typing import Any
 
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.comparability import fastest
-from tune_speed.core.options import switch
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import device_text
+from tune_speed.core.text import device_text, switch
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets

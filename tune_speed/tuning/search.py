@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import TuneSpeedError
-from tune_speed.core.options import switch
 from tune_speed.core.records import Recommended, TrialRecord
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, switch
 from tune_speed.core.words import StopReason
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
-from tune_speed.core.options import switch
+from tune_speed.core.text import switch
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
 
 if TYPE_CHECKING:

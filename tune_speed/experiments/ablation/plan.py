@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.core.options import SET, option
+from tune_speed.core.text import SET, option
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
 from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.experiments.rerun import load_rerun

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.core.folders import default_cache_dir
-from tune_speed.core.options import switch
+from tune_speed.core.text import switch
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.runtime.file_lock import acquire
 

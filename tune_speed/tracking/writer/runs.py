@@ -13,8 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.options import setting, switch
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, setting, switch
 from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import runs_with

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, whole_size
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.options import switch
+from tune_speed.core.text import switch
 from tune_speed.runtime.file_lock import acquire, file_lock
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.space import SearchSpace

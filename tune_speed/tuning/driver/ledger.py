@@ -29,8 +29,8 @@ from typing import Any, Self
 
 from tune_speed.core.errors import StorageError, refuse_link, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
-from tune_speed.core.options import setting, switch
 from tune_speed.core.records import PROTOCOL_VERSION, StepTime, TrialRecord
+from tune_speed.core.text import setting, switch
 from tune_speed.core.version import __version__
 from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.runtime.pooled_times import reclocked

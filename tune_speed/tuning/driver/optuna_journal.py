@@ -26,8 +26,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.errors import unwritable
-from tune_speed.core.options import switch
 from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.text import switch
 from tune_speed.study.file import StudyFile
 from tune_speed.tuning.policy.samplers import distributions, hush_optuna
 

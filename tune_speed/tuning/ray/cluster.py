@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 
 from tune_speed.core.errors import ConfigError, ServiceError, TuneSpeedError
-from tune_speed.core.options import option, setting
+from tune_speed.core.text import option, setting
 from tune_speed.runtime.process import ends_as_ctrl_c
 from tune_speed.runtime.temporary import remove_leftovers
 from tune_speed.study.settings import ResourceConfig

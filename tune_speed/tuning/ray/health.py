@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.core.options import switch
+from tune_speed.core.text import switch
 from tune_speed.runtime.process import stop_signals
 from tune_speed.tuning.ray.token import have_token, ray_folder
 

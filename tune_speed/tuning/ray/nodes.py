@@ -15,8 +15,7 @@ from ray.exceptions import RayError
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
-from tune_speed.core.options import setting
-from tune_speed.core.text import counted
+from tune_speed.core.text import counted, setting
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
 from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, alive_nodes, here

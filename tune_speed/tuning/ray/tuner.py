@@ -22,8 +22,8 @@ from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
-from tune_speed.core.options import switch
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import switch
 from tune_speed.core.words import StopKind, StopReason
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.runtime.temporary import TemporaryFolder
