@@ -290,7 +290,7 @@ def print_coverages(coverages: Sequence[Coverage]) -> None:
     print("\nMedian: coverage [%], all spreads and modes\n")
     print(header.replace(" spread |", " nominal |", 1))
     for n in NUMS_OF_RUNS:
-        nominal = median_interval_s([1.0] * n).confidence
+        nominal = median_interval_s([1.0] * n)[2]
         print(f"| {n} | {100 * nominal:.1f} | {' | '.join(median_cells(coverages, n))} |")
 
 

@@ -37,6 +37,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from helpers.tuning.policies import FACTORIES, problem_of  # noqa: E402
 
 from tune_speed.core.records import Status  # noqa: E402
+from tune_speed.core.text import Interval  # noqa: E402
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy  # noqa: E402
 from tune_speed.tuning.policy.base import Outcome, Policy, Proposal  # noqa: E402
 from tune_speed.tuning.policy.curve import crossing  # noqa: E402
@@ -53,7 +54,7 @@ from tune_speed.tuning.simulation.report import (  # noqa: E402
     plot_comparison,
     ratio_text,
 )
-from tune_speed.tuning.simulation.scores import NEAR, Ratio, Score, overall, score  # noqa: E402
+from tune_speed.tuning.simulation.scores import NEAR, Score, overall, score  # noqa: E402
 from tune_speed.tuning.simulation.simulate import Benchmark  # noqa: E402
 
 DATA = Path(__file__).parent / "data"
@@ -196,7 +197,7 @@ def near_cell(row: Score) -> str:
     return cell_of(row.near_s, row.near_ratio, row.num_not_near, row.num_seeds, "never")
 
 
-def cell_of(value_s: float, ratio: Ratio | None, failed: int, seeds: int, what: str) -> str:
+def cell_of(value_s: float, ratio: Interval | None, failed: int, seeds: int, what: str) -> str:
     parts = [f"{value_s:.4g}"]
     parts += [ratio_text(ratio)] if ratio else []
     parts += [f"{failed}/{seeds} {what}"] if failed else []

@@ -20,6 +20,7 @@ from tune_speed.core.stats import (
     Sample,
     TimeInterval,
     central,
+    deviation,
     expected_time_draws_s,
     expected_time_interval_s,
     expected_time_s,
@@ -30,6 +31,7 @@ from tune_speed.core.stats import (
     sample_of,
     wilson_interval,
 )
+from tune_speed.core.text import Interval
 
 
 def test_wilson_interval_of_8_of_10_is_the_textbooks() -> None:
@@ -314,8 +316,8 @@ def test_holm_lies_between_raw_and_bonferroni(p_values: list[float]) -> None:
 def test_mean_and_spread_by_hand() -> None:
     """1, 2, 3, 4, 5: mean 3, sample variance 2.5, t(0.975, 4) = 2.7764."""
     found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert found.mean == 3.0 and found.n == 5
-    assert found.sd == pytest.approx(2.5**0.5)
+    assert found.value == 3.0
+    assert deviation([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2.5**0.5)
     assert found.high == pytest.approx(3 + 2.7764 * (2.5 / 5) ** 0.5, abs=1e-4)
 
 
@@ -328,19 +330,18 @@ def test_interval_is_scipys(confidence: float) -> None:
 
 
 def test_single_run_has_no_spread() -> None:
-    assert mean_interval([0.9]) == (0.9, None, None, None, 1)
+    assert (mean_interval([0.9]), deviation([0.9])) == (Interval(0.9), None)
 
 
 def test_equal_runs_have_a_spread_of_zero() -> None:
-    found = mean_interval([0.5, 0.5])
-    assert (found.sd, found.low, found.high) == (0.0, 0.5, 0.5)
+    assert (mean_interval([0.5, 0.5]), deviation([0.5, 0.5])) == (Interval(0.5, 0.5, 0.5), 0.0)
 
 
 def test_interval_of_times_never_reaches_below_0() -> None:
     """8 and 80 s: mean 44, deviation 50.9, t(0.975, 1) = 12.706; h / m is 10.4."""
     assert mean_interval([8.0, 80.0]).low == pytest.approx(44 - 12.706 * 36, rel=1e-3)
     found = mean_interval([8.0, 80.0], is_positive=True)
-    assert (found.mean, found.n) == (44.0, 2)
+    assert found.value == 44.0
     assert found.low == pytest.approx(44 * np.exp(-12.7062 * 36 / 44), rel=1e-3)
     assert found.high == pytest.approx(44 * np.exp(12.7062 * 36 / 44), rel=1e-3)
 
@@ -356,7 +357,7 @@ def test_interval_of_a_share_stays_within_0_and_1() -> None:
     assert mean_interval([0.9, 1.0]).high == pytest.approx(0.95 + 0.6353, abs=1e-3)
     found = mean_interval([0.9, 1.0], is_share=True)
     reach = 0.63531 / (0.95 * 0.05)
-    assert found.mean == 0.95 and found.low is not None and found.high is not None
+    assert found.value == 0.95 and found.low is not None and found.high is not None
     assert found.low == pytest.approx(1 / (1 + np.exp(-np.log(19) + reach)), rel=1e-3)
     assert 1 - found.high == pytest.approx(1 / (1 + np.exp(np.log(19) + reach)), rel=1e-3)
 
@@ -365,7 +366,7 @@ def test_interval_of_a_share_stays_within_0_and_1() -> None:
 def test_interval_of_any_shares_is_around_their_mean(values: list[float]) -> None:
     found = mean_interval(values, confidence=0.999, is_share=True)
     assert found.low is not None and found.high is not None
-    assert 0 <= found.low <= found.mean <= found.high <= 1
+    assert 0 <= found.low <= found.value <= found.high <= 1
 
 
 def test_interval_of_shares_that_hardly_differ_is_students() -> None:

@@ -1,6 +1,7 @@
 """When a target holds, and what counts as its time."""
 
 import math
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from tune_speed.core.records import Evaluation, Recommended
 from tune_speed.core.targets import Target, Task
+from tune_speed.core.text import Interval
 
 CURVE = [0.5, 0.91, 0.7, 0.9, 0.95, 0.8]
 
@@ -81,11 +83,11 @@ def test_a_score_and_its_metric_are_inverse(value: float, mode: Any) -> None:
 
 def test_what_is_recommended_by_scores_is_told_by_the_metric_with_its_ends_in_order() -> None:
     loss = Target(metric="loss", value=2.0, mode="min", within_s=9.0)
-    scores = {"metric": 1.8, "metric_low": 1.7, "metric_high": 1.85}
-    best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=5.0, **scores)
+    scores = Interval(1.8, 1.7, 1.85)
+    best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=5.0, metric=scores)
     told = best.of_scores(loss.metric_of)
     # 2 − (score − 1) · 2.
-    assert (told.metric, told.metric_low, told.metric_high) == pytest.approx((0.4, 0.3, 0.6))
+    assert told.metric is not None and astuple(told.metric) == pytest.approx((0.4, 0.3, 0.6))
     assert "end at 0.4000 (0.3000 to 0.6000)" in told.text
 
 

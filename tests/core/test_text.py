@@ -9,6 +9,10 @@ from tune_speed.core import text
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
+        (text.Interval(0.7, 0.4, 0.9).text(".0%"), "70% (40% to 90%)"),
+        (text.Interval(0.9, 0.89, 0.91).text(".4f", to="–"), "0.9000 (0.8900–0.9100)"),
+        (text.Interval(0.7).text(".0%"), "70%"),
+        (f"{text.Interval(0.7, 0.4, 0.9):.0%}", "70%"),
         (text.significant(0.123456), "0.1235"),
         (text.significant(1234567.0, 3), "1.23e+06"),
         (text.significant(None), "–"),

@@ -10,6 +10,7 @@ from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.core.comparability import Totals, board_key, totals_of
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
+from tune_speed.core.text import Interval
 from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.tracking import schema
 
@@ -200,8 +201,11 @@ def test_totals_that_cannot_be_read_are_none(text: str) -> None:
 
 def test_favourites_come_back_with_their_board_in_their_order() -> None:
     plain = Recommended(study="s", trial_id="t0003", runs=1, hits=1, expected_s=2.5)
-    chances = {"chance": 0.8, "chance_low": 0.5, "chance_high": 0.95}
-    best = Recommended(study="s", trial_id="t0001", runs=6, hits=5, expected_s=12.25, **chances)
+    flat = {"chance": 0.8, "chance_low": 0.5, "chance_high": 0.95}
+    tree = {"study": "s", "trial_id": "t0001", "runs": 6, "hits": 5, **flat, "expected_s": 12.25}
+    best = Recommended.model_validate(tree)
+    assert best.chance == Interval(0.8, 0.5, 0.95)
+    assert best.model_dump(mode="json", exclude_defaults=True) == tree
     key = board_key(make_record())
     for favourites in ((best, plain), (plain,), (plain, best)):
         tags = schema.pack_favourites(favourites, key)

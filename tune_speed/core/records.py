@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,8 @@ from pydantic import (
     Field,
     PlainSerializer,
     SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
     model_validator,
 )
 
@@ -25,7 +27,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.device import Device
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import with_one_target, with_present_names
-from tune_speed.core.text import counted
+from tune_speed.core.text import Interval, counted, interval_fields
 from tune_speed.core.words import IN_WORDS, NoteKind, Notes, ProposalReason, StopKind, StopReason
 
 CLOCK_STATEMENT = (
@@ -461,6 +463,9 @@ class Recommended(Record):
     Never simply that of the fastest run, whose time is luck in part.
     """
 
+    intervals: ClassVar[tuple[str, ...]] = ("chance", "metric")
+    """Fields that are written flat, with `_low` and `_high`."""
+
     study: str = ""
     trial_id: str
     """That of its fastest run."""
@@ -470,47 +475,49 @@ class Recommended(Record):
     """Runs to their ends, each with a seed of its own."""
     hits: Count
     """Those that met the target."""
-    chance: float | None = None
-    """Probability that another run meets the target; None: there is no model."""
-    chance_low: float | None = None
-    """Lower end of its 95 % interval."""
-    chance_high: float | None = None
-    """Upper end of it."""
+    chance: Interval | None = None
+    """Probability that another run meets the target, and 95 %; None: there is no model."""
     expected_s: Amount
     """Expected time to target where each miss is run again [s]."""
-    metric: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
-    """Expected metric of another run, where the best is sought within a time; else None."""
-    metric_low: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
-    """Lower end of its 95 % interval."""
-    metric_high: float | None = Field(default=None, exclude_if=lambda metric: metric is None)
-    """Upper end of it."""
+    metric: Interval | None = Field(default=None, exclude_if=lambda metric: metric is None)
+    """Expected metric of another run, and 95 %, where the best is sought in a time; else None."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_flat(cls, fields: Any) -> Any:
+        """Reads an interval of `chance`, `chance_low` and `chance_high`, as it is written."""
+        if not isinstance(fields, Mapping):
+            return fields
+        found = dict(fields)
+        for name in cls.intervals:
+            if found.get(name) is not None and not isinstance(found[name], Interval):
+                ends = {end: found.get(f"{name}_{end}") for end in ("low", "high")}
+                found[name] = {"value": found[name], **ends}
+        return found
+
+    @model_serializer(mode="wrap")
+    def _as_flat(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in dump(self).items():
+            known = name in self.intervals
+            found |= interval_fields(name, getattr(self, name)) if known else {name: value}
+        return found
 
     def of_scores(self, metric_of: Callable[[float], float]) -> "Recommended":
         """Returns it with the metric itself, where a policy told its scores (`Target.score`)."""
-        if self.metric is None or self.metric_low is None or self.metric_high is None:
-            return self
-        low, high = sorted((metric_of(self.metric_low), metric_of(self.metric_high)))
-        found = {"metric": metric_of(self.metric), "metric_low": low, "metric_high": high}
-        return self.model_copy(update=found)
-
-    @property
-    def chance_text(self) -> str:
-        """The chance with its interval: `70% (40% to 90%)`; empty without a model."""
-        if self.chance is None:
-            return ""
-        return f"{self.chance:.0%} ({self.chance_low or 0.0:.0%} to {self.chance_high or 0.0:.0%})"
+        metric = None if self.metric is None else self.metric.map(metric_of)
+        return self.model_copy(update={"metric": metric})
 
     @property
     def text(self) -> str:
         """What people read: `t0052: 5 of 6 runs met the target, …`."""
         if self.metric is not None:
-            ends = f"({self.metric_low:.4f} to {self.metric_high:.4f})"
             times = f"{counted(self.runs, 'run')} of {self.expected_s:.3f} s"
-            if self.metric_low == self.metric_high:  # A single run, and no model.
+            if self.metric.low == self.metric.high:  # A single run, and no model.
                 return f"{self.trial_id}: {times}, which ended at {self.metric:.4f}"
             return (
-                f"{self.trial_id}: {times}; another is expected to end at {self.metric:.4f} {ends}"
+                f"{self.trial_id}: {times}; another is expected to end at {self.metric.text('.4f')}"
             )
-        chance = f", another does with {self.chance_text}" if self.chance_text else ""
+        chance = f", another does with {self.chance.text('.0%')}" if self.chance else ""
         met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
         return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.core.records import NOT_CERTIFIED, Record, RunResult, TrialRecord
+from tune_speed.core.text import Interval
 
 Array = NDArray[np.float64]
 # Draws of an interval; each end leaves out about a hundred.
@@ -37,18 +38,6 @@ def wilson_interval(hits: int, n: int, *, confidence: float = 0.95) -> tuple[flo
     return (low if hits else 0.0), (high if hits < n else 1.0)
 
 
-class MeanInterval(NamedTuple):
-    """A mean, and how sure it is."""
-
-    mean: float
-    sd: float | None
-    """Sample standard deviation, n - 1 in the denominator; None of a single run."""
-    low: float | None
-    """Lower end of the interval of the mean; None of a single run."""
-    high: float | None
-    n: int
-
-
 def student_quantile(degrees: int, *, confidence: float = 0.95) -> float:
     """Returns how many standard errors an interval of Student's t reaches to either side."""
     # Here, as importing it takes a tenth of a second.
@@ -57,14 +46,23 @@ def student_quantile(degrees: int, *, confidence: float = 0.95) -> float:
     return float(stdtrit(degrees, (1 + confidence) / 2))
 
 
+def deviation(values: Sequence[float]) -> float | None:
+    """Returns the sample standard deviation, n - 1 in the denominator; None of a single value."""
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    # `statistics.stdev` computes with fractions, which takes ten times as long.
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
 def mean_interval(
     values: Sequence[float],
     *,
     confidence: float = 0.95,
     is_positive: bool = False,
     is_share: bool = False,
-) -> MeanInterval:
-    """Returns mean, standard deviation and Student's t interval of the mean.
+) -> Interval:
+    """Returns the mean with its interval by Student's t; of a single value without one.
 
     Holds for values that are about normal. Not for times to target, where a miss has no value:
     `expected_time_interval_s` is for those.
@@ -76,20 +74,18 @@ def mean_interval(
     the logit by the delta method, as Oehlert 1992, A note on the delta method.
     """
     assert values
-    mean, n = statistics.fmean(values), len(values)
-    if n == 1:
-        return MeanInterval(mean, None, None, None, n)
-    # `statistics.stdev` computes with fractions, which takes ten times as long.
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    mean, sd, n = statistics.fmean(values), deviation(values), len(values)
+    if sd is None:
+        return Interval(mean)
     half_width = student_quantile(n - 1, confidence=confidence) * sd / math.sqrt(n)
     if is_positive and mean > 0:
         factor = math.exp(half_width / mean)
-        return MeanInterval(mean, sd, mean / factor, mean * factor, n)
+        return Interval(mean, mean / factor, mean * factor)
     if is_share and 0 < mean < 1:
         middle, reach = math.log(mean / (1 - mean)), half_width / (mean * (1 - mean))
         low, high = ((1 + math.tanh((middle + side * reach) / 2)) / 2 for side in (-1, 1))
-        return MeanInterval(mean, sd, min(low, mean), max(high, mean), n)
-    return MeanInterval(mean, sd, mean - half_width, mean + half_width, n)
+        return Interval(mean, min(low, mean), max(high, mean))
+    return Interval(mean, mean - half_width, mean + half_width)
 
 
 def median_time_s(times_s: Sequence[float | None]) -> float | None:
@@ -104,14 +100,6 @@ class Sample(NamedTuple):
     spent_s: float
     """Training clock until the target held [s]; in a miss, until the run ended."""
     is_hit: bool
-
-
-class Interval(NamedTuple):
-    """An interval, and the confidence that it really has."""
-
-    low: float
-    high: float
-    confidence: float
 
 
 def expected_time_s(samples: Sequence[Sample]) -> float:
@@ -228,13 +216,15 @@ def central(draws: Array, confidence: float) -> tuple[float, float]:
     return float(ordered[tail]), float(ordered[-1 - tail])
 
 
-def median_interval_s(times_s: Sequence[float | None], *, confidence: float = 0.95) -> Interval:
-    """Returns an interval of the median [s] between two of the times; a miss (None) is infinite.
+def median_interval_s(
+    times_s: Sequence[float | None], *, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Returns the ends of the median's interval [s], two of the times, and its confidence.
 
-    Holds for any distribution. The ends are the innermost pair of ordered times, the same number
-    from each side, that has the confidence; `Interval.confidence` is what the pair has. Five runs
-    or fewer are too few for 95 %: then it is the whole range, 93.75 % with five. Six runs that all
-    met the target give 96.9 % with two finite ends.
+    Holds for any distribution; a miss (None) is infinite. The ends are the innermost pair of
+    ordered times, the same number from each side, that has the confidence; returned is what the
+    pair has. Five runs or fewer are too few for 95 %: then it is the whole range, 93.75 % with
+    five. Six runs that all met the target give 96.9 % with two finite ends.
 
     Source: David and Nagaraja 2003, Order Statistics, section 7.1.
     """
@@ -245,7 +235,7 @@ def median_interval_s(times_s: Sequence[float | None], *, confidence: float = 0.
     tails = [count / 2**n for count in accumulate(math.comb(n, i) for i in range(n + 1))]
     left_out = max(0, bisect_right(tails, (1 - confidence) / 2) - 1)
     attained = 1 - 2 * tails[left_out]
-    return Interval(ordered[left_out], ordered[n - 1 - left_out], max(0.0, attained))
+    return ordered[left_out], ordered[n - 1 - left_out], max(0.0, attained)
 
 
 class TimeInterval(Record):

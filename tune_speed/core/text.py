@@ -3,8 +3,9 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,6 +77,41 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     """Returns `1.18–1.24`; an end that is None or infinite is `∞`."""
     ends = (INFINITE if x is None or math.isinf(x) else f"{x:.{digits}f}" for x in (low, high))
     return "–".join(ends)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure between the ends of its interval, in the unit of the field that holds it."""
+
+    value: float
+    low: float | None = None
+    """Lower end; None: not known."""
+    high: float | None = None
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __format__(self, form: str) -> str:
+        return format(self.value, form)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def map(self, function: Callable[[float], float]) -> "Interval":
+        """Returns the interval of a rising or falling function of the figure."""
+        return Interval(function(self.value), *sorted(map(function, self.ends or ())))
+
+    def text(self, form: str, *, to: str = " to ") -> str:
+        """Returns `70% (40% to 90%)` with the format `.0%`; the value alone without both ends."""
+        ends = "" if self.ends is None else f" ({to.join(format(end, form) for end in self.ends)})"
+        return f"{self.value:{form}}{ends}"
+
+
+def interval_fields(name: str, found: Interval | None) -> dict[str, float | None]:
+    """Returns an interval as records and rows hold it: `name`, `name_low` and `name_high`."""
+    names = (name, f"{name}_low", f"{name}_high")
+    return dict.fromkeys(names) if found is None else dict(zip(names, astuple(found), strict=True))
 
 
 def counted(count: int, noun: str) -> str:

@@ -82,8 +82,8 @@ class _Window:
     def interval(self) -> tuple[float, float, float]:
         """Returns a step's mean [s] between the ends of Student's 95 % interval."""
         found = mean_interval(self.times_s)
-        assert found.low is not None and found.high is not None
-        return max(0.0, found.low), found.mean, found.high
+        assert found.ends is not None
+        return max(0.0, found.ends[0]), found.value, found.ends[1]
 
 
 @dataclass

@@ -342,6 +342,5 @@ def steady_interval(values: list[float], held_up: float = HELD_UP) -> tuple[floa
     """Returns the mean between the ends of Student's 95 % interval, without what was held up."""
     longest = held_up * statistics.median(values)
     found = mean_interval([value for value in values if value <= longest])
-    if found.low is None or found.high is None:
-        return found.mean, found.mean, found.mean
-    return max(0.0, found.low), found.mean, found.high
+    low, high = found.ends or (found.value, found.value)
+    return max(0.0, low), found.value, high

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from helpers.reporting.pages import viewed
 
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import mean_interval
+from tune_speed.core.text import Interval
 from tune_speed.reporting.leaderboard.history import history_markdown, record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown
@@ -41,20 +43,16 @@ def test_runs_of_one_configuration_count_by_their_mean_with_its_interval() -> No
     same = [each.model_copy(update={"params": {"lr": 9}}) for each in runs]
     row = board_of(*same, record(5, 0.9)).rows[1]
     known = mean_interval(ends, is_share=True)
-    assert (row.mean_metric, row.mean_metric_low, row.mean_metric_high, row.n) == (
-        known.mean,
-        known.low,
-        known.high,
-        4,
-    )
+    found = row.mean_metric, row.mean_metric_low, row.mean_metric_high
+    assert (found, row.n) == (astuple(known), 4)
 
 
 def test_lucky_runs_come_after_what_the_search_recommends() -> None:
     lucky, sure = record(0, 0.95), record(1, 0.93)
     own = {"study": "study", "runs": 1, "hits": 1, "expected_s": 50.0}
     known = (
-        Recommended(trial_id="t0001", metric=0.92, metric_low=0.91, metric_high=0.93, **own),
-        Recommended(trial_id="t0000", metric=0.90, metric_low=0.86, metric_high=0.905, **own),
+        Recommended(trial_id="t0001", metric=Interval(0.92, 0.91, 0.93), **own),
+        Recommended(trial_id="t0000", metric=Interval(0.90, 0.86, 0.905), **own),
     )
     favourites = {board_of(lucky, sure).key: known}
     board = board_of(lucky, sure, favourites=favourites)

@@ -5,6 +5,7 @@ from helpers.making import make_record, make_run
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.core.text import Interval
 from tune_speed.reporting.leaderboard.ranking import CHANCE, SEEDS, Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_markdown, told
 from tune_speed.reporting.trials.comparison import compare_records
@@ -48,11 +49,11 @@ def test_what_never_met_the_target_is_one_row_too() -> None:
 
 def test_a_lucky_run_stands_where_its_search_expects_it() -> None:
     lucky, sure = make_record("t0000", time_s=1.0), make_record("t0001", time_s=2.0)
-    chance = {"chance": 0.8, "chance_low": 0.5, "chance_high": 1.0}
-    best = Recommended(study="study", trial_id="t0001", runs=5, hits=4, expected_s=3.0, **chance)
-    low = {"chance": 0.2, "chance_low": 0.0, "chance_high": 0.4}
+    own = {"study": "study", "runs": 5, "hits": 4, "chance": Interval(0.8, 0.5, 1.0)}
+    best = Recommended(trial_id="t0001", expected_s=3.0, **own)
+    own |= {"runs": 1, "hits": 1, "chance": Interval(0.2, 0.0, 0.4)}
     # Its expected time is less, but it mostly misses: its search puts it second.
-    next_ = Recommended(study="study", trial_id="t0000", runs=1, hits=1, expected_s=2.5, **low)
+    next_ = Recommended(trial_id="t0000", expected_s=2.5, **own)
     first, second = board_of(lucky, sure, favourites=(best, next_)).rows
     assert (first.trial_id, first.hits, first.n, first.chance) == ("t0001", 4, 5, 0.8)
     # A run takes 3.0 · 0.8 s.

@@ -10,6 +10,7 @@ from helpers.making import make_record
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.core.text import Interval
 from tune_speed.experiments.certification.certify import choose_finalists
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
@@ -26,9 +27,7 @@ SURE = Recommended(
     trial_id="t0001",
     runs=4,
     hits=3,
-    chance=0.7,
-    chance_low=0.4,
-    chance_high=0.9,
+    chance=Interval(0.7, 0.4, 0.9),
     expected_s=2.9,
 )
 ENDS = ("lr, 3 of the best 3 at 2: better ones may lie above that", "epochs, 3 of the best 3 at 1")

@@ -10,6 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from tune_speed.core.records import Status
+from tune_speed.core.text import Interval
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
 from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
@@ -89,9 +90,9 @@ def test_what_is_recommended_is_the_best_mean_and_not_the_luckiest_run() -> None
     policy = restored(*poor)
     assert policy.leader is not None and policy.leader.trial_id == "t0010"
     best = policy.favourites[0]
-    assert best.trial_id == "t0002" and best.metric == pytest.approx(1 - 1 / 17, abs=0.05)
-    assert best.metric_low is not None and best.metric_high is not None
-    assert best.metric_low < best.metric < best.metric_high
+    assert best.trial_id == "t0002" and best.metric is not None and best.metric.ends is not None
+    assert float(best.metric) == pytest.approx(1 - 1 / 17, abs=0.05)
+    assert best.metric.ends[0] < best.metric.value < best.metric.ends[1]
     assert best.expected_s == 16.0 and best.runs == best.hits == 1
 
 
@@ -109,7 +110,7 @@ def test_nothing_is_proposed_that_would_end_past_the_limit() -> None:
         proposal = policy.ask()
         assert proposal is not None and proposal.params["epochs"] < LIMIT_S
         policy.finish(proposal.trial_id, ended(0, **proposal.params)[1])
-    assert policy.favourites[0].metric == pytest.approx(1 - 1 / 19, abs=0.02)
+    assert float(policy.favourites[0].metric or 0.0) == pytest.approx(1 - 1 / 19, abs=0.02)
 
 
 def test_what_is_likely_to_end_past_the_limit_is_not_tried_once_any_run_was_in_time() -> None:
@@ -162,5 +163,5 @@ def test_baselines_seek_the_best_end_too(name: str) -> None:
     best = max(ends, key=lambda trial_id: ends[trial_id])
     assert policy.leader is not None and policy.leader.trial_id == best
     found = policy.favourites[0]
-    assert (found.trial_id, found.metric) == (best, ends[best])
+    assert (found.trial_id, found.metric) == (best, Interval(*[ends[best]] * 3))
     assert found.text.endswith(f"s, which ended at {ends[best]:.4f}")

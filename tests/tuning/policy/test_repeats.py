@@ -49,13 +49,13 @@ def test_four_hits_of_four_are_recommended_before_a_faster_single_one() -> None:
     best, lucky = policy.favourites
     assert policy.leader == Leader(LUCKY_ID, 10.0)
     assert (lucky.trial_id, lucky.runs, lucky.hits) == (LUCKY_ID, 1, 1)
-    assert lucky.chance is not None and lucky.chance < 0.6
+    assert lucky.chance is not None and lucky.chance.value < 0.6
     assert (best.trial_id, best.runs, best.hits) == (SURE_ID, 4, 4)
     # The time of a run, and little more for the misses that may come.
     assert 12.0 < best.expected_s < 15.0
-    assert best.chance is not None and best.chance_low is not None
-    assert best.chance_low < best.chance <= 1.0
-    assert best.expected_s == pytest.approx(12.0 / best.chance)
+    assert best.chance is not None and best.chance.low is not None
+    assert best.chance.low < best.chance.value <= 1.0
+    assert best.expected_s == pytest.approx(12.0 / best.chance.value)
 
 
 def test_faster_one_is_recommended_once_it_hits_as_often() -> None:
@@ -79,8 +79,8 @@ def test_of_a_free_length_the_recommended_has_the_least_time_over_hits_with_a_do
     best = best_of(*[lucky] * 3, (0.2, 5, 0.89), *[(0.8, 7, 0.91)] * 4)
     assert (best.trial_id, best.runs, best.hits) == ("t0000", 4, 3)
     assert best.expected_s == pytest.approx(40.0 / 3)
-    assert best.chance == 0.75 and best.chance_low is not None and best.chance_high is not None
-    assert best.chance_low < 0.75 < best.chance_high
+    assert best.chance is not None and best.chance.ends is not None
+    assert best.chance.ends[0] < best.chance.value == 0.75 < best.chance.ends[1]
 
 
 def test_lucky_run_screens_out_nothing_that_takes_less_than_is_expected() -> None:
@@ -243,7 +243,8 @@ def test_runs_of_a_configuration_are_its_repeats_though_their_times_differ_a_lit
         curve = Curve(outcome.curve.train_s * factor, outcome.curve.metric)
         jittered.append((proposal, Outcome(outcome.status, outcome.train_s * factor, curve)))
     best, same = (restored(log).favourites[0] for log in (SEEN, jittered))
-    assert same.chance_low == pytest.approx(best.chance_low, rel=1e-4)
+    assert same.chance is not None and best.chance is not None
+    assert same.chance.low == pytest.approx(best.chance.low, rel=1e-4)
 
 
 def test_leader_that_repeats_another_before_there_is_a_model_ends_no_search() -> None:

@@ -163,7 +163,8 @@ def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
     found = stats.mean_interval(
         values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share
     )
-    return result.Figure(**found._asdict())
+    ends = {"mean": found.value, "low": found.low, "high": found.high}
+    return result.Figure(**ends, sd=stats.deviation(values), n=len(values))
 
 
 def _median(values: Sequence[float | None]) -> result.Median:

@@ -22,6 +22,7 @@ from tune_speed.core.records import (
 )
 from tune_speed.core.stats import RunStatistics, finite_or_none, mean_interval, wilson_interval
 from tune_speed.core.targets import SHARES, Target
+from tune_speed.core.text import interval_fields
 from tune_speed.tracking.columns import BoardColumns, values_of
 
 SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
@@ -231,31 +232,28 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     hits, n = sum(run.status is Status.REACHED for run in runs), len(runs)
     if known is not None:  # More than was read, or less: a search without a model counts none.
         hits, n = max(hits, known.hits), max(n, known.runs)
-    if known is not None and known.chance:
-        run_s, ends = known.expected_s * known.chance, (known.chance_high, known.chance_low)
-        low_s, high_s = (run_s / chance if chance else math.inf for chance in ends)
+    chance = None if known is None else known.chance
+    if known is not None and chance is not None and chance.value:
+        run_s, ends = known.expected_s * chance.value, (chance.high, chance.low)
+        low_s, high_s = (run_s / end if end else math.inf for end in ends)
         expected = Timed(known.expected_s, low_s, high_s, CHANCE)
     else:
         expected = timed(records[0].model_copy(update={"runs": runs or records[0].runs}))
     low, high = wilson_interval(hits, n)
-    counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
-    chance = {"chance": None if known is None else known.chance}
+    counted: dict[str, Any] = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
+    counted |= {"chance": None if chance is None else chance.value}
     metric = mean_metric(runs, comparability.target_of(records[0].workload), known)
-    return row.model_copy(update=counted | chance | metric | _interval(expected, records[0]))
+    return row.model_copy(update=counted | metric | _interval(expected, records[0]))
 
 
 def mean_metric(
     runs: Sequence[RunResult], target: Target, known: Recommended | None = None
 ) -> dict[str, Any]:
     """Returns the fields of a row about its metric, where the best within a time is sought."""
-    names = ("mean_metric", "mean_metric_low", "mean_metric_high")
-    ends = comparability.ends_in_time(runs, target) if target.seeks_best else []
-    if known is not None and known.metric is not None:
-        return dict(zip(names, (known.metric, known.metric_low, known.metric_high), strict=True))
-    if not ends:
-        return {}
-    mean = mean_interval(ends, is_share=target.metric in SHARES)
-    return dict(zip(names, (mean.mean, mean.low, mean.high), strict=True))
+    found = None if known is None else known.metric
+    if found is None and target.seeks_best and (ends := comparability.ends_in_time(runs, target)):
+        found = mean_interval(ends, is_share=target.metric in SHARES)
+    return {} if found is None else interval_fields("mean_metric", found)
 
 
 def _interval(expected: Timed, record: TrialRecord) -> dict[str, Any]:

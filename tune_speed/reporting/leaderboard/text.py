@@ -33,9 +33,8 @@ def interval_text(value_s: float | None, low_s: float | None, high_s: float | No
 
 def metric_text(value: float | None, low: float | None, high: float | None) -> str:
     """Returns `0.9712 (0.9650–0.9760)`; without an interval, the value alone; `–` for None."""
-    if value is None or low is None or high is None:
-        return fixed(value, 4)
-    return f"{value:.4f} ({low:.4f}–{high:.4f})"
+    ends = "" if low is None or high is None else f" ({interval(low, high, 4)})"
+    return f"{fixed(value, 4)}{ends}"
 
 
 KINDS = {"estimate": "estimates", "certified": "certified"}

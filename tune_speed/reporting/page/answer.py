@@ -217,8 +217,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Answer:
     once = fastest(trial.record for trial in part.trials)
     assert once is not None, best
-    known = best.chance_text
-    chance = f"; the chance that another does is {known}" if known else ""
+    chance = f"; the chance that another does is {best.chance.text('.0%')}" if best.chance else ""
     sure = (
         f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
         f" {winner.record.evaluated_on} part{chance}.",

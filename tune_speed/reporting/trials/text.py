@@ -20,7 +20,7 @@ from tune_speed.core.records import (
     counts_of_ends,
     ended_as,
 )
-from tune_speed.core.stats import mean_interval
+from tune_speed.core.stats import deviation, mean_interval
 from tune_speed.core.text import counted, device_text, printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
@@ -98,10 +98,11 @@ def _metric_lines(record: TrialRecord) -> list[str]:
         is_positive = not is_share and min(known) > 0
         found = mean_interval(known, is_positive=is_positive, is_share=is_share)
         unit = "" if is_share else f" {metric.unit}"
-        text = significant(found.mean)
-        if found.sd is not None:
-            interval = f"{significant(found.low)} to {significant(found.high)}"
-            text += f" ± {significant(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
+        text = significant(found.value)
+        if found.ends is not None:
+            interval = " to ".join(map(significant, found.ends))
+            sd = significant(deviation(known))
+            text += f" ± {sd} (sd, n = {len(known)}; 95 %: {interval})"
         lines.append(f"  {name:<24} {text}{unit}")
     return lines
 

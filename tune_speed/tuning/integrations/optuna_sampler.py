@@ -161,14 +161,14 @@ class TimeToTargetSampler(BaseSampler):
         if not found:
             return None
         best = found[0]
-        low, high, number = best.chance_low, best.chance_high, trial_number(best.trial_id)
+        chance, number = best.chance, trial_number(best.trial_id)
         return Recommendation(
             params=trials[number].params,
             number=number,
             runs=best.runs,
             hits=best.hits,
-            chance=best.chance,
-            chance_interval=None if low is None or high is None else (low, high),
+            chance=None if chance is None else chance.value,
+            chance_interval=None if chance is None else chance.ends,
             expected_s=best.expected_s,
         )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from tune_speed.core.records import Recommended, Status
+from tune_speed.core.text import Interval
 from tune_speed.core.words import ProposalReason, StopReason
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
@@ -168,17 +169,11 @@ def alone(leader: Leader | None) -> tuple[Recommended, ...]:
     """Returns the leader as what is recommended where nothing else is known; empty: none leads."""
     if leader is None:
         return ()
-    return (
-        Recommended(
-            trial_id=leader.trial_id,
-            runs=1,
-            hits=1,
-            expected_s=leader.time_to_target_s,
-            metric=leader.end,
-            metric_low=leader.end,
-            metric_high=leader.end,
-        ),
+    metric = None if leader.end is None else Interval(*[leader.end] * 3)
+    best = Recommended(
+        trial_id=leader.trial_id, runs=1, hits=1, expected_s=leader.time_to_target_s, metric=metric
     )
+    return (best,)
 
 
 def trial_number(trial_id: str) -> int:

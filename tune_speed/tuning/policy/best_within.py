@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tune_speed.core.records import Recommended
+from tune_speed.core.text import Interval
 from tune_speed.tuning.policy.acquisition import Model, Objective
 from tune_speed.tuning.policy.curve import metric_at
 from tune_speed.tuning.policy.learned import NUM_FAVOURITES, Learned
@@ -44,12 +45,11 @@ class _Learned(Learned):
         self.best_y = float(mean[order[0]])
         level, found = self._history.ended.level, []
         for i in order[:NUM_FAVOURITES]:
-            metric, low, high = (metric_at(mean[i] + z * sd[i], level) for z in (0, -1.96, 1.96))
-            figures = {"metric": metric, "metric_low": low, "metric_high": high}
+            ends = (float(metric_at(mean[i] + z * sd[i], level)) for z in (0, -1.96, 1.96))
+            figures = {"metric": Interval(*ends), "expected_s": _mean_s(known[i])}
             met = [trial for trial in known[i].runs if trial.met]
             best = max(met, key=lambda trial: float(trial.ended.curve.metric[-1]))
-            name = best.proposal.trial_id
-            found.append(known[i].recommended(name, expected_s=_mean_s(known[i]), **figures))
+            found.append(known[i].recommended(best.proposal.trial_id, **figures))
         return tuple(found)
 
 

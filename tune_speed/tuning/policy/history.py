@@ -122,7 +122,7 @@ class History:
             return self.longest_s()
         if self.knows_length:
             best = (*self.favourites, *base.alone(self.leader))[0]
-            return best.expected_s * max(1.0, RELIABLE / (best.chance or 1.0))
+            return best.expected_s * max(1.0, RELIABLE / (float(best.chance or 1.0) or 1.0))
         return min(known.cautious_s for known in self.ended.known())
 
     def table(self) -> CurveTable:

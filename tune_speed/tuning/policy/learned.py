@@ -17,6 +17,7 @@ from scipy.special import ndtr
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.core.stats import wilson_interval
+from tune_speed.core.text import Interval
 from tune_speed.core.words import StopKind, StopReason
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy import base
@@ -90,15 +91,10 @@ class Learned:
         chance = ndtr(mean / np.hypot(sd, noise_sd))
         low, high = (ndtr((mean + z * sd) / noise_sd) for z in (-1.96, 1.96))
         order = np.argsort(expected, kind="stable")[:NUM_FAVOURITES]
-        time_s = np.exp(expected - doubt(chance))
+        chances = list(map(Interval, chance.tolist(), low.tolist(), high.tolist()))
+        times_s = np.exp(expected - doubt(chance)).tolist()
         return tuple(
-            known[i].recommended(
-                known[i].fastest,
-                chance=chance[i],
-                chance_low=low[i],
-                chance_high=high[i],
-                expected_s=time_s[i],
-            )
+            known[i].recommended(known[i].fastest, chance=chances[i], expected_s=times_s[i])
             for i in order
         )
 
@@ -182,11 +178,5 @@ class Settling:
 
 def _by_their_runs(known: Known) -> Recommended:
     hits, runs = known.hits, len(known.runs)
-    low, high = wilson_interval(hits, runs)
-    return known.recommended(
-        known.fastest,
-        chance=hits / runs,
-        chance_low=low,
-        chance_high=high,
-        expected_s=known.expected_s,
-    )
+    chance = Interval(hits / runs, *wilson_interval(hits, runs))
+    return known.recommended(known.fastest, chance=chance, expected_s=known.expected_s)

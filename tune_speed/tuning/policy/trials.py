@@ -101,9 +101,8 @@ class Known(NamedTuple):
         best = min(met, key=lambda trial: (trial.spent_s(), -trial.ended.curve.metric[-1]))
         return best.proposal.trial_id
 
-    def recommended(self, trial_id: str, **figures: float) -> Recommended:
-        rounded = {name: float(figure) for name, figure in figures.items()}
-        return Recommended(trial_id=trial_id, runs=len(self.runs), hits=self.hits, **rounded)
+    def recommended(self, trial_id: str, **figures: Any) -> Recommended:
+        return Recommended(trial_id=trial_id, runs=len(self.runs), hits=self.hits, **figures)
 
     @property
     def cautious_s(self) -> float:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.text import counted
+from tune_speed.core.text import ABSENT, Interval, counted
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.plot_style import COLOURS, log_scales, write_figure
 from tune_speed.tuning.simulation.benchmarks import Demonstration, Search
@@ -24,7 +24,6 @@ from tune_speed.tuning.simulation.scores import (
     BASELINE,
     NEAR,
     Overall,
-    Ratio,
     Score,
     best_at,
     overall,
@@ -84,13 +83,9 @@ TEXT_COLUMNS = frozenset(
 """Columns that are flush left."""
 
 
-def ratio_text(ratio: Ratio | None) -> str:
+def ratio_text(ratio: Interval | None) -> str:
     """Returns `0.31 (0.22–0.45)`, without an interval where there is none."""
-    if ratio is None:
-        return "–"
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}"
-    return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    return ABSENT if ratio is None else ratio.text(".2f", to="–")
 
 
 def caption(searches: Sequence[Search]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tune_speed.core.text import Interval
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.simulation.benchmarks import Search
 
@@ -20,16 +21,6 @@ BASELINE = "vanilla"
 NEAR = 1.25
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A policy's geometric mean over the baseline's."""
-
-    value: float
-    low: float | None = None
-    """End of the 95 % interval; None with fewer than two pairs of seeds."""
-    high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +36,13 @@ class Score:
     """Best time to target [s], geometric mean over seeds."""
     num_missed: int
     """Seeds that never met the target."""
-    best_ratio: Ratio | None
+    best_ratio: Interval | None
     """None without the baseline."""
     near_s: float
     """Virtual time until within 1.25 times the best known [s], geometric mean over seeds."""
     num_not_near: int
     """Seeds that never came near."""
-    near_ratio: Ratio | None
+    near_ratio: Interval | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +52,10 @@ class Overall:
     policy: str
     budget_runs: float
     num_benchmarks: int
-    best_ratio: Ratio
+    best_ratio: Interval
     worst_ratio: float
     """Of best times, on the benchmark where the policy did worst."""
-    near_ratio: Ratio
+    near_ratio: Interval
 
 
 class _Measured(NamedTuple):
@@ -175,14 +166,14 @@ def _log_ratios(measured: _ByPolicy, policy: str) -> FloatArray:
     return np.array([best, [math.log(ours.near_s / base.near_s) for ours, base in both]])
 
 
-def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:
+def ratio(log_ratios: Sequence[FloatArray]) -> Interval:
     """Returns the geometric mean over benchmarks of that over seeds, with its interval.
 
     `log_ratios` has, for each benchmark, one logarithm a seed: (S,).
     """
     value = math.exp(np.mean([values.mean() for values in log_ratios]))
     if any(len(values) < 2 for values in log_ratios):
-        return Ratio(value)
+        return Interval(value)
     # Always the same draws: the same searches must give the same table.
     generator = np.random.default_rng(0)
     means = [
@@ -191,7 +182,7 @@ def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:
     ]
     tail = (1 - CONFIDENCE) / 2
     low, high = np.exp(np.quantile(np.mean(means, axis=0), [tail, 1 - tail]))
-    return Ratio(value, float(low), float(high))
+    return Interval(value, float(low), float(high))
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
