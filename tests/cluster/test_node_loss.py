@@ -99,8 +99,8 @@ def test_trials_of_the_lost_node_ran_again_elsewhere_with_the_reason_on_record(
     again = [event for event in outcome.events if event["event"] == "interrupted"]
     assert {event["trial_id"] for event in again} <= set(outcome.lost)
     assert again, outcome.events
-    assert all("it is run again" in event["reason"] for event in again)
-    assert any("node" in event["reason"] for event in again), again
+    assert all(event["reason"]["figures"]["runs_again"] for event in again)
+    assert any(event["reason"]["kind"] == "node_died" for event in again), again
 
 
 def test_no_process_of_a_trial_is_left(outcome: Outcome) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tune_speed.core.words import StopReason
 from tune_speed.components import ModelConfig
 
 
@@ -146,4 +147,4 @@ def test_lost_device_is_a_trials_reason_once_its_attempts_are_used_up(searched: 
 def reasons(folder: Path, trial_id: str) -> list[str]:
     events: list[dict[str, Any]] = ledger(folder)
     own = [e for e in events if e["event"] == "interrupted" and e["trial_id"] == trial_id]
-    return [event["reason"] for event in own]
+    return [str(StopReason.model_validate(event["reason"])) for event in own]

@@ -160,4 +160,4 @@ def test_time_budget_of_trials_that_run_is_changed_both_ways(
             passed_s += 5
         assert search.wait(within_s=60) == 1, search.err
     (interrupted,) = events(tmp_path, "interrupted")
-    assert interrupted["reason"] == "the search's time budget ended"
+    assert interrupted["reason"] == {"kind": "budget_over"}
