@@ -165,9 +165,8 @@ def _entry_mistakes(
     if isinstance(name, str) and name in table:
         yield from config_mistakes(table[name], fields, path, fixed=fixed)
     else:
-        yield Mistake(
-            path, f"must be one of {', '.join(table)}", shown(name), near_miss(name, table)
-        )
+        must = f"must be one of {', '.join(table)}"
+        yield Mistake(path, must, shown(name), near_miss(name, table), is_unknown=True)
 
 
 def _choice_of_components_mistakes(

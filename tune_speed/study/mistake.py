@@ -21,6 +21,8 @@ class Mistake(NamedTuple):
     hint: str | None = None
     is_data: bool = False
     """Whether the study is right, and its data are missing or cannot be read."""
+    is_unknown: bool = False
+    """Whether it names an entry that a table of components lacks; a plugin may bring it."""
 
     def problem(self, source: Source | None = None) -> Problem:
         place = source.place(self.path) if source else None

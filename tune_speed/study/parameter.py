@@ -15,6 +15,14 @@ from tune_speed.study.yaml import TreePath, core_scalar
 Scalar = str | int | float | bool | None
 
 
+class Unfit(ValueError):
+    """A value that a parameter does not take; `must` says what it has to be."""
+
+    def __init__(self, must: str, value: Any) -> None:
+        super().__init__(f"{must}, but got {shown(value)}")
+        self.must = must
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
     """A searched value by its dotted path, such as `optimizer.sgd.lr`."""
@@ -47,7 +55,7 @@ class Parameter:
         for position, choice in enumerate(self.choices):  # 64 is 64.0, but true is not 1.
             if isinstance(choice, bool) == isinstance(value, bool) and choice == value:
                 return position
-        raise ValueError(f"must be {self.text()}, but got {shown(value)}")
+        raise Unfit(f"must be {self.text()}", value)
 
     def values(self) -> "range | tuple[Scalar, ...] | None":
         """Returns all values in order; None for a float without `step`, which has too many."""
@@ -74,13 +82,13 @@ class Parameter:
         return (self.low, self.high) if self.low != self.high else (self.low,)
 
     def read(self, value: Any) -> Any:
-        """Returns a value, as JSON has it, in this parameter's type. Raises: ValueError."""
+        """Returns a value, as JSON has it, in this parameter's type. Raises: Unfit."""
         if self.kind == "categorical":
             return self.choices[self.position(value)]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"must be a number, but got {shown(value)}")
+            raise Unfit("must be a number", value)
         if not self._holds(value):
-            raise ValueError(f"must be {self.text()}, but got {shown(value)}")
+            raise Unfit(f"must be {self.text()}", value)
         return int(value) if self.kind == "int" else float(value)
 
     def _holds(self, value: float) -> bool:

@@ -21,6 +21,7 @@ from tune_speed.study.parameter import (
     MAX_STEPS,
     Parameter,
     Scalar,
+    Unfit,
     branches,
     is_leaf,
     is_scalar,
@@ -265,9 +266,8 @@ def _value_mistakes(
         return
     try:
         known[name].read(value)
-    except ValueError as error:
-        # A mistake has a field of its own for what was given, so that it is not said twice.
-        yield Mistake(path, str(error).partition(", but got ")[0], shown(value))
+    except Unfit as error:
+        yield Mistake(path, error.must, shown(value))
     whole = _with_conditions(known, point)
     needs = known[name].condition
     clash = {other: whole[other] for other, needed in needs.items() if whole[other] != needed}

@@ -142,7 +142,7 @@ def _found(source: Source) -> Found:
 
 def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
     table = TABLE_AT.get(tuple(mistake.path[:2]))
-    if table is None or mistake.given is None or not mistake.must.startswith("must be one of "):
+    if table is None or mistake.given is None or not mistake.is_unknown:
         return mistake
     hint = missing_plugin(table, mistake.given.strip('"'), folders=folders)
     return mistake if hint is None else mistake._replace(hint=hint)
