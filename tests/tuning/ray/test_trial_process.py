@@ -240,7 +240,7 @@ def test_ranks_end_with_their_process(begin: Begin, tmp_path: Path) -> None:
     spec = make_spec(epochs=500, devices=2)
     remote = begin(spec, TrialProcess, devices=2)
     record = received(remote.ask_until("record"))
-    assert record.device.startswith("2 x cpu (1 threads")
+    assert (record.device.count, record.device.threads) == (2, 1)
     ranks = ranks_of(remote)
     assert len(ranks) == 3
     remote.process.kill()
