@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from string import Formatter
 from typing import Annotated, Any, ClassVar, Self
 
@@ -206,11 +206,17 @@ class Worded(Config):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any) -> Any:
-        return cls.read(data) if isinstance(data, str) else data
+        return _fields_of(cls, data) if isinstance(data, str) else data
 
     @model_serializer(mode="wrap")
     def _dump(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
         return str(self) if info.context == IN_WORDS else handler(self)
+
+
+@lru_cache(maxsize=1024)
+def _fields_of(kind: type[Worded], text: str) -> dict[str, Any]:
+    # The records of a store have few different devices and notes; a new sentence takes 0.2 ms.
+    return kind.read(text)
 
 
 class Said(Worded):
