@@ -1,3 +1,5 @@
+import ast
+import inspect
 from typing import Any
 
 import pytest
@@ -5,6 +7,7 @@ from helpers.experiments.profiles import make_recipe_of, make_situation
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.loaders.configs import Resident, Streaming
+from tune_speed.experiments.profiling import advice
 from tune_speed.experiments.profiling.advice import advise, changed
 from tune_speed.experiments.profiling.output import advice_text
 
@@ -94,7 +97,11 @@ SILENT: dict[str, list[dict[str, Any]]] = {
 
 
 def test_every_rule_is_tested() -> None:
-    assert set(FIRES) == set(SILENT)
+    place = {"Suggestion": 0, "_larger_batches": 1, "_doubled": 1}
+    calls = (n for n in ast.walk(ast.parse(inspect.getsource(advice))) if isinstance(n, ast.Call))
+    made = [n.args[place[n.func.id]] for n in calls if getattr(n.func, "id", "") in place]
+    rules = {each.value for each in made if isinstance(each, ast.Constant)}
+    assert rules and rules == set(FIRES) == set(SILENT)
 
 
 @pytest.mark.parametrize("name", FIRES)
