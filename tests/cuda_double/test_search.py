@@ -10,6 +10,8 @@ import pytest
 from cuda_double.double import NAME
 from helpers.command import Done, finished, ledger, mlflow_runs, run
 
+from tune_speed.core.words import StopReason
+
 pytestmark = pytest.mark.slow
 
 PLUGIN = '''
@@ -19,7 +21,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tune_speed.core.words import StopReason
 from tune_speed.components import ModelConfig
 
 
