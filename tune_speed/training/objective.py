@@ -10,7 +10,7 @@ import torch
 
 from tune_speed.core.errors import ConfigError, DeviceFailed, reason_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.core.words import Note, StopKind, StopReason, read_notes
+from tune_speed.core.words import Note, NoteKind, StopKind, StopReason
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, TrainedOn, make_splits
 from tune_speed.runtime.clock import Clock
@@ -210,7 +210,7 @@ class _Trial:
                 splits,
                 device=self._device,
                 turnstile=turnstile,
-                on_note=lambda text: self._notes.extend(read_notes(text)),
+                on_note=lambda text: self._notes.append(Note.of(NoteKind.OTHER, text=text)),
             )
         recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
