@@ -57,20 +57,24 @@ class EarlyStopping:
         if not self._parts.cap or (leader is None and not history.target.best):
             return None
         to_beat_s = history.to_beat_s()
-        if history.target.best:
-            reason = StopReason.of(StopKind.PAST_LIMIT, at_s=train_s, limit_s=to_beat_s)
-        else:
-            best = (*history.favourites, *alone(leader))[0].trial_id
-            reason = StopReason.of(StopKind.SLOWER, at_s=train_s, best=best, best_s=to_beat_s)
         if train_s > to_beat_s:
             # What is run again tells how long its runs take: stopped in time, none ever took long.
             is_late = history.knows_length or not trial.again or train_s > AGAIN * to_beat_s
-            return reason if is_late else None
+            return self._too_slow(train_s, to_beat_s) if is_late else None
         if not history.knows_length or math.isnan(end_s):
             return None
         # A shared device slows a run's clock; its isolated time may still be short enough.
         at_least_s = float(np.nanmin([end_s, trial.cost_s])) * self._parts.cost_margin
-        return reason.with_figures(end_s=at_least_s) if at_least_s > to_beat_s else None
+        if not at_least_s > to_beat_s:
+            return None
+        return self._too_slow(train_s, to_beat_s).with_figures(end_s=at_least_s)
+
+    def _too_slow(self, at_s: float, to_beat_s: float) -> StopReason:
+        history = self._history
+        if history.target.best:
+            return StopReason.of(StopKind.PAST_LIMIT, at_s=at_s, limit_s=to_beat_s)
+        best = (*history.favourites, *alone(history.leader))[0].trial_id
+        return StopReason.of(StopKind.SLOWER, at_s=at_s, best=best, best_s=to_beat_s)
 
     def _below_rung(self, trial: Trial, end_s: float) -> StopReason | None:
         if not self._parts.rungs or self._history.knows_length:
