@@ -58,9 +58,43 @@ class Images(NamedTuple):
     """Images and their labels, in the same order."""
 
     pixels: Pixels
-    """Shape (N, H, W, C), 0 to 255."""
-    labels: NDArray[np.int64]
-    """Shape (N,), from 0 up to the number of classes, exclusive."""
+    """Shape (N, H, W, C), 0 to 255: a box that each image lies in the upper left corner of."""
+    labels: NDArray[Any]
+    """Class of each image, int64 (N,), from 0 up to the number of classes, exclusive; or, where an
+    image may be of several classes, float32 (N, K), 1 for each class that it is of and else 0."""
+    sizes: NDArray[np.int64] | None = None
+    """Height and width [pixels] of each image in its box, (N, 2); None: all fill it."""
+
+
+class Encoded(NamedTuple):
+    """An image as it lies in a file."""
+
+    file: Path | bytes
+    name: str
+    """How to call it in messages: a path, or a file and row."""
+
+
+class EncodedPart(NamedTuple):
+    """The images of one part of a data set, before they are decoded."""
+
+    name: str
+    """How to call it in messages."""
+    images: Callable[[], Iterable[Encoded]]
+    """Gives them in their order, from the first on at each call."""
+    labels: NDArray[Any]
+    """As those of `Images`: one an image."""
+
+
+class EncodedData(NamedTuple):
+    """A whole data set, before its images are decoded."""
+
+    train: EncodedPart
+    test: EncodedPart | None
+    class_names: tuple[str, ...]
+    num_validation: int = 0
+    """As of `DecodedData`."""
+    groups: NDArray[np.int64] | None = None
+    """As of `DecodedData`."""
 
 
 class DecodedData(NamedTuple):
@@ -72,6 +106,9 @@ class DecodedData(NamedTuple):
     class_names: tuple[str, ...]
     num_validation: int = 0
     """How many of the training images, the last ones, are a validation part that the set brings."""
+    groups: NDArray[np.int64] | None = None
+    """Group of each training image, (N,): a patient or a video, whose images must stay in one part
+    of a split; None: each image is on its own."""
 
 
 class DatasetConfig(Config):

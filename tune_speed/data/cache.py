@@ -51,6 +51,8 @@ class PreparedData(NamedTuple):
     """16 hex digits over every pixel, label and class name."""
     num_validation: int = 0
     """How many of the training images, the last ones, are the validation part; 0: none brought."""
+    groups: NDArray[np.int64] | None = None
+    """As of `DecodedData`."""
     digests: tuple[Array, ...] = ()
     """A number for each image of the training and the test part: equal pixels have equal ones."""
 
@@ -218,8 +220,8 @@ def read_entry(folder: Path) -> PreparedData | None:
         if f"{part}_pixels" in arrays
     }
     digests = tuple(arrays[f"{part}_digests"] for part in parts)
-    known = (meta.class_names, meta.data_hash, meta.num_validation, digests)
-    return PreparedData(parts["train"], parts.get("test"), *known)
+    known = (meta.class_names, meta.data_hash, meta.num_validation)
+    return PreparedData(parts["train"], parts.get("test"), *known, digests=digests)
 
 
 def write_entry(folder: Path, data: DecodedData) -> None:
@@ -250,7 +252,11 @@ def _named_arrays(data: DecodedData) -> dict[str, Array]:
         f"{part}_{field}": array
         for part, images in parts.items()
         if images is not None
-        for field, array in [*images._asdict().items(), ("digests", _digests(images.pixels))]
+        for field, array in {
+            "pixels": images.pixels,
+            "labels": images.labels,
+            "digests": _digests(images.pixels),
+        }.items()
     }
 
 

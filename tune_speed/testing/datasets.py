@@ -47,7 +47,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
     def images_are_uint8_in_the_order_n_h_w_c(self) -> None:
         """And training and test images are of one size."""
         data, _ = self._decode()
-        for name, (pixels, _) in _parts_of(data).items():
+        for name, (pixels, *_) in _parts_of(data).items():
             dtype = whole_of(pixels)[0].dtype
             seen = f"those of `{name}` are {dtype} of the shape {pixels.shape}"
             fix = "Do not normalise: that is done later. Convert by `.astype(np.uint8)`."
@@ -58,7 +58,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
                 seen,
                 "Grey images need `pixels[..., None]`; channels first `.transpose(0, 2, 3, 1)`.",
             )
-        sizes = {pixels.shape[1:] for pixels, _ in _parts_of(data).values()}
+        sizes = {pixels.shape[1:] for pixels, *_ in _parts_of(data).values()}
         claim, fix = "training and test images must have one size", "Scale or crop all to one size."
         self._require(len(sizes) == 1, claim, f"they have {sizes}", fix)
 
@@ -66,7 +66,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
         """One an image, from 0 up to the number of class names."""
         data, _ = self._decode()
         num_classes = len(data.class_names)
-        for name, (pixels, labels) in _parts_of(data).items():
+        for name, (pixels, labels, _) in _parts_of(data).items():
             self._require(
                 labels.dtype == np.int64 and labels.shape == (len(pixels),),
                 f"labels must be int64 of the shape ({len(pixels)},), one an image",

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import OnProgress
+from tune_speed.data.base import Encoded, OnProgress
 
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
 COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
@@ -26,14 +25,6 @@ MOST_PIXELS = 1 << 28
 """Of an image, before it is scaled: photographs of 200 megapixels have fewer."""
 _TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
 """What brings an image upright, by its EXIF orientation."""
-
-
-class Encoded(NamedTuple):
-    """An image as it lies in a file."""
-
-    file: Path | bytes
-    name: str
-    """How to call it in messages: a path, or a file and row."""
 
 
 class Part(NamedTuple):

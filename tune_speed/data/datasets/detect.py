@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig, reading
+from tune_speed.data.base import DatasetConfig, Encoded, reading
 from tune_speed.data.datasets import image_parquet
-from tune_speed.data.datasets.decoding import Encoded, decode_image
+from tune_speed.data.datasets.decoding import decode_image
 from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, is_visible
 from tune_speed.data.datasets.image_parquet import ImageParquet, find_files, part_of, usable_columns
 

@@ -13,8 +13,8 @@ from pydantic import Field
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
-from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
-from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, Encoded, Part, decode_parts
+from tune_speed.data.base import DatasetConfig, DecodedData, Encoded, Images, OnProgress
+from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, Part, decode_parts
 
 ClassFiles = dict[str, list[Path]]
 """Image files by class folder, both in name order."""

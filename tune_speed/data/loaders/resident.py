@@ -83,6 +83,6 @@ def eval_batches(
         else:
             pixels, labels = (
                 torch.from_numpy(array[some].copy()).to(device, non_blocking=True)
-                for array in images
+                for array in images[:2]
             )
         yield image_ops.to_channels_first(normalize(pixels), channels_last=channels_last), labels

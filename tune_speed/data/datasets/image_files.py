@@ -1,0 +1,31 @@
+"""What all data sets of encoded images share: at which size their images are stored, and how."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tune_speed.data.base import DatasetConfig, EncodedData
+
+
+class ImageFiles(DatasetConfig):
+    """Base of the data sets whose images are decoded once, into the cache."""
+
+    image_size: int | None = Field(default=None, ge=1, exclude_if=lambda size: size is None)
+    """Height and width [pixels] at which images are stored: the shorter side is scaled to it and
+    the centre cropped. For files of earlier versions: `store_size` keeps the whole image, and the
+    recipe's `image_size` says at which size it trains."""
+    store_size: int | None = Field(default=None, ge=8, exclude_if=lambda size: size is None)
+    """Shorter side [pixels] to which larger images are scaled for storage, their aspect ratio kept;
+    null: 1.15 times the largest size that the recipe can train at."""
+    store: Literal["auto", "pixels", "jpeg"] = Field(
+        default="auto", exclude_if=lambda kind: kind == "auto"
+    )
+    """What is stored: pixels, which are read as they are, or JPEG at `store_size`, which is decoded
+    in each epoch and takes about a tenth of the space; auto: pixels up to 16 GiB, else JPEG."""
+
+    def listing(self) -> EncodedData:
+        """Returns every image, encoded, with its label; decodes none.
+
+        Raises: DataError if data are missing or unreadable; it names the file and row.
+        """
+        raise NotImplementedError
