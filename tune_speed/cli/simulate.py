@@ -135,6 +135,7 @@ def _compare(
     *,
     as_json: bool,
 ) -> None:
+    from tune_speed.reporting.plot_style import check_format
     from tune_speed.tuning.policies import POLICY_NAMES
     from tune_speed.tuning.simulation import benchmarks as simulation
     from tune_speed.tuning.simulation import report, scores
@@ -142,7 +143,7 @@ def _compare(
     checked = simulation.check_policies(policies or POLICY_NAMES)
     benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
     # Before anything is simulated: a wrong suffix must not cost a comparison.
-    report.check_format(plot)
+    check_format("--plot", plot)
 
     def simulated(search: "Search", done: int, total: int) -> None:
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"

@@ -14,9 +14,9 @@ from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.page.trial_table import trial_facts
 from tune_speed.reporting.page.words import moment, seconds
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
+from tune_speed.reporting.trials.text import measured_names
 from tune_speed.reporting.watch.status import StudyStatus
 
-FIELDS = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
 # Rows of the table of evaluations: of more, these are the last.
 MOST_EVALUATIONS = 200
 
@@ -115,12 +115,7 @@ def _log(record: TrialRecord) -> list[tuple[str, str]]:
 
 
 def _evaluations(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
-    own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
-    names = [
-        name
-        for name in dict.fromkeys((*FIELDS, *own))
-        if any(evaluation.value(name) is not None for evaluation in evaluations)
-    ]
+    names = measured_names(evaluations)
     shown = evaluations[-MOST_EVALUATIONS:]
     rows = [[*map(significant, (e.step, e.epoch, e.train_s, *map(e.value, names)))] for e in shown]
     head = ["step", "epoch", "train_s", *names]

@@ -117,14 +117,16 @@ def _runs(record: TrialRecord) -> list[str]:
     return [f"  all runs         {hits} of {len(times)} met the target [s]: {listed}"]
 
 
-def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
+def measured_names(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Returns the metrics that some evaluation has."""
     fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
-    own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
-    names = [
-        n
-        for n in dict.fromkeys((*fields, *own))
-        if any(e.value(n) is not None for e in evaluations)
-    ]
+    own = (name for evaluation in evaluations for name in evaluation.values)
+    names = dict.fromkeys((*fields, *own))
+    return [name for name in names if any(e.value(name) is not None for e in evaluations)]
+
+
+def _curve(evaluations: Sequence[Evaluation]) -> list[str]:
+    names = measured_names(evaluations)
     heads = [f"{printable(name):>10}" for name in ("step", "epoch", "train_s", *names)]
     lines = ["  ".join(heads)]
     for e in evaluations:

@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import ABSENT, Interval, counted
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.plot_style import COLOURS, log_scales, write_figure
@@ -39,7 +38,6 @@ Row = TypeVar("Row")
 DASHES = ("-", "--", "-.", ":")
 MAX_COLUMNS = 3
 PANEL_INCHES = (4.6, 3.3)
-FORMATS = (".png", ".pdf", ".svg")
 TITLE_WIDTH = 44
 """Characters of a line of a panel's title."""
 POINTS = 400
@@ -135,12 +133,6 @@ def demonstration_tables(shown: Demonstration) -> RenderableType:
     found = bests if shown.trace.incumbents else Text("\nNo trial met the target.")
     first = _table("first trials", TRIAL_COLUMNS, trials[:FIRST_TRIALS])
     return Group(Text(title), found, first, *more, Text(f"{counted(len(trials), 'trial')}: {ends}"))
-
-
-def check_format(path: Path) -> None:
-    """Raises a ConfigError if no plot can be written in the format that `path` names."""
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"--plot must be a file that ends in {', '.join(FORMATS)}, got {path}.")
 
 
 def plot_comparison(searches: Sequence[Search], budgets: Sequence[float], path: Path) -> None:
