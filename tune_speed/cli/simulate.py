@@ -147,11 +147,9 @@ def _compare(
 
     def simulated(search: "Search", done: int, total: int) -> None:
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
-        trials = sum(search.statuses.values())
+        trials = counted(sum(search.statuses.values()), "trial")
         what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
-        common.note(
-            f"[{done}/{total}] {what}: {best}, {counted(trials, 'trial')} ({search.took_s:.1f} s)"
-        )
+        common.note(f"[{done}/{total}] {what}: {best}, {trials} ({search.took_s:.1f} s)")
 
     plan = simulation.Plan(benchmarks, checked, seeds=range(num_seeds), terms=terms)
     done = simulation.compare(plan, jobs=jobs or os.cpu_count() or 1, on_search=simulated)

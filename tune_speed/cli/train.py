@@ -83,6 +83,7 @@ def profile(
 
     Example: tune-speed profile recipe.yaml --steps 20 --set batch_size=256 --out profile.png
     """
+    from tune_speed.experiments.profiling import output
     from tune_speed.experiments.rerun import load_rerun
     from tune_speed.reporting.plot_style import check_format
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_speed.core.text import ABSENT, Interval, counted
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.plot_style import COLOURS, log_scales, write_figure
+from tune_speed.reporting.table import Table
 from tune_speed.tuning.simulation.benchmarks import Demonstration, Search
 from tune_speed.tuning.simulation.scores import (
     BASELINE,
@@ -111,13 +109,8 @@ def comparison_tables(searches: Sequence[Search], budgets: Sequence[float]) -> R
 
 
 def _table(title: str, columns: Mapping[str, Callable[[Row], str]], rows: Iterable[Row]) -> Table:
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for name in columns:
-        justify: JustifyMethod = "left" if name in TEXT_COLUMNS else "right"
-        table.add_column(name, justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell(row)) for cell in columns.values()))
-    return table
+    cells = [{name: cell(row) for name, cell in columns.items()} for row in rows]
+    return Table.of_rows(cells, left=TEXT_COLUMNS, title=title)
 
 
 def demonstration_tables(shown: Demonstration) -> RenderableType:
