@@ -448,8 +448,4 @@ def _essence(record: TrialRecord) -> dict[str, Any] | None:
 
 def _as_json(record: TrialRecord) -> str:
     public = record.model_copy(update={"environment": _public(record.environment)})
-    return (
-        strip_secrets(public.model_dump_json(exclude={"train_s"}))
-        .encode("utf-8", "replace")
-        .decode()
-    )
+    return strip_secrets(public.model_dump_json()).encode("utf-8", "replace").decode()

@@ -6,7 +6,6 @@ from typing import Any
 
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import Evaluation, TrialRecord, ended_as
-from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, significant
 from tune_speed.reporting.figures import draw_trial_svg
 from tune_speed.reporting.page.site import render_part
@@ -47,7 +46,7 @@ def _of_ended(
     trial: ViewedTrial, record: TrialRecord, history: History, recipe_yaml: RecipeYaml
 ) -> dict[str, Any]:
     target, run = target_of(record.workload), record.runs[-1]
-    curves = [_curve(run.evaluations, target) for run in record.runs]
+    curves = [[(e.train_s, m) for e, m in run.measured(target.metric)] for run in record.runs]
     if len(curves) == 1 and len(curves[0]) < 2:
         # Its file is gone: the points that MLflow has are of the time before it was re-clocked.
         curves = [history(target.metric) or curves[0]]
@@ -95,11 +94,6 @@ def _of_running(trial: RunningTrial, seen: StudyStatus, history: History) -> dic
         "traceback": None,
         "is_running": True,
     }
-
-
-def _curve(evaluations: Sequence[Evaluation], target: Target) -> list[tuple[float, float]]:
-    known = [(e.train_s, e.value(target.metric)) for e in evaluations]
-    return [(time_s, metric) for time_s, metric in known if metric is not None]
 
 
 def _log(record: TrialRecord) -> list[tuple[str, str]]:
