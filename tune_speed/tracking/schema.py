@@ -173,8 +173,7 @@ def record_points(
         for evaluation in run.evaluations:
             if suffix or mark(evaluation) not in without:
                 points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
-        points += run_points(record, run, start_ms=start_ms)
-    return [*points, *rank_points(record, start_ms=start_ms)]
+    return [*points, *final_points(record, start_ms=start_ms)]
 
 
 def final_points(record: TrialRecord, *, start_ms: int) -> list[Point]:

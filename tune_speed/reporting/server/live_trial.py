@@ -11,9 +11,8 @@ from tune_speed.reporting.figures import draw_trial_svg
 from tune_speed.reporting.page.site import render_part
 from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.page.trial_table import trial_facts
-from tune_speed.reporting.page.words import moment, seconds
+from tune_speed.reporting.page.words import measured_names, moment, seconds
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
-from tune_speed.reporting.trials.text import measured_names
 from tune_speed.reporting.watch.status import StudyStatus
 
 # Rows of the table of evaluations: of more, these are the last.

@@ -24,7 +24,7 @@ from tune_speed.core.stats import deviation, mean_interval
 from tune_speed.core.text import counted, device_text, printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.page.words import clock_text
+from tune_speed.reporting.page.words import clock_text, measured_names
 from tune_speed.reporting.table import Table, named_lines
 from tune_speed.reporting.trials.comparison import markdown_of
 from tune_speed.study.yaml import dump_yaml
@@ -115,14 +115,6 @@ def _runs(record: TrialRecord) -> list[str]:
     listed = ", ".join("∞" if time_s is None else f"{time_s:.3f}" for time_s in times)
     hits = sum(time_s is not None for time_s in times)
     return [f"  all runs         {hits} of {len(times)} met the target [s]: {listed}"]
-
-
-def measured_names(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Returns the metrics that some evaluation has."""
-    fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
-    own = (name for evaluation in evaluations for name in evaluation.values)
-    names = dict.fromkeys((*fields, *own))
-    return [name for name in names if any(e.value(name) is not None for e in evaluations)]
 
 
 def _curve(evaluations: Sequence[Evaluation]) -> list[str]:
