@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import RenderableType
 
 from tune_speed.api.inputs import recipe_from
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
+from tune_speed.components.metrics.of_logits import guesses
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import counted, duration
 from tune_speed.data import DATASETS
-from tune_speed.data.base import DatasetConfig
+from tune_speed.data.base import DatasetConfig, class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
 from tune_speed.data.split import in_words, make_splits
@@ -135,7 +135,7 @@ def init(
     dataset = detect(Path(data), most_pixels=machine.most_pixels)
     prepared = prepare(dataset, on_progress=progress.decoded)
     labels = prepared.train.labels
-    share = float(np.bincount(labels).max() / len(labels))
+    share = guesses(labels, len(prepared.class_names))["accuracy"]
     workload = _workload(dataset, len(labels), probe_s)
     for line in (
         *in_words(make_splits(prepared, workload.split), prepared.class_names),
@@ -151,7 +151,7 @@ def init(
     found = FirstStudy(
         file=str(file),
         images=len(labels),
-        classes=len(np.unique(labels)),
+        classes=int((class_counts(labels, len(prepared.class_names)) > 0).sum()),
         largest_class=share,
         reached=reached,
         target=target or _target(reached, sizes.validation),

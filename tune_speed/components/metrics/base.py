@@ -2,17 +2,20 @@
 
 With hits h_c, labels n_c and predictions p_c of class c, accuracy is Σ h_c / Σ n_c, F1 of a class
 2 h_c / (n_c + p_c). Macro F1 is the mean over classes, micro F1 2 Σ h_c / Σ (n_c + p_c): where each
-sample has one label and one prediction it is the accuracy.
+sample has one label and one prediction it is the accuracy. Where an image may be of several
+classes, those with a sigmoid above 1/2 are predicted, and accuracy is the share of images of which
+the whole set is right (scikit-learn's accuracy_score calls it subset accuracy).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tune_speed.components.metrics import of_logits
 from tune_speed.core.records import Evaluation, RunResult
 
 OfLogits = Callable[[Any, Any], float]
-"""From all logits (N, K) and labels (N,) of the evaluated part, tensors of torch, to a metric."""
+"""From all logits (N, K) and labels, (N,) or several (N, K), of the part to a metric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,8 +30,9 @@ class Metric:
     of_run: Callable[[RunResult], float | None] | None = None
     """Returns it for a run; None where the record lacks it. No function: not of a single run."""
     of_logits: OfLogits | None = None
-    """Returns it for all logits (N, K), float32, and labels (N,) of the part that is evaluated,
-    both on the run's device. With this function the metric may be a workload's target."""
+    """Returns it for all logits (N, K), float32, and labels of the part that is evaluated, both on
+    the run's device: classes (N,), or 1 for each of an image's several classes, (N, K). With this
+    function the metric may be a workload's target."""
 
 
 # Accuracy that counts as a rise; S1 says `significantly`, without a figure.
@@ -73,12 +77,6 @@ def epochs_of_run(run: RunResult) -> float | None:
     )
 
 
-def top5_accuracy(logits: Any, labels: Any) -> float:
-    """Returns the share of samples whose label (N,) is among the five largest logits (N, K)."""
-    largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    return float((largest == labels[:, None]).any(dim=1).double().mean())
-
-
 def epoch_s(run: RunResult) -> float | None:
     """Returns the training clock over the passes done, which need not be whole [s]."""
     epochs = run.final.epoch if run.final else 0.0
@@ -98,11 +96,20 @@ def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], 
     return lambda run: None if run.final is None else read(run.final)
 
 
+def _final_value(name: str) -> Callable[[RunResult], float | None]:
+    return _final(lambda evaluation: evaluation.values.get(name))
+
+
+OF_LOGITS: Mapping[str, OfLogits] = {
+    "top5_accuracy": of_logits.top5_accuracy,
+    "average_precision": of_logits.average_precision,
+    "balanced_accuracy": of_logits.balanced_accuracy,
+}
 OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     "accuracy": _final(lambda evaluation: evaluation.accuracy),
     "macro_f1": _final(lambda evaluation: evaluation.macro_f1),
     "micro_f1": _final(lambda evaluation: evaluation.micro_f1),
-    "top5_accuracy": _final(lambda evaluation: evaluation.values.get("top5_accuracy")),
+    **{name: _final_value(name) for name in OF_LOGITS},
     "loss": _final(lambda evaluation: evaluation.loss),
     "train_loss": _final(lambda evaluation: evaluation.train_loss),
     "execution_s": lambda run: run.clocks.wall_s or None,
