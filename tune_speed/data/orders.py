@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -132,14 +133,18 @@ class Share(NamedTuple):
     """Devices."""
     samples_per_step: int = 0
     """Samples of an optimizer step over all devices, a multiple of `size`."""
+    together: int = 1
+    """So many neighbours stay on one device, as they are mixed with one another."""
 
     def counts(self, num_samples: int) -> tuple[int, ...]:
         if self.size == 1:
             return (num_samples,)
         steps, rest = divmod(num_samples, self.samples_per_step)
         whole = steps * (self.samples_per_step // self.size)
-        even, more = divmod(rest, self.size)
-        return tuple(whole + even + (rank < more) for rank in range(self.size))
+        even, more = divmod(-(-rest // self.together), self.size)
+        ends = (rank * even + min(rank, more) for rank in range(self.size + 1))
+        bounds = [min(rest, self.together * end) for end in ends]
+        return tuple(whole + end - start for start, end in pairwise(bounds))
 
     def of(self, epoch: NDArray[Number]) -> NDArray[Number]:
         if self.size == 1:

@@ -155,6 +155,7 @@ def open_loader(
         channels_last=recipe.is_channels_last,
         share=share,
         image_size=recipe.image_size,
+        num_classes=splits.num_classes,
     )
     return recipe.loader.open(images, batching)
 

@@ -207,6 +207,11 @@ class Recipe(Config):
             has_loss = type(speedup).sum_of_losses is not SpeedupConfig.sum_of_losses
             if has_loss and self.class_weights != "none" and not speedup.takes_class_weights:
                 yield f"class_weights must be none with {name}, whose loss has none"
+        together = self.augmentation.mixed_images
+        if isinstance(self.batch_size, int) and self.batch_size % together:
+            yield f"batch_size must be even with mixup or cutmix, not {self.batch_size}"
+        if (self.effective_batch_size or 0) % (self.devices * together):
+            yield "effective_batch_size must be even on each device with mixup or cutmix"
         mode = self.compile_mode
         records = self.compile is True and mode in WITHOUT_GRAPHS
         if records and self._accumulates:
@@ -365,6 +370,7 @@ class Recipe(Config):
         update = self.optimizer.speed_fields() | momenta(self.optimizer, self.lr_schedule)
         parts = {
             "optimizer": {name: update},
+            "augmentation": self.augmentation.speed_fields(),
             "speedups": self.speedups.speed_fields(),
         }
         return {**super().speed_fields(), **parts}
