@@ -11,6 +11,7 @@ from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.base import OfLogits
 from tune_speed.components.speedups.base import Averager
 from tune_speed.components.speedups.modules.losses import losses_of
+from tune_speed.data.augmentation.mix import as_targets
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.configs import Resident
 from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
@@ -77,8 +78,9 @@ def _sums(logits: Tensor, labels: Tensor) -> Tensor:
     Hits, labels and predictions of each class; images that are right, images, and their loss.
     """
     are_several = labels.ndim == 2
-    predicted = logits > 0 if are_several else _one_hot(logits.argmax(dim=1), logits)
-    true = labels > 0 if are_several else _one_hot(labels, logits)
+    num_classes = logits.shape[1]
+    guess = logits if are_several else as_targets(logits.argmax(dim=1), num_classes)
+    predicted, true = guess > 0, as_targets(labels, num_classes) > 0
     # Counts in float64 are exact, in whatever order a device adds them up.
     is_right = (predicted == true).all(dim=1).sum().double()
     loss = losses_of(logits.float(), labels, are_several=are_several, reduction="sum")
@@ -87,10 +89,6 @@ def _sums(logits: Tensor, labels: Tensor) -> Tensor:
     ]
     num_images = is_right.new_full((), len(labels))
     return torch.cat([*by_class, torch.stack([is_right, num_images, loss.double()])])
-
-
-def _one_hot(classes: Tensor, logits: Tensor) -> Tensor:
-    return torch.zeros_like(logits, dtype=torch.bool).scatter_(1, classes[:, None], True)
 
 
 def _scores(sums: list[float]) -> Scores:

@@ -1,7 +1,5 @@
 """Losses of soft labels, of several an image, and with class weights."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from timm.loss import BinaryCrossEntropy
 from torch.nn import functional
 
-from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.components.speedups.losses import Bce, EasiestFirst, Focal
 from tune_speed.components.speedups.modules.losses import (
     losses_of,
@@ -17,7 +15,6 @@ from tune_speed.components.speedups.modules.losses import (
     targets_of,
 )
 from tune_speed.core.errors import ConfigError
-from tune_speed.testing.speedups import SpeedupContracts
 from tune_speed.training.recipe import Recipe
 
 DRAWS = torch.Generator().manual_seed(0)
@@ -135,13 +132,10 @@ def test_weights_of_another_number_of_classes_are_refused():
     assert [problem.path for problem in refused.value.problems] == ["class_weights"]
 
 
-def test_only_speedups_with_a_parameter_for_them_get_class_weights():
-    """Plugins of earlier versions keep their signature."""
-    pairs = itertools.product(SPEEDUPS.items(), [()])
-    for (name, kind), weights in pairs:
-        if not kind.takes_class_weights:
-            continue
-        checks = SpeedupContracts(name, kind)
-        assert checks.entry.sum_of_losses(
-            kind(), LOGITS, LABELS, frac=1.0, label_smoothing=0.0, class_weights=weights
-        )
+def test_class_weights_are_given_to_losses_with_a_parameter_for_them_alone():
+    """Plugins keep their signature."""
+    given = {"frac": 1.0, "label_smoothing": 0.0, "class_weights": WEIGHTS}
+    for config in (Focal(), Bce()):
+        loss = Speedups(loss=config).sum_of_losses(LOGITS, LABELS, **given)
+        plain = Speedups(loss=config).sum_of_losses(LOGITS, LABELS, **given | {"class_weights": ()})
+        assert torch.equal(loss, plain) == isinstance(config, Focal)

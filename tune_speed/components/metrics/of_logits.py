@@ -1,7 +1,7 @@
 """Metrics that need all logits of the evaluated part, and what constant guesses reach.
 
 Labels are classes (N,), or 1 for each of an image's several classes and else 0, (N, K). Logits
-(N, K) and labels are tensors of torch, which is not imported here.
+(N, K) and labels are tensors of torch, which this module does not import.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tune_speed.data.augmentation.mix import as_targets
 from tune_speed.data.base import class_counts
 
 
@@ -32,7 +33,7 @@ def average_precision(logits: Any, labels: Any) -> float:
     scores = logits.double() if labels.ndim == 2 else logits.double().softmax(dim=1)
     precisions = [
         _average_precision(scores[:, number], truth)
-        for number, truth in enumerate(_truths(labels, logits.shape[1]).unbind(dim=1))
+        for number, truth in enumerate(as_targets(labels, logits.shape[1]).unbind(dim=1))
         if truth.any()
     ]
     return float(sum(precisions) / len(precisions))
@@ -56,7 +57,7 @@ def balanced_accuracy(logits: Any, labels: Any) -> float:
 
     Source: scikit-learn, balanced_accuracy_score, which takes one label an image.
     """
-    truths = _truths(labels, logits.shape[1])
+    truths = as_targets(labels, logits.shape[1]) > 0
     if labels.ndim == 1:
         counts = truths.sum(dim=0)
         hits = (truths & (logits.argmax(dim=1) == labels)[:, None]).sum(dim=0)
@@ -66,13 +67,6 @@ def balanced_accuracy(logits: Any, labels: Any) -> float:
     specificities = (~truths & ~found).sum(dim=0) / (len(labels) - counts)
     halves = (recalls + specificities) / 2
     return float(halves[halves.isfinite()].mean())
-
-
-def _truths(labels: Any, num_classes: int) -> Any:
-    """Returns whether each image is of each class, (N, K)."""
-    if labels.ndim == 2:
-        return labels > 0
-    return labels[:, None] == labels.new_tensor(range(num_classes))
 
 
 def guesses(labels: NDArray[Any], num_classes: int) -> dict[str, float]:

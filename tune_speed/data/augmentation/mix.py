@@ -47,14 +47,23 @@ def draw(drawer: Drawer, *, mixup: float, cutmix: float, prob: float, switch_pro
     return numbers | {"mix_y": drawer.below(WHOLE, y), "mix_x": drawer.below(WHOLE, x)}
 
 
+def as_targets(labels: "Tensor", num_classes: int) -> "Tensor":
+    """Returns labels (N,) as targets, fp32 (N, K): 1 for the class; others (N, K) as they are."""
+    import torch
+
+    if labels.ndim == 2:
+        return labels
+    # Not by `one_hot`, which may look at the labels' values from the host.
+    return (labels[:, None] == torch.arange(num_classes, device=labels.device)).float()
+
+
 def mixed(
     images: "Tensor", labels: "Tensor", draws: "dict[str, Tensor]", *, num_classes: int
 ) -> "tuple[Tensor, Tensor]":
     """Returns the mixed images (B, C, H, W), and their labels (N,) or (N, K) as targets (B, K)."""
     import torch
 
-    if labels.ndim == 1:
-        labels = torch.nn.functional.one_hot(labels, num_classes).float()
+    labels = as_targets(labels, num_classes)
     places = torch.arange(len(labels), device=images.device)
     others = (places ^ 1).clamp(max=len(labels) - 1)
     weights = own = draws["mix_own"].double() / WHOLE
@@ -75,7 +84,8 @@ def _stretches(side: "Tensor", centre: "Tensor", length: int) -> "tuple[Tensor, 
     """Returns which pixels of a side lie in each box, (B, length), and how many, (B,)."""
     import torch
 
-    half, middle = (side * length >> 32) // 2, (centre * length >> 32)[:, None]
-    pixels = torch.arange(length, device=side.device)
-    is_in = (pixels >= middle - half[:, None]) & (pixels < middle + half[:, None])
+    extent = side * length >> 32
+    first = (centre * length >> 32) - extent // 2
+    places = torch.arange(length, device=side.device) - first[:, None]
+    is_in = (places >= 0) & (places < extent[:, None])
     return is_in, is_in.sum(dim=1)

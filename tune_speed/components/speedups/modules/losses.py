@@ -9,15 +9,16 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy
 from torchvision.ops import sigmoid_focal_loss
 
+from tune_speed.data.augmentation.mix import as_targets
+
 
 def targets_of(labels: Tensor, num_classes: int, *, label_smoothing: float = 0.0) -> Tensor:
     """Returns targets (N, K), fp32: t (1 − s) + s/K of labels (N,), or of soft or several (N, K).
 
     Source: Szegedy et al. 2016 (arXiv:1512.00567), section 7; timm's `mixup_target` gives the same.
     """
-    if labels.ndim == 1:
-        labels = functional.one_hot(labels, num_classes)
-    return labels.float() * (1 - label_smoothing) + label_smoothing / num_classes
+    targets = as_targets(labels, num_classes)
+    return targets * (1 - label_smoothing) + label_smoothing / num_classes
 
 
 def losses_of(
@@ -122,7 +123,7 @@ def _summed(targets: Tensor, place: Tensor, num_groups: int) -> Tensor:
 # A copy from the host at each step would have the host wait for the device.
 @functools.cache
 def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, device=device)
+    return torch.as_tensor(numbers, device=device)
 
 
 def sum_of_exponential_losses(
