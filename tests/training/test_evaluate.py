@@ -23,7 +23,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_s
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.metrics.of_logits import top5_accuracy
+from tune_speed.components.metrics.base import top5_accuracy
 from tune_speed.components.models import MODELS
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError

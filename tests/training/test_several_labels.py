@@ -12,7 +12,7 @@ from helpers.training.tiny import CPU, Tiny
 from sklearn import metrics
 from torch import Tensor
 
-from tune_speed.components.metrics.of_logits import (
+from tune_speed.components.metrics.base import (
     average_precision,
     balanced_accuracy,
     guesses,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.base import OfLogits
@@ -83,7 +84,10 @@ def _sums(logits: Tensor, labels: Tensor) -> Tensor:
     predicted, true = guess > 0, as_targets(labels, num_classes) > 0
     # Counts in float64 are exact, in whatever order a device adds them up.
     is_right = (predicted == true).all(dim=1).sum().double()
-    loss = losses_of(logits.float(), labels, are_several=are_several, reduction="sum")
+    if are_several:
+        loss = losses_of(logits.float(), labels, are_several=True).sum()
+    else:
+        loss = functional.cross_entropy(logits.float(), labels, reduction="sum")
     by_class = [
         counted.sum(dim=0, dtype=torch.float64) for counted in (predicted & true, true, predicted)
     ]

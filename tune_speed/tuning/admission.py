@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tune_speed.components.metrics.of_logits import guesses
+from tune_speed.components.metrics.base import guesses
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable

@@ -11,11 +11,11 @@ from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.components.speedups.losses import Bce, EasiestFirst, Focal
 from tune_speed.components.speedups.modules.losses import (
     losses_of,
-    sum_of_cross_entropies,
     targets_of,
 )
 from tune_speed.core.errors import ConfigError
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.step import sum_of_losses
 
 DRAWS = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(6, 5, generator=DRAWS)
@@ -72,7 +72,9 @@ def test_a_groups_target_is_the_sum_of_its_classes():
 
 @pytest.mark.parametrize("labels", [LABELS, SOFT], ids=["hard", "soft"])
 def test_cross_entropy_with_class_weights_is_the_formula(labels):
-    found = sum_of_cross_entropies(LOGITS, labels, class_weights=WEIGHTS, label_smoothing=0.1)
+    chosen = recipe(class_weights=list(WEIGHTS), label_smoothing=0.1)
+    here = {"forward": lambda logits: logits, "device": torch.device("cpu")}
+    found = sum_of_losses(LOGITS, labels, chosen, frac=1.0, **here)
     targets = targets_of(labels, 5, label_smoothing=0.1)
     expected = -(torch.tensor(WEIGHTS) * targets * LOGITS.log_softmax(dim=1)).sum()
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)

@@ -157,10 +157,10 @@ class Speedups(Config):
         label_smoothing: float,
         class_weights: tuple[float, ...] = (),
     ) -> "Tensor | None":
-        given: dict[str, Any] = {"frac": frac, "label_smoothing": label_smoothing}
         for speedup in self.chosen:
-            weights = {"class_weights": class_weights} if speedup.takes_class_weights else {}
-            loss = speedup.sum_of_losses(logits, labels, **given, **weights)
+            given: dict[str, Any] = {"frac": frac, "label_smoothing": label_smoothing}
+            given |= {"class_weights": class_weights} if speedup.takes_class_weights else {}
+            loss = speedup.sum_of_losses(logits, labels, **given)
             if loss is not None:
                 return loss
         return None

@@ -100,13 +100,14 @@ class Bce(SpeedupConfig):
         label_smoothing: float,
         class_weights: tuple[float, ...] = (),
     ) -> "Tensor | None":
-        return modules.losses.sum_of_binary_losses(
-            logits,
-            labels,
-            threshold=self.target_threshold,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-        )
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        own, smoothing = modules.losses, label_smoothing
+        targets = own.targets_of(labels, logits.shape[1], label_smoothing=smoothing)
+        if self.target_threshold is not None:
+            targets = (targets > self.target_threshold).float()
+        weight = own.weights_on(logits.device, class_weights)
+        return binary_cross_entropy_with_logits(logits, targets, weight=weight, reduction="sum")
 
 
 EASIEST_FIRST = "speedups.loss.easiest_first"

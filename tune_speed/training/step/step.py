@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.components.speedups.modules import losses
@@ -100,8 +101,9 @@ def sum_of_losses(
     )
     if loss is not None:
         return loss
-    return losses.sum_of_cross_entropies(
-        logits, labels, class_weights=weights, label_smoothing=smoothing
+    weight = losses.weights_on(logits.device, weights)
+    return functional.cross_entropy(
+        logits, labels, weight=weight, reduction="sum", label_smoothing=smoothing
     )
 
 

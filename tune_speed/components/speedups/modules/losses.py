@@ -5,14 +5,13 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchvision.ops import sigmoid_focal_loss
 
 from tune_speed.data.augmentation.mix import as_targets
 
 
-def targets_of(labels: Tensor, num_classes: int, *, label_smoothing: float = 0.0) -> Tensor:
+def targets_of(labels: Tensor, num_classes: int, *, label_smoothing: float) -> Tensor:
     """Returns targets (N, K), fp32: t (1 − s) + s/K of labels (N,), or of soft or several (N, K).
 
     Source: Szegedy et al. 2016 (arXiv:1512.00567), section 7; timm's `mixup_target` gives the same.
@@ -21,55 +20,19 @@ def targets_of(labels: Tensor, num_classes: int, *, label_smoothing: float = 0.0
     return targets * (1 - label_smoothing) + label_smoothing / num_classes
 
 
-def losses_of(
-    logits: Tensor, labels: Tensor, *, are_several: bool, reduction: str = "none"
-) -> Tensor:
+def losses_of(logits: Tensor, labels: Tensor, *, are_several: bool) -> Tensor:
     """Returns each sample's cross-entropy [nat], (N,), of logits (N, K) and labels (N,) or (N, K).
 
-    Where an image may be of several classes, it is the sum over classes of the binary one. With
-    the reduction "sum", the sum over samples.
+    Where an image may be of several classes, it is the sum over classes of the binary one.
     """
     if not are_several:
-        return cross_entropy(logits, labels, reduction=reduction)
-    binary = functional.binary_cross_entropy_with_logits
-    losses = binary(logits, labels, reduction=reduction)
-    return losses if reduction == "sum" else losses.sum(dim=1)
+        return cross_entropy(logits, labels, reduction="none")
+    return binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(dim=1)
 
 
-def sum_of_cross_entropies(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    class_weights: tuple[float, ...] = (),
-    label_smoothing: float,
-) -> Tensor:
-    """Returns −Σ_samples Σ_c w_c t_c ln p_c [nat] of smoothed targets t; no weights w: all 1.
-
-    Logits are (N, K), fp32; labels (N,), or soft (N, K). As torch's with `reduction="sum"`: no
-    division by the samples' weights, whose mean over the training part is 1 where they balance it.
-    """
-    weight = _on_device(class_weights, logits.device) if class_weights else None
-    return cross_entropy(
-        logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing
-    )
-
-
-def sum_of_binary_losses(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    threshold: float | None,
-    class_weights: tuple[float, ...],
-    label_smoothing: float,
-) -> Tensor:
-    """Returns the sum over samples of `Bce`'s loss [nat] of logits (N, K), fp32."""
-    targets = targets_of(labels, logits.shape[1], label_smoothing=label_smoothing)
-    if threshold is not None:
-        targets = (targets > threshold).float()
-    weight = _on_device(class_weights, logits.device) if class_weights else None
-    return functional.binary_cross_entropy_with_logits(
-        logits, targets, weight=weight, reduction="sum"
-    )
+def weights_on(device: torch.device, class_weights: tuple[float, ...]) -> Tensor | None:
+    """Returns the weights (K,) of the classes there; None for none: all weigh 1."""
+    return _on_device(class_weights, device) if class_weights else None
 
 
 def sum_of_focal_losses(
@@ -104,7 +67,10 @@ def sum_of_task_losses(
     """
     by_class, by_group = logits[:, : len(group_of)], logits[:, len(group_of) :]
     place = _on_device(group_of, logits.device)
-    groups = place[labels] if labels.ndim == 1 else _summed(labels, place, by_group.shape[1])
+    if labels.ndim == 1:
+        groups = place[labels]
+    else:
+        groups = torch.zeros_like(by_group).index_add_(1, place, labels)
     # A loss that weighs 0 is computed too: steps before and after cost the same, as timed.
     losses = (
         weight * cross_entropy(part, target, reduction="sum", label_smoothing=label_smoothing)
@@ -113,11 +79,6 @@ def sum_of_task_losses(
         )
     )
     return torch.stack(list(losses)).sum()
-
-
-def _summed(targets: Tensor, place: Tensor, num_groups: int) -> Tensor:
-    """Returns the groups' targets (N, G), each the sum of those of its classes (N, K)."""
-    return targets.new_zeros(len(targets), num_groups).index_add_(1, place, targets)
 
 
 # A copy from the host at each step would have the host wait for the device.
