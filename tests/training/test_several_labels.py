@@ -12,6 +12,7 @@ from helpers.training.tiny import CPU, Tiny
 from sklearn import metrics
 from torch import Tensor
 
+from tune_speed import testing
 from tune_speed.components.metrics.base import (
     average_precision,
     balanced_accuracy,
@@ -246,3 +247,7 @@ def test_guesses_are_what_constant_predictions_reach() -> None:
         metrics.f1_score(ONE, most, average="macro", zero_division=0)
     )
     assert ones["balanced_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(ONE, most))
+
+
+def test_a_data_set_of_several_labels_keeps_the_contracts_of_data_sets() -> None:
+    testing.check_dataset("several", Several)
