@@ -46,6 +46,7 @@ class Several(DatasetConfig):
     """Images with bright rows, bright columns, a dark corner, or any of these; some with none."""
 
     count: int = 160
+    """Images, 1 or more."""
 
     def num_train(self) -> int:
         return self.count
