@@ -70,7 +70,9 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
             if labels.dtype == np.float32 and labels.shape == (len(pixels), num_classes):
                 claim = f"labels of {num_classes} classes each must be 0 or 1"
                 fix = "Write 1 for each class that an image is of."
-                self._require(np.isin(labels, (0, 1)).all(), claim, f"`{name}` has others", fix)
+                self._require(
+                    bool(np.isin(labels, (0, 1)).all()), claim, f"`{name}` has others", fix
+                )
                 continue
             self._require(
                 labels.dtype == np.int64 and labels.shape == (len(pixels),),

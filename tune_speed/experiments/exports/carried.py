@@ -22,6 +22,9 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
     "recipe.augmentation.mixup": (0.0,),
     "recipe.augmentation.cutmix": (0.0,),
+    "recipe.augmentation.mixup_prob": (1.0,),
+    "recipe.augmentation.mixup_switch_prob": (0.5,),
+    "recipe.class_weights": ("none",),
     "workload.split.long_tail": (None,),
 }
 """What every form asks of fields: values, or entries of a component."""
