@@ -278,7 +278,9 @@ def test_data_that_change_while_they_are_read_are_refused(tmp_path, dataset):
 
 def test_parts_of_different_size_are_refused(tmp_path, random_pixels):
     files = [
-        write_parquet(tmp_path / f"{size}.parquet", [encode(random_pixels(size, size, 3))], [0])
+        write_parquet(
+            tmp_path / f"{size}.parquet", [*map(encode, random_pixels(2, size, size, 3))], [0, 1]
+        )
         for size in (4, 5)
     ]
     dataset = ImageParquet(train=str(files[0]), test=str(files[1]))

@@ -162,8 +162,10 @@ def _check_alike(parts: Sequence[_Part]) -> None:
     first: Any = None
     for part in parts:
         for row, (height, width) in enumerate(part.rows["size"].tolist()):
+            if row in part.errors:
+                continue
             first = first or (height, width)
-            if row not in part.errors and (height, width) != first:
+            if (height, width) != first:
                 name = next(image.name for n, image in enumerate(part.encoded.images()) if n == row)
                 raise DataError(
                     f"All images must have one size, but {name} is {width}x{height} and the first"
