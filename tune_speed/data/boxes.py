@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import BytesIO
 from multiprocessing.connection import Connection
 from typing import Any
@@ -108,10 +108,11 @@ def looked_at(file: str | bytes, name: str) -> tuple[int, int, bool, bool, int]:
         status = os.stat(file)
         what = f"{file}/{status.st_size}/{status.st_mtime_ns}".encode(errors="surrogateescape")
     with opened(file, name) as image:
-        # Pillow would decode a whole PNG file to see whether EXIF follows the pixels.
+        # Pillow would decode a whole PNG file to see whether EXIF follows the pixels. Of TIFF it
+        # turns the size itself.
         is_png = image.format == "PNG"
-        has_exif = not is_png or any(mark in _content(file) for mark in _PNG_EXIF)
-        turn = _turn(image) if has_exif else None
+        may_turn = any(mark in _content(file) for mark in _PNG_EXIF) if is_png else True
+        turn = _turn(image) if may_turn and image.format != "TIFF" else None
         width, height = image.size[::-1] if turn in _SWAPS else image.size
         # Photographs of some telephones have a second, smaller image.
         is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
@@ -132,8 +133,8 @@ def upright(image: Image.Image) -> Image.Image:
     # As torchvision's ImageFolder does; where transparency is not in the pixels, Pillow warns
     # about a direct way to RGB.
     is_transparent = image.mode != "RGB" and "transparency" in image.info
-    turn = _turn(image)
     colour = (image.convert("RGBA") if is_transparent else image).convert("RGB")
+    turn = _turn(image)
     return colour if turn is None else colour.transpose(turn)
 
 
@@ -157,7 +158,10 @@ def with_torchvision(data: bytes, height: int, width: int) -> Pixels:
     from torchvision.io import ImageReadMode, decode_jpeg
 
     torch.set_num_threads(1)
-    whole = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
+    content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    with warnings.catch_warnings(action="ignore"):
+        # It is deprecated, in favour of a library that few have.
+        whole = decode_jpeg(content, ImageReadMode.RGB)
     left, top, right, bottom = map(int, _centre(*whole.shape[1:]))
     middle = whole[None, :, top:bottom, left:right]
     if middle.shape[2:] != (height, width):
@@ -205,10 +209,8 @@ def _stored(
         is_near = min(image.size) < 2 * min(size)
         if how["torchvision"] and is_plain and image.mode == "RGB" and side is None and is_near:
             # What it cannot read, Pillow does, or says why not.
-            try:
+            with suppress(RuntimeError):
                 pixels = with_torchvision(_content(file), *size)
-            except RuntimeError:
-                pixels = None
         if pixels is None:
             pixels = scaled(image, *size) if side is None else square(image, side)
     pixels = pixels[..., :channels]
