@@ -306,7 +306,7 @@ def prepare_workload(
         image_shape=splits.train.pixels.shape[1:],
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
-        lines=(*in_words(splits, data.class_names), *workload.dataset.notes()),
+        lines=(*in_words(splits, data.class_names), *data.notes, *workload.dataset.notes()),
         are_several=splits.train.labels.ndim == 2,
     )
     _refuse_guess(workload.target, guesses(splits.validation.labels, splits.num_classes))
