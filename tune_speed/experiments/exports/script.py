@@ -110,7 +110,9 @@ def _lost(file: RecipeFile, form: Form) -> Iterator[Problem]:
 
 def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str, Any]:
     model = network_facts(file.recipe.model)
-    needs = ["torch", *model.get("needs", ()), *DATASETS[file.workload.dataset_name][1].split(", ")]
+    packages = [*filter(None, [model["library"]])]
+    packages += ["safetensors"] if "safetensors" in model["read"] else []
+    needs = ["torch", *packages, *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
     return {
         "recipe": file.recipe,
@@ -137,6 +139,8 @@ def _data(file: RecipeFile) -> dict[str, Any]:
     changes, layout = file.recipe.augmentation, inspect.getsource(image_folder)
     return {
         "split": file.workload.split,
+        # Of three channels or one, as data sets that scripts read have them.
+        "normalisation": file.recipe.model.normalisation(in_channels=3),
         "dataset_kind": DATASETS[file.workload.dataset_name][0],
         "torchvision_set": f"torchvision.datasets.{file.workload.dataset_name.upper()}",
         "data": getattr(dataset, "root", None) or [place for place in places if place] or None,
@@ -233,22 +237,30 @@ def network_facts(config: ModelConfig) -> dict[str, Any]:
             "library": "",
             "takes": "channels, num_classes",
         }
-        return {"kind": "resnet", **own, "weights_file": config.weights_file}
+        return {"kind": "resnet", **own, **_reading(config)}
     model = config.published() if isinstance(config, Published) else config
     assert isinstance(model, Timm | TorchVision)
     library = "timm" if isinstance(model, Timm) else "torchvision"
     return {
         "kind": "library",
         "library": library,
-        "needs": [library],
         "takes": "channels, num_classes, max(height, width)",
         "name": model.name,
         "pretrained": model.pretrained,
-        "weights_file": model.weights_file,
+        **_reading(model),
         "resize_to": model.resize_to,
         "call": _call(model),
         "stem": _stem(model) if model.stem == "cifar" else None,
     }
+
+
+def _reading(config: ModelConfig) -> dict[str, Any]:
+    """Returns the file that weights are read from, and the expression that reads it."""
+    file = config.weights_file
+    if file is not None and file.endswith(".safetensors"):
+        return {"weights_file": file, "read": f"safetensors.torch.load_file({literal(file)})"}
+    call = f'torch.load({literal(file)}, weights_only=True, map_location="cpu")'
+    return {"weights_file": file, "read": call}
 
 
 def _call(model: Timm | TorchVision) -> str:

@@ -19,6 +19,7 @@ from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_w
 from tune_speed.experiments.exports.script import name_in, without_weights
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
+from tune_speed.training.build import normalisation_of
 
 METRICS = {"accuracy": "top1", "micro_f1": "top1", "top5_accuracy": "top5", "loss": "loss"}
 TIMM = Form(
@@ -86,6 +87,7 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
     recipe, model = file.recipe, _timm(file)
     assert isinstance(model, Timm)
     height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
+    normalisation = normalisation_of(recipe, splits)
     size = max(height, width)
     network = model.arguments(
         in_channels=channels, num_classes=splits.num_classes, image_size=size, pretrained=False
@@ -102,8 +104,8 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
         "model_kwargs": own,
         "drop": model.drop_rate,
         "drop_path": model.drop_path_rate,
-        "mean": list(splits.mean),
-        "std": list(splits.std),
+        "mean": list(normalisation.mean),
+        "std": list(normalisation.std),
         "crop_pct": 1.0,
         "interpolation": "bilinear",
         "train_interpolation": "bilinear",
