@@ -21,6 +21,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.order": ("shuffle",),
     **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
     "workload.split.long_tail": (None,),
+    "workload.dataset.*.store": ("auto", "pixels"),
 }
 """What every form asks of fields: values, or entries of a component."""
 CARRIED = (
@@ -31,6 +32,10 @@ CARRIED = (
     *("workload.split.*", "workload.certify_on", "workload.name"),
 )
 """Fields that every form carries, with any value."""
+
+
+WINDOWS = ("recipe.*_size", "recipe.crop_pct", "recipe.augmentation.crop*")
+"""Fields that say which windows of stored images the network sees, and at which size."""
 
 
 class Setting(NamedTuple):

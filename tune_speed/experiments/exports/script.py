@@ -29,9 +29,10 @@ from tune_speed.components.speedups.evaluation import Ema, Tta
 from tune_speed.core.config import Config, Table
 from tune_speed.core.errors import Problem
 from tune_speed.core.text import printable
+from tune_speed.data.augmentation import crops
 from tune_speed.data.datasets import image_folder
 from tune_speed.data.datasets.decoding import FORMATS
-from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, WINDOWS, Form, refuse_what_is_lost
 from tune_speed.study.file import RecipeFile
 
 NETWORKS = tuple(
@@ -62,7 +63,8 @@ SCRIPT = Form(
     carried=(
         *CARRIED,
         "recipe.*loss_scale*",
-        "recipe.augmentation.*",
+        *WINDOWS,
+        *(f"recipe.augmentation.{name}" for name in ("pad", "flip", "affine", "cutout")),
         "recipe.speedups.averaging.ema.*",
         "recipe.speedups.views.tta.*",
         "recipe.optimizer_kernels",
@@ -112,6 +114,9 @@ def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str
     model = network_facts(file.recipe.model)
     packages = [*filter(None, [model["library"]])]
     packages += ["safetensors"] if "safetensors" in model["read"] else []
+    if has_windows(file):
+        packages.append("torchvision")
+        model["takes"] = model["takes"].replace("height, width", "*images.size")
     needs = ["torch", *packages, *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
     return {
@@ -146,8 +151,28 @@ def _data(file: RecipeFile) -> dict[str, Any]:
         "data": getattr(dataset, "root", None) or [place for place in places if place] or None,
         "layout": layout[layout.index("PARTS =") : layout.index("def _refuse")].rstrip(),
         "formats": list(FORMATS),
+        "has_windows": has_windows(file),
+        "store_size": getattr(dataset, "store_size", None),
+        "crop": changes.crop if isinstance(changes.crop, crops.RandomResized) else None,
+        "attempts": crops.ATTEMPTS,
+        "shape_stream": crops.SHAPE,
+        "place_stream": crops.PLACE,
+        "size": _square(file.recipe.image_size),
+        "eval_size": _square(file.recipe.eval_size),
         "draws": bool(changes.pad or changes.cutout) or changes.flip != "none",
     }
+
+
+def has_windows(file: RecipeFile) -> bool:
+    """Returns whether the network sees windows of stored images, and not these."""
+    recipe = file.recipe
+    sizes = recipe.image_size, recipe.eval_size
+    is_cropped = not isinstance(recipe.augmentation.crop, crops.Centre) or recipe.crop_pct != 1
+    return is_cropped or sizes != (None, None)
+
+
+def _square(side: int | None) -> str:
+    return "" if side is None else f"[{side}, {side}]"
 
 
 def _steps(file: RecipeFile) -> dict[str, Any]:
@@ -174,7 +199,7 @@ def _steps(file: RecipeFile) -> dict[str, Any]:
 def _evaluation(file: RecipeFile) -> dict[str, Any]:
     metric, precision = file.workload.target.metric, PRECISIONS[file.recipe.precision]
     averaging, views = file.recipe.speedups.averaging, file.recipe.speedups.views
-    autocast = f", torch.autocast(images.pixels.device.type, {precision})"
+    autocast = f", torch.autocast(images.labels.device.type, {precision})"
     return {
         "autocast": autocast if precision else "",
         "ema": averaging if isinstance(averaging, Ema) else None,
