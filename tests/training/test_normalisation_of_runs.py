@@ -15,11 +15,14 @@ from tune_speed.data.split import Splits
 from tune_speed.experiments.run_summary import runs_text
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.reporting.trials.text import describe
+from tune_speed.runtime import device
+from tune_speed.training import objective
 from tune_speed.training.build import Job, normalisation_of, open_loader, view_of
 from tune_speed.training.finished_model import accuracy_of, finished_model, save_weights
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import KeepWeights
+from tune_speed.tuning import best_model
 
 SIDE = 32
 
@@ -142,3 +145,26 @@ def test_a_finished_model_sees_the_crops_of_evaluations(
             logits = model(image.permute(0, 3, 1, 2))
         losses.append(float(functional.cross_entropy(logits, torch.tensor([label]))))
     assert np.mean(losses) == pytest.approx(final.loss, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it draws.
+def test_a_graph_of_a_finished_model_cuts_its_crop(weights: Path, tmp_path: Path) -> None:
+    recipe, splits = recipe_of(weights, image_size=24, crop_pct=0.8), splits_of()
+    model = finished_model(recorded(recipe, splits, tmp_path / "t.pt"), tmp_path / "t.pt", splits)
+    pixels = torch.from_numpy(splits.validation.pixels).permute(0, 3, 1, 2)
+    shapes = [{0: torch.export.Dim.DYNAMIC}]
+    graph = torch.export.export(model, (pixels[:2],), dynamic_shapes=shapes).module()
+    torch.testing.assert_close(graph(pixels), model(pixels))
+
+
+def test_images_of_several_sizes_have_no_graph_and_the_reason_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = splits_of()
+    splits = splits._replace(validation=in_boxes(splits.validation))
+    monkeypatch.setattr(objective, "load_splits", lambda _: splits)
+    workload = make_workload().model_dump(mode="json")
+    record = make_record().model_copy(update={"workload": workload})
+    monkeypatch.setattr(device, "set_up_process", lambda *_, **__: None)
+    found = best_model._log_here("sqlite://", "run", record, tmp_path / "t.pt")
+    assert found.keys() == {"error"} and "several" in found["error"]

@@ -72,7 +72,7 @@ RECIPES = {
   image_size: 10
   eval_size: 12
   crop_pct: 0.875
-  augmentation: {{crop: {{random_resized: {{scale: 0.3, ratio: 1.5}}}}, flip: random}}""",
+  augmentation: {{crop: {{random_resized: {{scale: 0.3, ratio: 1.5}}}}}}""",
     "resized": f"{SGD}\n  model: {{squeezenet: {{resize_to: 32, stem: native}}}}",
 }
 """By name; together they have every schedule, optimizer, change to images and model of a kind."""
