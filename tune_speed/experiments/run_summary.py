@@ -17,6 +17,7 @@ from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRe
 from tune_speed.core.targets import Target
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, percent, seconds
 from tune_speed.core.words import IN_WORDS, joined
+from tune_speed.reporting.trials.text import normalisation_lines
 
 SUCCESS_RATE = 0.95
 # Fewer say nothing about the spread between seeds.
@@ -224,7 +225,7 @@ def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None
         lines.append(
             f"  speed            {speed:.0f} images/s, {counted(record.runs[-1].steps, 'step')}"
         )
-    return "\n".join([*lines, *_clock(found)])
+    return "\n".join([*lines, *normalisation_lines(record), *_clock(found)])
 
 
 def headline(record: TrialRecord) -> str:

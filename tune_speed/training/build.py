@@ -20,6 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.core.records import Normalisation
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Resident
@@ -120,11 +121,18 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     return open_loader(recipe, images, splits, seed=0, device=device)
 
 
+def normalisation_of(recipe: Recipe, splits: Splits) -> Normalisation:
+    """Returns what normalises pixels: the weights' own statistics, or the training part's."""
+    known = recipe.model.normalisation(in_channels=splits.train.pixels.shape[-1])
+    return known or Normalisation(mean=splits.mean, std=splits.std)
+
+
 def view_of(recipe: Recipe, splits: Splits) -> View:
     """Returns how evaluation shows the images of any part."""
+    normalisation = normalisation_of(recipe, splits)
     return View(
-        splits.mean,
-        splits.std,
+        normalisation.mean,
+        normalisation.std,
         channels_last=recipe.is_channels_last,
         image_size=recipe.eval_size or recipe.image_size,
         crop_pct=recipe.crop_pct,
@@ -146,10 +154,11 @@ def open_loader(
     device: torch.device,
     share: Share = WHOLE,
 ) -> Loader:
+    normalisation = normalisation_of(recipe, splits)
     batching = Batching(
         open_order(recipe, images, seed=seed),
-        splits.mean,
-        splits.std,
+        normalisation.mean,
+        normalisation.std,
         device,
         recipe.augmentation,
         channels_last=recipe.is_channels_last,

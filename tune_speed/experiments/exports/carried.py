@@ -26,6 +26,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.augmentation.mixup_switch_prob": (0.5,),
     "recipe.class_weights": ("none",),
     "workload.split.long_tail": (None,),
+    "workload.dataset.*.store": ("auto", "pixels"),
 }
 """What every form asks of fields: values, or entries of a component."""
 CARRIED = (
@@ -36,6 +37,10 @@ CARRIED = (
     *("workload.split.*", "workload.certify_on", "workload.name"),
 )
 """Fields that every form carries, with any value."""
+
+
+WINDOWS = ("recipe.*_size", "recipe.crop_pct", "recipe.augmentation.crop*")
+"""Fields that say which windows of stored images the network sees, and at which size."""
 
 
 class Setting(NamedTuple):

@@ -50,6 +50,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  device           {device_text(record.device)}, up to"
         f" {counted(record.max_cotenants, 'co-tenant')}",
         f"  clocks [s]       {clocks}",
+        *normalisation_lines(record),
         f"  speed            {significant(run.images_per_s)} images/s,"
         f" {significant(run.flop_per_s)} FLOP/s, {significant(run.step_time_ms)} ms a step,"
         f" {counted(run.steps, 'step')}",
@@ -70,6 +71,12 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         dump_yaml({"recipe": record.recipe}).rstrip(),
     ]
     return "\n".join([*lines, *(["", run.traceback.rstrip()] if run.traceback else [])])
+
+
+def normalisation_lines(record: TrialRecord) -> list[str]:
+    """Returns a line on whose statistics normalised the images, if not the training part's."""
+    found = record.runs[-1].normalisation
+    return [] if found is None else [f"  normalised by    {found}"]
 
 
 def _costs(record: TrialRecord) -> list[str]:
