@@ -4,7 +4,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from tune_speed.data.base import DatasetConfig, EncodedData
+from tune_speed.data.base import (
+    Counts,
+    DatasetConfig,
+    DecodedData,
+    EncodedData,
+    Grouped,
+    Images,
+    OnProgress,
+)
+from tune_speed.data.datasets.decoding import Part, decode_parts
 
 
 class ImageFiles(DatasetConfig):
@@ -29,3 +38,26 @@ class ImageFiles(DatasetConfig):
         Raises: DataError if data are missing or unreadable; it names the file and row.
         """
         raise NotImplementedError
+
+    def counts(self) -> Counts:
+        data = self.listing()
+        labels, num_test = data.train.labels, None if data.test is None else len(data.test.labels)
+        grouped = None if data.groups is None else Grouped(labels, data.groups)
+        return Counts(len(labels), num_test, data.num_validation, grouped)
+
+    def num_train(self) -> int:
+        return self.counts().train
+
+    def num_test(self) -> int | None:
+        return self.counts().test
+
+    def num_validation(self) -> int:
+        return self.counts().validation
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        data = self.listing()
+        listed = [part for part in (data.train, data.test) if part is not None]
+        parts = [Part(part.name, part.images(), len(part.labels)) for part in listed]
+        pixels = decode_parts(parts, image_size=self.image_size, on_progress=on_progress)
+        train, *test = map(Images, pixels, [part.labels for part in listed])
+        return DecodedData(train, test[0] if test else None, *data[2:])
