@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data import LOADERS, randomness, split
-from tune_speed.data.augment import Augmentation
+from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.base import Grouped, Images, MappedRows
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
-from tune_speed.data.loaders.resident import eval_batches
+from tune_speed.data.loaders.resident import View, eval_batches
 from tune_speed.data.orders import SampleOrder
 from tune_speed.data.split import (
     SplitConfig,
@@ -364,11 +364,9 @@ def test_evaluation_sees_the_same_images(parts: tuple[Splits, Splits]) -> None:
             batch
             for batch, _ in eval_batches(
                 splits.validation,
-                mean=splits.mean,
-                std=splits.std,
+                View(splits.mean, splits.std, channels_last=False),
                 batch_size=5,
                 device=CPU,
-                channels_last=False,
             )
         ]
         for splits in parts

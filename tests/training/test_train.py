@@ -22,7 +22,7 @@ from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
-from tune_speed.data.augment import Augmentation
+from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.loaders.base import Planned
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader

@@ -252,11 +252,11 @@ def _named_arrays(data: DecodedData) -> dict[str, Array]:
         f"{part}_{field}": array
         for part, images in parts.items()
         if images is not None
-        for field, array in {
-            "pixels": images.pixels,
-            "labels": images.labels,
-            "digests": _digests(images.pixels),
-        }.items()
+        for field, array in [
+            ("pixels", np.asarray(images.pixels)),
+            ("labels", images.labels),
+            ("digests", _digests(images.pixels)),
+        ]
     }
 
 

@@ -196,10 +196,10 @@ def class_counts(labels: NDArray[Any], num_classes: int) -> Indices:
 def strata(labels: NDArray[Any]) -> Indices:
     """Returns by which class each image is stratified: the rarest of its own; K: it has none."""
     if labels.ndim == 1:
-        return labels
+        return np.asarray(labels)
     rarest_first = np.argsort(class_counts(labels, labels.shape[1]), kind="stable")
     has = labels[:, rarest_first] > 0
-    return np.where(has.any(axis=1), rarest_first[has.argmax(axis=1)], labels.shape[1])
+    return np.asarray(np.where(has.any(axis=1), rarest_first[has.argmax(axis=1)], labels.shape[1]))
 
 
 def whole_groups(grouped: Grouped, share: float, *, seed: int) -> NDArray[np.bool_]:

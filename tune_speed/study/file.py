@@ -25,6 +25,7 @@ from tune_speed.study.short_forms import (
     with_choices,
     with_goal,
     with_locations,
+    with_store_size,
     with_whole_task,
 )
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
@@ -206,7 +207,7 @@ def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Pr
     source, problems = apply_overrides(source, overrides, schema=StudySchema)
     refuse_left(source)
     # Again, as an override may be a short form.
-    return with_goal(_written_out(source)), [*twice, *problems]
+    return with_store_size(with_goal(_written_out(source))), [*twice, *problems]
 
 
 def _written_out(source: Source) -> Source:

@@ -5,6 +5,7 @@ within_s: 60.0}` and `max_train_s: 60.0`, once overrides are known. Paths in a f
 folder; those of `--set`, of a call and of shipped files at the current one.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.targets import SHARES
 from tune_speed.data import DATASETS
+from tune_speed.data.datasets.image_files import ImageFiles
 from tune_speed.study.fields import component_of, nested_of, takes_list
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.parameter import branches, is_leaf, is_number
@@ -34,6 +36,37 @@ def with_whole_task(source: Source) -> Source:
         with suppress(ValueError):  # The schema says what it must be.
             source = source.with_value(("workload", "max_train_s"), parse_duration_s(limit))
     return source
+
+
+STORED_MARGIN = 1.15
+"""The shorter side of a stored image over the largest size at which a recipe may show it."""
+
+
+def with_store_size(source: Source) -> Source:
+    """Returns a source whose images of several sizes are stored large enough for its recipes."""
+    tree = source.tree if isinstance(source.tree, Mapping) else {}
+    workload, recipe = tree.get("workload"), tree.get("recipe")
+    dataset = workload.get("dataset") if isinstance(workload, Mapping) else None
+    if not isinstance(dataset, Mapping) or not isinstance(recipe, Mapping):
+        return source
+    kind = DATASETS.get(str(dataset.get("name")))
+    is_given = dataset.get("store_size") or dataset.get("image_size")
+    if kind is None or not issubclass(kind, ImageFiles) or is_given:
+        return source
+    sizes = [*_sizes(recipe.get("image_size")), *_sizes(recipe.get("eval_size"))]
+    if not sizes:
+        return source
+    side = math.ceil(STORED_MARGIN * max(sizes))
+    return source.with_value(("workload", "dataset", "store_size"), side)
+
+
+def _sizes(value: Any) -> Iterator[int]:
+    """Yields the whole numbers that a field may be; what is none, the schema reports."""
+    if isinstance(value, Mapping):
+        value = [*(value.get("choices") or ()), value.get("high")]
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, int):
+            yield each
 
 
 def with_choices(source: Source) -> Source:

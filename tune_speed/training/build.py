@@ -23,6 +23,7 @@ from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.loaders.resident import View
 from tune_speed.data.orders import WHOLE, Order, Share, WholeSteps
 from tune_speed.data.split import Splits
 from tune_speed.training.ranks import ALONE, Ranks
@@ -34,7 +35,8 @@ StepSchedule = tuple[tuple[Shape, int], ...]
 
 
 def step_schedule_of(recipe: Recipe, splits: Splits) -> StepSchedule:
-    num_train, height, width, _ = splits.train.pixels.shape
+    num_train, *stored = splits.train.pixels.shape
+    height, width, _ = recipe.train_shape(tuple(stored))
     return recipe.step_schedule(num_train=num_train, height=height, width=width)
 
 
@@ -86,7 +88,7 @@ def set_kernels(recipe: Recipe) -> dict[str, bool]:
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
     """Returns the recipe's model on the device; the process has its kernels from now on."""
     set_kernels(recipe)
-    _, height, width, channels = splits.train.pixels.shape
+    height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
     model = recipe.model.build(
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
     )
@@ -112,6 +114,17 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     return open_loader(recipe, images, splits, seed=0, device=device)
 
 
+def view_of(recipe: Recipe, splits: Splits) -> View:
+    """Returns how evaluation shows the images of any part."""
+    return View(
+        splits.mean,
+        splits.std,
+        channels_last=recipe.is_channels_last,
+        image_size=recipe.eval_size or recipe.image_size,
+        crop_pct=recipe.crop_pct,
+    )
+
+
 def open_order(recipe: Recipe, images: Images, *, seed: int) -> Order:
     size, step = micro_batch_of(recipe), recipe.samples_per_step
     order = recipe.order.open(images.labels, batch_size=size, samples_per_step=step, seed=seed)
@@ -135,6 +148,7 @@ def open_loader(
         recipe.augmentation,
         channels_last=recipe.is_channels_last,
         share=share,
+        image_size=recipe.image_size,
     )
     return recipe.loader.open(images, batching)
 

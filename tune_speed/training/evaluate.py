@@ -16,7 +16,7 @@ from tune_speed.data.loaders.configs import Resident
 from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import is_out_of_memory, release_memory
-from tune_speed.training.build import Job, Part
+from tune_speed.training.build import Job, Part, view_of
 from tune_speed.training.step.step import AUTOCAST_DTYPES
 
 
@@ -149,12 +149,7 @@ class Evaluator:
                 self._held[part] = hold(images, device)
             images = self._held[part]
         batches = eval_batches(
-            images,
-            mean=splits.mean,
-            std=splits.std,
-            batch_size=self.batch_size,
-            device=device,
-            channels_last=recipe.is_channels_last,
+            images, view_of(recipe, splits), batch_size=self.batch_size, device=device
         )
         for batch in batches:
             self._clock.let_others_measure()

@@ -23,8 +23,8 @@ from tune_speed.training.recipe import Recipe
 def misfits(
     recipe: Recipe, *, image_shape: tuple[int, int, int], num_classes: int, num_train: int
 ) -> tuple[Problem, ...]:
-    """Returns why the recipe's network cannot train on images (H, W, C), `num_train` an epoch."""
-    height, width, channels = image_shape
+    """Returns why the recipe's network cannot train on `num_train` images, stored as (H, W, C)."""
+    height, width, channels = recipe.train_shape(image_shape)
     image_size, file = max(height, width), recipe.model.weights_file
     if file is not None and not os.path.isfile(file):
         return (
@@ -39,7 +39,8 @@ def misfits(
             )
             model = recipe.speedups.change_model(model, num_classes=num_classes, seed=0)
         step_schedule = recipe.step_schedule(num_train=num_train, height=height, width=width)
-        for size in sorted({shape[:2] for shape, _ in step_schedule} - {(height, width)}):
+        seen = {shape[:2] for shape, _ in step_schedule} | {recipe.eval_shape(image_shape)[:2]}
+        for size in sorted(seen - {(height, width)}):
             _try(model, (2, channels, *size))
     except ConfigError as error:
         return error.problems or (Problem(path="model", must=str(error)),)

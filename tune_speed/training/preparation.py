@@ -24,7 +24,7 @@ from tune_speed.data.loaders.resident import eval_batches
 from tune_speed.data.orders import Curriculum, UnscoredCurriculum
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import remembered
-from tune_speed.training.build import Job, open_order
+from tune_speed.training.build import Job, open_order, view_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import AUTOCAST_DTYPES, Forward, Group, Stepper, micro_batch_of
 
@@ -51,6 +51,7 @@ def prepare(
     steps of short trainings. Rank 0's outcome holds: `forward` must not average gradients.
     """
     recipe, device, batch_size = job.recipe, job.device, micro_batch_of(job.recipe)
+    loader.show_at(*recipe.train_shape(job.splits.train.pixels.shape[1:])[:2])
 
     def fit(fitted: nn.Module, batches: Batches, num_steps: int, recipe: Recipe = recipe) -> None:
         own = forward if fitted is model else fitted
@@ -142,12 +143,7 @@ def _losses(
     """Yields the losses of the training images by batches, in the set's order, not augmented."""
     dtype = AUTOCAST_DTYPES[recipe.precision]
     batches = eval_batches(
-        splits.train,
-        mean=splits.mean,
-        std=splits.std,
-        batch_size=SCORING_BATCH,
-        device=device,
-        channels_last=recipe.is_channels_last,
+        splits.train, view_of(recipe, splits), batch_size=SCORING_BATCH, device=device
     )
     for images, labels in batches:
         # Not around the loop: modes would hold between batches, too.

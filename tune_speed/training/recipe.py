@@ -17,7 +17,7 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config
 from tune_speed.data import LOADERS, ORDERS
-from tune_speed.data.augment import Augmentation
+from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import OrderConfig, Shuffle
 
@@ -80,6 +80,8 @@ class Recipe(Config):
             "drop_last",
             "init_loss_scale",
             "loss_scale_growth_steps",
+            "eval_size",
+            "crop_pct",
         }
     )
     switch_fields = frozenset({"label_smoothing", "clip_norm", "clip_value"})
@@ -117,6 +119,20 @@ class Recipe(Config):
     """In which order, and how often, samples are seen."""
     drop_last: bool = False
     """Leave out an epoch's last optimizer step where too few samples are left for a whole one."""
+    image_size: Annotated[int, Field(ge=8, le=4096)] | None = Field(
+        default=None, exclude_if=lambda size: size is None
+    )
+    """Height and width at which the network is trained [pixels]: crops of the stored images are
+    resized to it; null: as they are stored, where all have one size."""
+    eval_size: Annotated[int, Field(ge=8, le=4096)] | None = Field(
+        default=None, exclude_if=lambda size: size is None
+    )
+    """Height and width at which it is evaluated [pixels]; null: `image_size`."""
+    crop_pct: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, exclude_if=lambda share: share == 1.0
+    )
+    """Share of an image's shorter side that evaluation shows, as a square in the centre; timm's
+    `--crop-pct`, where ImageNet's customary 224 of 256 pixels are 0.875."""
     augmentation: Augmentation = Augmentation()
     """Changes to training images."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -225,6 +241,17 @@ class Recipe(Config):
         mode = WITHOUT_GRAPHS.get(self.compile_mode, self.compile_mode)
         is_alone = self.compile is False or not (self.cuda_graph is True or self._accumulates)
         return self if is_alone else self.model_copy(update={"compile_mode": mode})
+
+    def train_shape(self, stored: tuple[int, ...]) -> tuple[int, int, int]:
+        """Returns the shape (H, W, C) of what is trained on, of stored images of such a shape."""
+        height, width, channels = stored
+        side = self.image_size
+        return (height, width, channels) if side is None else (side, side, channels)
+
+    def eval_shape(self, stored: tuple[int, ...]) -> tuple[int, int, int]:
+        """Returns the shape (H, W, C) of what is evaluated on, of stored images of such a shape."""
+        side, channels = self.eval_size, stored[2]
+        return self.train_shape(stored) if side is None else (side, side, channels)
 
     def steps(self, *, num_train: int) -> int:
         return sum(num_steps for _, num_steps in self.growth_steps(num_train=num_train))

@@ -82,12 +82,14 @@ def warm_up(job: Job, model: nn.Module, forward: Forward, loader: Loader, shape:
     sizes = sorted({min(batch_size, num_train), num_train % batch_size} - {0}, reverse=True)
     with without_trace(model, device=job.device):
         stepper = Stepper.still(model, forward, job.recipe, device=job.device, is_recorded=False)
+        loader.show_at(shape.height, shape.width)
         try:
             stepper.take_still(Group(sum(sizes), map(loader.dummy, sizes)), shape)
         except Exception as error:
             if is_lone_image(error):
                 raise _lone_image(batch_size, loader.num_samples) from error
-            if is_out_of_memory(error) or shape[:2] == job.splits.train.pixels.shape[1:3]:
+            whole = job.recipe.train_shape(job.splits.train.pixels.shape[1:])[:2]
+            if is_out_of_memory(error) or shape[:2] == whole:
                 raise
             path = "recipe.speedups.resolution"
             raise too_small(shape.height, shape.width, error, path=path) from error
@@ -95,6 +97,7 @@ def warm_up(job: Job, model: nn.Module, forward: Forward, loader: Loader, shape:
 
 def dummy_groups(recipe: Recipe, loader: Loader, shape: Shape) -> Iterator[Group]:
     """Yields a group of dummy batches for each number of samples that an epoch's steps have."""
+    loader.show_at(shape.height, shape.width)
     most, full = micro_batch_of(recipe), recipe.samples_per_step * shape.growth
     for num_samples in {min(full, loader.num_in(0)), loader.num_in(0) % full} - {0}:
         sizes = [min(most, num_samples - done) for done in range(0, num_samples, most)]

@@ -287,7 +287,7 @@ class PreparedWorkload(NamedTuple):
     workload_hash: str
     data_hash: str
     image_shape: tuple[int, ...]
-    """(H, W, C)."""
+    """Of the stored images, (H, W, C)."""
     num_classes: int
     num_train: int
     lines: tuple[str, ...]

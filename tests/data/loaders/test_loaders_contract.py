@@ -9,11 +9,11 @@ from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
-from tune_speed.data.augment import Augmentation, draw
+from tune_speed.data.augmentation.config import Augmentation, Frame, draw
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
-from tune_speed.data.loaders.resident import eval_batches, hold
+from tune_speed.data.loaders.resident import View, eval_batches, hold
 from tune_speed.data.orders import Order, RepeatedOrder, SampleOrder
 
 CPU = torch.device("cpu")
@@ -117,10 +117,10 @@ def test_all_loaders_give_the_same_batches_bit_by_bit(config, open_loader):
 def test_augmented_images_match_one_by_one_in_numpy(entry, open_loader, images):
     loader = open_loader(entry, augmentation=ALL, seed=4)
     for epoch in range(2):
-        draws = draw(ALL, (NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
+        draws = draw(ALL, Frame(NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
         for batch, labels in loader.epoch(epoch):
             for image, number in zip(batch, labels.tolist(), strict=True):
-                y, x, flip, affine, top, left = (int(values[number]) for values in draws)
+                y, x, flip, affine, top, left = (int(values[number]) for values in draws.values())
                 padded = np.pad(images.pixels[number], [(2, 2), (2, 2), (0, 0)], mode="reflect")
                 window = padded[y : y + 6, x : x + 7]
                 exact = ((window[:, ::-1] if flip else window) / 255 - MEAN) / STD
@@ -243,7 +243,7 @@ def test_augmentation_too_large_for_the_images_is_refused(config, open_loader):
 def test_evaluation_sees_all_images_in_order_and_unchanged(images, channels_last):
     batches = list(
         eval_batches(
-            images, mean=MEAN, std=STD, batch_size=16, device=CPU, channels_last=channels_last
+            images, View(MEAN, STD, channels_last=channels_last), batch_size=16, device=CPU
         )
     )
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -259,11 +259,7 @@ def test_evaluation_of_held_images_sees_the_same_batches_bit_by_bit(images: Imag
     held = hold(images, CPU)
     for _ in range(2):
         ours, theirs = (
-            list(
-                eval_batches(
-                    given, mean=MEAN, std=STD, batch_size=16, device=CPU, channels_last=True
-                )
-            )
+            list(eval_batches(given, View(MEAN, STD), batch_size=16, device=CPU))
             for given in (held, images)
         )
         assert labels_of(ours) == labels_of(theirs) == list(range(NUM_IMAGES))

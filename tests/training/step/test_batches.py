@@ -146,6 +146,9 @@ def test_first_epoch_is_the_loaders_epoch_zero_and_the_next_follows() -> None:
             asked.append(epoch)
             yield from [(torch.zeros(2), torch.zeros(2))] * (2 - skip)
 
+        def show_at(self, height: int, width: int) -> None:
+            assert (height, width) == SMALL[:2]
+
     loader: Any = Loader()
     for num_done, epochs in ((0, [0, 1, 2]), (1, [0, 1, 2]), (2, [0, 1, 2]), (3, [1, 2])):
         asked.clear()

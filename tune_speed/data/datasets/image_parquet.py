@@ -265,7 +265,8 @@ def read_images(path: Path, column: str) -> Iterator[Encoded]:
 def _content(value: Any, path: Path, row: int) -> bytes | Path:
     """Returns an image's bytes, or its file. Raises: DataError."""
     fields = value if isinstance(value, dict) else {"bytes": value}
-    content, name = fields.get("bytes"), fields.get("path")
+    content: bytes | None = fields.get("bytes")
+    name: str | None = fields.get("path")
     if content is None and name and (path.parent / name).is_file():
         return path.parent / name
     if content is None:
@@ -276,7 +277,6 @@ def _content(value: Any, path: Path, row: int) -> bytes | Path:
             f"An encoded image must have at most {MAX_IMAGE_BYTES >> 20} MiB, but"
             f" {_row(path, row)} has {len(content) >> 20}."
         )
-    assert isinstance(content, bytes)
     return content
 
 

@@ -24,8 +24,7 @@ class Labels(NamedTuple):
     """Numbers of classes, int64 (T,), or their names, objects (T,)."""
     rows: NDArray[np.int64] | None
     """Image of each value, (T,), from 0; None: the image at the same place, one value each."""
-    count: int
-    """Number of images."""
+    num_images: int
     where: Callable[[int], str]
     """How to call an image in messages."""
 
@@ -67,7 +66,7 @@ def number_labels(
 
 def _names_of_numbers(learnt: Sequence[NDArray[np.int64]], files: Sequence[Labels]) -> list[str]:
     largest = max(int(numbers.max(initial=0)) for numbers in learnt)
-    num_images = sum(file.count for file in files[: len(learnt)])
+    num_images = sum(file.num_images for file in files[: len(learnt)])
     if largest >= num_images > 0:
         raise DataError(
             f"Labels must number the classes from 0, but the largest is {largest} with {num_images}"
@@ -92,8 +91,8 @@ def _made(
         raise DataError(f"Labels must lie in 0 to {len(names) - 1}, but {where} has {given}.")
     if not several:
         return numbers
-    labels = np.zeros((file.count, len(names)), np.float32)
-    labels[np.arange(file.count) if file.rows is None else file.rows, numbers] = 1
+    labels = np.zeros((file.num_images, len(names)), np.float32)
+    labels[np.arange(file.num_images) if file.rows is None else file.rows, numbers] = 1
     return labels
 
 

@@ -131,9 +131,11 @@ def _samples(made: Any) -> tuple[Any, NDArray[np.int64]]:
     fields = ("data", "_image_files", "_images")
     images = next(getattr(made, name) for name in fields if hasattr(made, name))
     numbers = np.asarray(labels, np.int64)
-    images = images if isinstance(images, list) else np.asarray(images)
+    if isinstance(images, list):
+        return images, numbers
+    pixels = np.asarray(images)
     # Channels first, as in SVHN and STL10.
-    return images.transpose(0, 2, 3, 1) if np.ndim(images) == 4 else images, numbers
+    return pixels.transpose(0, 2, 3, 1) if pixels.ndim == 4 else pixels, numbers
 
 
 def _pnm(pixels: NDArray[np.uint8]) -> bytes:

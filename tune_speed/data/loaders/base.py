@@ -9,8 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tune_speed.data.augment import Augmentation, draw_in_order
+from tune_speed.core.errors import ConfigError
+from tune_speed.data.augmentation.base import Draws
+from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw_in_order
+from tune_speed.data.augmentation.crops import Centre
+from tune_speed.data.base import Images
 from tune_speed.data.loaders import image_ops
+from tune_speed.data.loaders.windows import cut
 from tune_speed.data.orders import WHOLE, Order, Share
 
 Make = Callable[..., tuple[Tensor, Tensor]]
@@ -37,19 +42,6 @@ def _as_it_is(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-class BatchPlan(NamedTuple):
-    """What one batch is made of, on the device: int64, (B,) each."""
-
-    indices: Tensor
-    labels: Tensor
-    shift_y: Tensor
-    shift_x: Tensor
-    is_flipped: Tensor
-    affine: Tensor
-    corner_y: Tensor
-    corner_x: Tensor
-
-
 class Batching(NamedTuple):
     """How images become batches."""
 
@@ -63,28 +55,46 @@ class Batching(NamedTuple):
     augmentation: Augmentation = Augmentation()
     channels_last: bool = True
     share: Share = WHOLE
+    image_size: int | None = None
+    """Height and width that the network sees [pixels]; None: those of the stored images."""
 
 
 class Batches:
     """The batches of every epoch, but for where the pixels come from."""
 
-    def __init__(
-        self, labels: NDArray[np.int64], size: tuple[int, int], batching: Batching
-    ) -> None:
-        """Takes the labels of images of `size` (H, W)."""
-        self.labels, self.size = labels, size
+    def __init__(self, images: Images, batching: Batching) -> None:
+        """Raises: ConfigError if the images are too small, or their one size is not known."""
+        _, height, width, _ = images.pixels.shape
+        self.labels = images.labels
         self.order, self.share = batching.order, batching.share
         self.augmentation, self.device = batching.augmentation, batching.device
-        self.channels_last = batching.channels_last
-        height, width = size
-        mean, std, device = batching.mean, batching.std, batching.device
-        self._normalize = image_ops.Normalizer(mean, std, height * width, device)
-        pad = batching.augmentation.pad
-        self._move = image_ops.Mover(height, width, pad=pad, device=device)
+        self._frame = _frame_of(images, batching)
+        self._box = (height, width)
+        self.augmentation.check(self._frame.height, self._frame.width)
+        self._batching = batching
+        self._names = ("indices", "labels", *self._draws(np.arange(1), 0))
+        self._tools = dict[tuple[int, int], _Tools]()
+        self._set_size(self._frame.height, self._frame.width)
+        self._targets = None if self.labels.ndim == 1 else _on(self.labels, self.device)
 
     @property
     def num_samples(self) -> int:
         return len(self.labels)
+
+    def show_at(self, height: int, width: int) -> None:
+        """Makes images of that size from now on, where windows of stored ones are resized anyway.
+
+        Changes that count pixels are made at the recipe's size, whatever the step's.
+        """
+        counts_pixels = self.augmentation.pad or self.augmentation.cutout
+        if self._frame.sizes is not None and not counts_pixels:
+            self._set_size(height, width)
+
+    def _set_size(self, height: int, width: int) -> None:
+        # A step that is recorded may copy nothing from the host.
+        self._size = size = (height, width)
+        if size not in self._tools:
+            self._tools[size] = _Tools.of(size, self._batching)
 
     def indices(self, epoch: int, *, skip: int = 0) -> Iterator[NDArray[np.int64]]:
         """Yields which images are in each batch of epoch number `epoch`, (B,), from `skip` on."""
@@ -97,17 +107,11 @@ class Batches:
         self.order = order
 
     def plans(self, epoch: int, *, skip: int = 0) -> Iterator[Tensor]:
-        """Yields each batch of an epoch, after `skip`, as a `BatchPlan` in one tensor, (8, B)."""
+        """Yields what each batch of an epoch is made of, after `skip`: int64, a row a number."""
         order = self.order.epoch(epoch)
-        draws = draw_in_order(
-            self.augmentation,
-            order,
-            shape=(self.num_samples, *self.size),
-            repeats=self.order.repeats,
-            seed=self.order.seed,
-            epoch=epoch,
-        )
-        table = torch.from_numpy(self.share.of(np.stack([order, self.labels.take(order), *draws])))
+        labels = self.labels.take(order) if self._targets is None else np.zeros_like(order)
+        draws = self._draws(order, epoch)
+        table = torch.from_numpy(self.share.of(np.stack([order, labels, *draws.values()])))
         if self.device.type == "cuda":
             # A copy from pageable memory would wait for the GPU.
             table = table.pin_memory()
@@ -115,29 +119,109 @@ class Batches:
         for start in range(skip * self.order.batch_size, table.shape[1], self.order.batch_size):
             yield table[:, start : start + self.order.batch_size]
 
+    def _draws(self, order: NDArray[np.int64], epoch: int) -> Draws:
+        repeats, seed = self.order.repeats, self.order.seed
+        return draw_in_order(
+            self.augmentation, order, self._frame, repeats=repeats, seed=seed, epoch=epoch
+        )
+
     def dummy_plan(self, size: int) -> Tensor:
-        """Returns a plan of the first images, of one class and not moved."""
-        plan = torch.zeros((len(BatchPlan._fields), size), dtype=torch.int64, device=self.device)
+        """Returns a plan of the first images, whole, of one class and not moved."""
+        plan = torch.zeros((len(self._names), size), dtype=torch.int64, device=self.device)
         plan[0] = torch.arange(size, device=self.device) % self.num_samples
+        if self._frame.sizes is not None:
+            plan[self._names.index("window_h")] = self._box[0]
+            plan[self._names.index("window_w")] = self._box[1]
         return plan
 
     def make(self, pixels: Tensor, table: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
         """Makes float32 (B, C, H, W) and labels of the `whole` set's pixels, or the batch's."""
-        plan = BatchPlan(*table.unbind())
-        side = self.augmentation.cutout
-        if self.augmentation.pad or self.augmentation.flip != "none":
-            indices = plan.indices if whole else torch.arange(len(pixels), device=pixels.device)
-            y, x, is_flipped = plan.shift_y, plan.shift_x, plan.is_flipped
-            pixels = self._move(pixels, indices, shift_y=y, shift_x=x, is_flipped=is_flipped)
-        elif whole:
-            pixels = pixels.index_select(0, plan.indices)
-        images = self._normalize(pixels)
-        if self.augmentation.affine:
-            images = image_ops.change_affinely(images, plan.affine, most=self.augmentation.affine)
-        if side:
-            image_ops.cut_out(images, side=side, corner_y=plan.corner_y, corner_x=plan.corner_x)
-        images = image_ops.to_channels_first(images, channels_last=self.channels_last)
-        return images, plan.labels
+        plan = dict(zip(self._names, table.unbind(), strict=True))
+        config = self.augmentation
+        seen = self._seen(pixels, plan, whole=whole)
+        for change in config.pixel_changes:
+            changed = change.apply(seen.permute(0, 3, 1, 2), plan)
+            seen = changed.permute(0, 2, 3, 1).contiguous()
+        images = self._tools[self._size].normalize(seen)
+        if config.affine:
+            images = image_ops.change_affinely(images, plan["affine"], most=config.affine)
+        if config.cutout:
+            y, x = plan["corner_y"], plan["corner_x"]
+            image_ops.cut_out(images, side=config.cutout, corner_y=y, corner_x=x)
+        images = image_ops.to_channels_first(images, channels_last=self._batching.channels_last)
+        for change in config.normalised_changes:
+            images = change.apply(images, plan)
+        return images, self._labels(plan)
+
+    def _labels(self, plan: dict[str, Tensor]) -> Tensor:
+        if self._targets is None:
+            return plan["labels"]
+        return self._targets.index_select(0, plan["indices"])
+
+    def _seen(self, pixels: Tensor, plan: dict[str, Tensor], *, whole: bool) -> Tensor:
+        """Returns the batch's images as uint8 (B, H, W, C), cropped, moved and flipped."""
+        indices: Tensor | None = plan["indices"] if whole else None
+        is_flipped, is_padded = plan.get("is_flipped"), self.augmentation.pad > 0
+        if self._frame.sizes is not None:
+            windows = torch.stack([plan[name] for name in WINDOW])
+            flips = None if is_padded else is_flipped
+            pixels = cut(pixels, windows, self._size, indices=indices, is_flipped=flips)
+            if not is_padded:
+                return pixels
+            indices = None
+        if not is_padded and is_flipped is None:
+            return pixels if indices is None else pixels.index_select(0, indices)
+        if indices is None:
+            indices = torch.arange(len(pixels), device=pixels.device)
+        labels, names = plan["labels"], ("shift_y", "shift_x", "is_flipped")
+        moves = {
+            name: plan[name] if name in plan else labels.new_zeros(len(labels)) for name in names
+        }
+        return self._tools[self._size].move(pixels, indices, **moves)
+
+
+class _Tools(NamedTuple):
+    """What images of one size need."""
+
+    normalize: image_ops.Normalizer
+    move: image_ops.Mover
+
+    @classmethod
+    def of(cls, size: tuple[int, int], batching: Batching) -> "_Tools":
+        height, width = size
+        mean, std, device = batching.mean, batching.std, batching.device
+        normalize = image_ops.Normalizer(mean, std, height * width, device)
+        pad = batching.augmentation.pad
+        return cls(normalize, image_ops.Mover(height, width, pad=pad, device=device))
+
+
+def _on(labels: NDArray[np.float32], device: torch.device) -> Tensor:
+    return torch.from_numpy(labels.astype(np.float32)).to(device)
+
+
+def _frame_of(images: Images, batching: Batching) -> Frame:
+    """Returns the size that the network sees; with those of stored images if they are cropped.
+
+    Raises: ConfigError if these are of several sizes, and no size to train at is given.
+    """
+    num_images, height, width, _ = images.pixels.shape
+    box = (height, width)
+    side = batching.image_size
+    if side is None and images.sizes is not None:
+        raise ConfigError.of(
+            "recipe.image_size",
+            "must say at which size to train, as the data set's images are of several sizes",
+            given="none",
+            hint="Set for example `image_size: 128`.",
+        )
+    size = box if side is None else (side, side)
+    is_whole = images.sizes is None and size == box
+    if is_whole and isinstance(batching.augmentation.crop, Centre):
+        return Frame(num_images, *size)
+    sizes = images.sizes
+    if sizes is None:
+        sizes = np.broadcast_to(np.array(box, dtype=np.int64), (num_images, 2))
+    return Frame(num_images, *size, sizes)
 
 
 class Loader(ABC):
@@ -169,6 +253,10 @@ class Loader(ABC):
         for batch in self.planned(epoch, skip=skip):
             images, labels = batch
             yield images, labels
+
+    def show_at(self, height: int, width: int) -> None:
+        """Makes images of that size from now on, where they are resized anyway."""
+        self._batches.show_at(height, width)
 
     def reorder(self, order: Order) -> None:
         """Gives the epochs from now on another order of the same batch size; none is under way."""

@@ -20,9 +20,7 @@ class LoaderConfig(Config):
         """Returns a loader of `images`, to be closed. Raises: ConfigError if they are too small."""
         from tune_speed.data.loaders.base import Batches
 
-        _, height, width, _ = images.pixels.shape
-        batching.augmentation.check(height, width)
-        return self.open_batches(images.pixels, Batches(images.labels, (height, width), batching))
+        return self.open_batches(images.pixels, Batches(images, batching))
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         """Returns the loader that brings `pixels` (N, H, W, C) to `batches`."""

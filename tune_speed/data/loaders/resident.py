@@ -1,15 +1,17 @@
 """The loader that keeps the whole set on the device, and batches for evaluation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.base import Images, Pixels
 from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.base import Batches, Loader, Planned
+from tune_speed.data.loaders.windows import cut, evaluation_windows
 
 PIECE = 1024
 
@@ -54,28 +56,35 @@ class HeldImages(NamedTuple):
     pixels: Tensor
     """uint8, (N, H, W, C)."""
     labels: Tensor
-    """int64, (N,)."""
+    """int64 (N,), or float32 (N, K)."""
+    sizes: NDArray[np.int64] | None = None
+    """Height and width of each image, (N, 2), on the host; None: all fill their boxes."""
 
 
 def hold(images: Images, device: torch.device) -> HeldImages:
     """Returns the images on the device, for several evaluations; on a CPU they may be shared."""
-    return HeldImages(
-        on_device(images.pixels, device), torch.from_numpy(images.labels.copy()).to(device)
-    )
+    labels = torch.from_numpy(images.labels.copy()).to(device)
+    return HeldImages(on_device(images.pixels, device), labels, images.sizes)
+
+
+class View(NamedTuple):
+    """How evaluation shows images to the network."""
+
+    mean: tuple[float, ...]
+    """Of each channel, pixels in [0, 1]."""
+    std: tuple[float, ...]
+    channels_last: bool = True
+    image_size: int | None = None
+    """Height and width [pixels]; None: those of the stored images."""
+    crop_pct: float = 1.0
+    """Share of the short side that is shown, in (0, 1]."""
 
 
 def eval_batches(
-    images: Images | HeldImages,
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch_size: int,
-    device: torch.device,
-    channels_last: bool,
+    images: Images | HeldImages, view: View, *, batch_size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields float32 (B, C, H, W), normalised, and labels (B,) int64, in the images' order."""
-    _, height, width, _ = images.pixels.shape
-    normalize = image_ops.Normalizer(mean, std, height * width, device)
+    """Yields float32 (B, C, H, W), normalised, and the labels (B,) or (B, K), in their order."""
+    show = Showing(view, images.pixels.shape[1:3], device)
     for start in range(0, len(images.labels), batch_size):
         some = slice(start, start + batch_size)
         if isinstance(images, HeldImages):
@@ -85,4 +94,27 @@ def eval_batches(
                 torch.from_numpy(array[some].copy()).to(device, non_blocking=True)
                 for array in images[:2]
             )
-        yield image_ops.to_channels_first(normalize(pixels), channels_last=channels_last), labels
+        yield show(pixels, None if images.sizes is None else images.sizes[some]), labels
+
+
+class Showing:
+    """Makes what the network sees in an evaluation of stored images."""
+
+    def __init__(self, view: View, box: Sequence[int], device: torch.device) -> None:
+        """Takes the height and width of the stored images' boxes."""
+        height, width = box
+        self._view, self._box = view, (height, width)
+        side = view.image_size
+        self._size = self._box if side is None else (side, side)
+        num_pixels = self._size[0] * self._size[1]
+        self._normalize = image_ops.Normalizer(view.mean, view.std, num_pixels, device)
+
+    def __call__(self, pixels: Tensor, sizes: NDArray[np.int64] | None) -> Tensor:
+        """Returns float32 (B, C, H, W) of uint8 (B, H', W', C) of sizes (B, 2), None: whole."""
+        if sizes is not None or self._size != self._box or self._view.crop_pct != 1:
+            if sizes is None:
+                sizes = np.array([self._box] * len(pixels), dtype=np.int64)
+            windows = evaluation_windows(sizes, self._view.crop_pct)
+            pixels = cut(pixels, windows.to(pixels.device), self._size)
+        images = self._normalize(pixels)
+        return image_ops.to_channels_first(images, channels_last=self._view.channels_last)

@@ -85,7 +85,7 @@ def timm_arguments(file: RecipeFile, *, origin: str) -> str:
 def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
     recipe, model = file.recipe, _timm(file)
     assert isinstance(model, Timm)
-    _, height, width, channels = splits.train.pixels.shape
+    height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
     size = max(height, width)
     network = model.arguments(
         in_channels=channels, num_classes=splits.num_classes, image_size=size, pretrained=False

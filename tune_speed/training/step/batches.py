@@ -105,6 +105,7 @@ class _Source:
                 epoch += 1
                 micro_batches = self._waits.over(self.epoch(epoch))
                 left = self._loader.num_in(epoch)
+            self._loader.show_at(shape.height, shape.width)
             group = self._group(shape, left, micro_batches)
             left -= group.num_samples
             own = islice(micro_batches, group.num_batches(self._recipe, self._ranks))

@@ -1,27 +1,34 @@
-"""Random changes to training images: pad-crop, flip, affine changes and cutout."""
+"""What is changed at random in training images, and the numbers of an epoch's changes."""
 
 # What happens to an image is a function of (seed, epoch, its index in the set) alone: neither the
 # batch size, nor the loader, nor its workers, nor the device changes it. So all numbers of an epoch
 # are drawn at once, on the host, and no step waits for them.
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from tune_speed.core.config import Config
+from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data import randomness
+from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
+from tune_speed.data.augmentation.crops import CROPS, Centre, Crop
 
 # Keys of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)
 AFFINE = 10
+WINDOW = ("window_y", "window_x", "window_h", "window_w")
+"""Names of what says which window of a stored image is shown [pixels]."""
 
 
 class Augmentation(Config):
     """What is changed at random in each training image; evaluation sees images as they are."""
 
+    crop: Annotated[Crop, Component(CROPS)] = Field(
+        default=Centre(), exclude_if=lambda crop: crop == Centre()
+    )
+    """Window of a stored image that is resized to the recipe's `image_size`."""
     pad: int = Field(default=0, ge=0)
     """Border [pixels] added by reflection on each side before a window of the image's own size is
     cut out at random; 0: none."""
@@ -37,6 +44,16 @@ class Augmentation(Config):
     cutout: int = Field(default=0, ge=0)
     """Side [pixels] of a square that is set to the mean; 0: none. It lies wholly within the image,
     unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
+
+    @property
+    def pixel_changes(self) -> tuple[Change, ...]:
+        """The changes that act on uint8 images of the recipe's size, in their order."""
+        return ()
+
+    @property
+    def normalised_changes(self) -> tuple[Change, ...]:
+        """The changes that act on normalised images, in their order."""
+        return ()
 
     def check(self, height: int, width: int) -> None:
         """Raises: ConfigError if images of `height` x `width` pixels are too small for it."""
@@ -55,63 +72,53 @@ class Augmentation(Config):
             raise ConfigError(problems=problems)
 
 
-class Draws(NamedTuple):
-    """One epoch's random numbers, (N,) each, for the images in the set's order."""
+class Frame(NamedTuple):
+    """The images that are changed."""
 
-    shift_y: NDArray[np.int64]
-    """Upper edge of the window in the padded image, 0 to 2 * pad."""
-    shift_x: NDArray[np.int64]
-    is_flipped: NDArray[np.int64]
-    """0 or 1."""
-    affine: NDArray[np.int64]
-    """The six entries of the affine change, 10 bits each."""
-    corner_y: NDArray[np.int64]
-    """Upper edge of the square in the image."""
-    corner_x: NDArray[np.int64]
+    num_images: int
+    height: int
+    """As the network sees them [pixels]."""
+    width: int
+    sizes: Integers | None = None
+    """Height and width of each stored image, (N, 2), where a window of it is cut out; else None."""
 
 
-def draw(config: Augmentation, shape: tuple[int, int, int], *, seed: int, epoch: int) -> Draws:
-    """Returns the random numbers of epoch number `epoch` for (N, H, W) images."""
-    num_samples, height, width = shape
-
-    def below(limit: int, stream: int) -> NDArray[np.int64]:
-        if limit == 1:
-            return np.zeros(num_samples, dtype=np.int64)
-        return randomness.below(limit, seed, epoch, stream, count=num_samples)
-
-    shifts, free = 2 * config.pad + 1, 1 - config.cutout
-    return Draws(
-        shift_y=below(shifts, SHIFT_Y),
-        shift_x=below(shifts, SHIFT_X),
-        is_flipped=_flips(config.flip, num_samples, seed, epoch),
-        affine=(randomness.bits(seed, epoch, AFFINE, count=num_samples) >> np.uint64(4)).astype(
-            np.int64
-        )
-        if config.affine
-        else np.zeros(num_samples, dtype=np.int64),
-        corner_y=below(height + free if config.cutout else 1, CORNER_Y),
-        corner_x=below(width + free if config.cutout else 1, CORNER_X),
-    )
+def draw(config: Augmentation, frame: Frame, *, seed: int, epoch: int) -> Draws:
+    """Returns the random numbers of epoch number `epoch`, (N,) each, in the set's order."""
+    drawer = Drawer(frame.num_images, seed, epoch)
+    draws: Draws = {}
+    if frame.sizes is not None:
+        windows = config.crop.windows(frame.sizes, drawer)
+        draws |= dict(zip(WINDOW, windows, strict=True))
+    if config.pad:
+        draws["shift_y"] = drawer.below(2 * config.pad + 1, SHIFT_Y)
+        draws["shift_x"] = drawer.below(2 * config.pad + 1, SHIFT_X)
+    if config.flip != "none":
+        draws["is_flipped"] = _flips(config.flip, frame.num_images, seed, epoch)
+    if config.affine:
+        draws["affine"] = (drawer.bits(AFFINE) >> np.uint64(4)).astype(np.int64)
+    if config.cutout:
+        draws["corner_y"] = drawer.below(frame.height + 1 - config.cutout, CORNER_Y)
+        draws["corner_x"] = drawer.below(frame.width + 1 - config.cutout, CORNER_X)
+    for change in (*config.pixel_changes, *config.normalised_changes):
+        draws |= change.draw(drawer)
+    return draws
 
 
 def draw_in_order(
-    config: Augmentation,
-    order: NDArray[np.int64],
-    *,
-    shape: tuple[int, int, int],
-    repeats: bool,
-    seed: int,
-    epoch: int,
+    config: Augmentation, order: Integers, frame: Frame, *, repeats: bool, seed: int, epoch: int
 ) -> Draws:
     """Returns the random numbers of epoch number `epoch`, (M,) each, by position in its order (M,).
 
     With `repeats` they are drawn for each position, so that no two showings of an image are alike,
-    and alternating flips alternate from showing to showing. `shape` is (N, H, W) of the whole set.
+    and alternating flips alternate from showing to showing.
     """
     if not repeats:
-        of_image = draw(config, shape, seed=seed, epoch=epoch)
-        return Draws(*np.stack(of_image).take(order, axis=1))
-    draws = draw(config, (len(order), *shape[1:]), seed=seed, epoch=epoch)
+        of_image = draw(config, frame, seed=seed, epoch=epoch)
+        return {name: values.take(order) for name, values in of_image.items()}
+    sizes = None if frame.sizes is None else frame.sizes.take(order, axis=0)
+    shown = frame._replace(num_images=len(order), sizes=sizes)
+    draws = draw(config, shown, seed=seed, epoch=epoch)
     if config.flip != "alternating":
         return draws
     # How often the image of each position came before it, (M,).
@@ -119,13 +126,11 @@ def draw_in_order(
     _, starts, counts = np.unique(order[positions], return_index=True, return_counts=True)
     showings = np.empty(len(order), dtype=np.int64)
     showings[positions] = np.arange(len(order)) - np.repeat(starts, counts)
-    flips = _flips(config.flip, shape[0], seed, epoch)
-    return draws._replace(is_flipped=flips.take(order) ^ (showings & 1))
+    flips = _flips(config.flip, frame.num_images, seed, epoch)
+    return draws | {"is_flipped": flips.take(order) ^ (showings & 1)}
 
 
-def _flips(flip: str, num_samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    if flip == "none":
-        return np.zeros(num_samples, dtype=np.int64)
+def _flips(flip: str, num_samples: int, seed: int, epoch: int) -> Integers:
     if flip == "random":
         return randomness.below(2, seed, epoch, FLIP, count=num_samples)
     return randomness.below(2, seed, 0, FLIP, count=num_samples) ^ (epoch & 1)

@@ -1,0 +1,1 @@
+"""Random changes to training images: what is drawn, on the host, and what each change does."""

@@ -1,0 +1,56 @@
+"""What the random changes share: their numbers, drawn for a whole epoch at once."""
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tune_speed.core.config import Config
+from tune_speed.data import randomness
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Integers = NDArray[np.int64]
+Draws = dict[str, Integers]
+"""Random numbers by name, (N,) each."""
+
+
+class Drawer(NamedTuple):
+    """The random numbers of an epoch: a function of its seed, its number and a stream's key."""
+
+    num_images: int
+    seed: int
+    epoch: int
+
+    def below(self, limit: int, stream: int) -> Integers:
+        """Returns integers in [0, limit), (N,)."""
+        if limit == 1:
+            return np.zeros(self.num_images, dtype=np.int64)
+        return randomness.below(limit, self.seed, self.epoch, stream, count=self.num_images)
+
+    def bits(self, *stream: int) -> NDArray[np.uint64]:
+        """Returns 64 random bits for each image, (N,)."""
+        return randomness.bits(self.seed, self.epoch, *stream, count=self.num_images)
+
+    def uniform(self, *stream: int) -> NDArray[np.float64]:
+        """Returns numbers in [0, 1) with 53 random bits, (N,)."""
+        return np.asarray((self.bits(*stream) >> np.uint64(11)) * 2.0**-53)
+
+
+class Change(Config):
+    """Base of the changes that act on the images of a batch, each by its own numbers."""
+
+    stream: ClassVar[int]
+    """First key of its random streams, a multiple of 100; the next 99 are its own, too."""
+
+    def draw(self, drawer: Drawer) -> Draws:
+        """Returns its numbers for an epoch; names begin with that of the change."""
+        raise NotImplementedError
+
+    def apply(self, images: "Tensor", draws: "dict[str, Tensor]") -> "Tensor":
+        """Returns the changed images of a batch, by their numbers (B,); may change them in place.
+
+        Images are (B, C, H, W): uint8 for a change of pixels, float32 for one of normalised ones.
+        """
+        raise NotImplementedError
