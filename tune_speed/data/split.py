@@ -10,7 +10,7 @@ says which.
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,15 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data import randomness
-from tune_speed.data.base import Grouped, Images, MappedRows, Pixels, file_map
+from tune_speed.data.base import (
+    Grouped,
+    Images,
+    MappedRows,
+    Pixels,
+    class_counts,
+    file_map,
+    main_classes,
+)
 from tune_speed.data.cache import PreparedData
 
 Indices = NDArray[np.int64]
@@ -135,20 +143,19 @@ def make_splits(
     """
     num_test = None if data.test is None else len(data.test.labels)
     num_train, num_validation = len(data.train.labels), data.num_validation
-    labels, has_several = data.train.labels, data.train.labels.ndim == 2
-    if has_several and split.long_tail is not None:
+    if data.train.labels.ndim == 2 and split.long_tail is not None:
         must = "must be null where an image may be of several classes"
         raise ConfigError.of("split.long_tail", must, given=str(split.long_tail))
-    grouped = None if data.groups is None else Grouped(labels, data.groups)
+    grouped = None if data.groups is None else Grouped(data.train.labels, data.groups)
     sizes = split_sizes(num_train, num_test, split, num_validation=num_validation, grouped=grouped)
     train, validation, test = _choose(data, split, sizes)
     copies = _copies(data, train, validation, test)
     if trained_on == "train+validation":
         train = np.union1d(train, validation)
-    counts = class_counts(labels[train], len(data.class_names))
+    counts = class_counts(data.train.labels[train], len(data.class_names))
     if not counts.all():
         missing = int(counts.argmin())
-        brought = class_counts(labels, len(data.class_names))[missing]
+        brought = int(class_counts(data.train.labels, len(data.class_names))[missing])
         raise DataError(
             "Every class must have an image in the training part, but class"
             f" `{data.class_names[missing]}` has none of its {brought} there"
@@ -186,39 +193,25 @@ def in_words(splits: Splits, class_names: Sequence[str]) -> Iterator[str]:
         )
 
 
-def class_counts(labels: NDArray[Any], num_classes: int) -> Indices:
-    """Returns the number of images of each class, (K,), of labels (N,) or (N, K)."""
-    if labels.ndim == 2:
-        return np.asarray(np.count_nonzero(labels, axis=0))
-    return np.bincount(labels, minlength=num_classes)
-
-
-def strata(labels: NDArray[Any]) -> Indices:
-    """Returns by which class each image is stratified: the rarest of its own; K: it has none."""
-    if labels.ndim == 1:
-        return np.asarray(labels)
-    rarest_first = np.argsort(class_counts(labels, labels.shape[1]), kind="stable")
-    has = labels[:, rarest_first] > 0
-    return np.asarray(np.where(has.any(axis=1), rarest_first[has.argmax(axis=1)], labels.shape[1]))
-
-
 def whole_groups(grouped: Grouped, share: float, *, seed: int) -> NDArray[np.bool_]:
     """Returns which images are in the groups that are taken, as near to `share` of all as can be.
 
-    A group counts as one of the class that most of its images are of. Within each class groups are
-    in random order; with n images in the class, b of them in groups before and m in its own, a
-    group is at (b + m / 2) / n, and those at the lowest places are taken: at least one of all
-    groups, and all but one at most.
+    None are for a share of 0. A group counts as one of the class that most of its images are of.
+    Within each class groups are in random order; with n images in the class, b of them in groups
+    before and m in its own, a group is at (b + m / 2) / n. Those at the lowest places are taken: at
+    least one of all groups, and all but one at most.
 
     Raises: DataError if all images are in one group.
     """
     groups, number = np.unique(grouped.groups, return_inverse=True)
+    if not share:
+        return np.zeros(len(number), np.bool_)
     if len(groups) < 2:
         raise DataError(
             "Images must be in two groups or more to set a part of them aside, but all"
             f" {len(number)} that are left are in one. Add groups, or bring the parts yourself."
         )
-    own = strata(grouped.labels)
+    own = main_classes(grouped.labels)
     pairs, counts = np.unique(number * (own.max() + 1) + own, return_counts=True)
     group_of_pair, stratum_of_pair = np.divmod(pairs, own.max() + 1)
     by_count = np.lexsort((counts, group_of_pair))
@@ -330,14 +323,9 @@ def _cut_groups(
             f" {where} has images in the validation part, too. Move them into one."
         )
     parts = []
-    for is_cut, share in (
-        (cuts_test, split.test_frac),
-        (not num_validation, split.validation_frac),
-    ):
+    for share in (cuts_test * split.test_frac, (not num_validation) * split.validation_frac):
         left = Grouped(grouped.labels[rows], grouped.groups[rows])
-        taken = (
-            whole_groups(left, share, seed=split.seed) if is_cut else np.zeros(len(rows), np.bool_)
-        )
+        taken = whole_groups(left, share, seed=split.seed)
         parts.append(rows[taken])
         rows = rows[~taken]
     return _Cut(parts[0], parts[1], rows)
@@ -366,10 +354,10 @@ def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[I
 
 
 def _by_class(data: PreparedData, order: Indices) -> list[Indices]:
-    own = strata(data.train.labels)
-    # One more where images have several labels: some have none.
-    counts = np.bincount(own[order], minlength=len(data.class_names) + data.train.labels.ndim - 1)
-    return np.split(order[np.argsort(own[order], kind="stable")], np.cumsum(counts)[:-1])
+    labels = main_classes(data.train.labels)[order]
+    num_classes = len(data.class_names) + (data.train.labels.ndim == 2)
+    counts = np.bincount(labels, minlength=num_classes)
+    return np.split(order[np.argsort(labels, kind="stable")], np.cumsum(counts)[:-1])
 
 
 def _copies(data: PreparedData, train: Indices, validation: Indices, test: Indices) -> int:

@@ -39,6 +39,9 @@ class ImageFiles(DatasetConfig):
         """
         raise NotImplementedError
 
+    def fetch(self) -> None:
+        """Downloads what is missing, where the data set knows from where. Raises: DataError."""
+
     def counts(self) -> Counts:
         data = self.listing()
         labels, num_test = data.train.labels, None if data.test is None else len(data.test.labels)
@@ -55,6 +58,8 @@ class ImageFiles(DatasetConfig):
         return self.counts().validation
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        if download:
+            self.fetch()
         data = self.listing()
         listed = [part for part in (data.train, data.test) if part is not None]
         parts = [Part(part.name, part.images(), len(part.labels)) for part in listed]

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import switch
-from tune_speed.data.base import DecodedData, Encoded, EncodedData, EncodedPart, OnProgress
+from tune_speed.data.base import Encoded, EncodedData, EncodedPart
 from tune_speed.data.datasets.builtin import bounded_sockets
 from tune_speed.data.datasets.image_files import ImageFiles
 from tune_speed.data.datasets.image_folder import files_below
@@ -87,12 +87,11 @@ class TorchvisionSet(ImageFiles):
         ]
         return EncodedData(train, self._part(tested) if tested else None, tuple(names), held)
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        if download:
-            with bounded_sockets():
-                for split in filter(lambda split: split is not None, KINDS[self.set].splits):
+    def fetch(self) -> None:
+        with bounded_sockets():
+            for split in KINDS[self.set].splits:
+                if split is not None:
                     self._made(split, download=True)
-        return super().decode(download=False, on_progress=on_progress)
 
     def _made(self, split: Any, *, download: bool = False) -> Any:
         """Returns torchvision's own object. Raises: DataError if files are missing or damaged."""
