@@ -30,7 +30,7 @@ from tune_speed.runtime.file_lock import file_lock
 Array = NDArray[Any]
 
 # Raise it when the files' layout, or the way in which images are decoded, changes.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ALWAYS_CHECKED_BYTES = 16 * 2**20
 META_FILE = "meta.json"
 

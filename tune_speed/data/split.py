@@ -217,12 +217,12 @@ def whole_groups(grouped: Grouped, share: float, *, seed: int) -> NDArray[np.boo
     by_count = np.lexsort((counts, group_of_pair))
     stratum = stratum_of_pair[by_count[np.cumsum(np.bincount(group_of_pair)) - 1]]
     sizes = np.bincount(number)
-    rank = randomness.permutation(seed, count=len(groups))
-    order = np.lexsort((rank, stratum))
+    luck = randomness.permutation(seed, count=len(groups))
+    order = np.lexsort((luck, stratum))
     totals = np.bincount(stratum, weights=sizes)
     before = np.cumsum(sizes[order]) - sizes[order] / 2
     first = (np.cumsum(totals) - totals)[stratum[order]]
-    order = order[np.lexsort((rank[order], (before - first) / totals[stratum[order]]))]
+    order = order[np.lexsort((luck[order], (before - first) / totals[stratum[order]]))]
     distance = abs(np.cumsum(sizes[order])[:-1] - share * len(number))
     return np.isin(number, order[: int(distance.argmin()) + 1])
 

@@ -9,6 +9,7 @@ from helpers.data.files import encode
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DecodedData
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.decoding import Part, decode_parts
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig, make_splits
 
@@ -202,3 +203,25 @@ def test_damaged_file_is_named(tmp_path: Path, fill: Fill) -> None:
     (tmp_path / "cat" / "b.png").write_bytes(b"")
     with pytest.raises(DataError, match=rf"{tmp_path / 'cat' / 'b.png'} must be an image"):
         decode(ImageFolder(root=str(tmp_path), image_size=4))
+
+
+def test_a_file_that_vanishes_is_named(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, "cat/a.png", "cat/ö.png")
+    listing = ImageFolder(root=str(tmp_path), image_size=4).listing()
+    (tmp_path / "cat" / "ö.png").unlink()
+    part = Part("x", listing.train.images(), 2)
+    with pytest.raises(DataError, match=r"ö\.png must be an image.* No such file"):
+        decode_parts([part], image_size=4, on_progress=lambda *_: None)
+
+
+def test_the_only_image_of_a_class_is_trained_on(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path / "x", *(f"a/{i}.png" for i in range(9)), "b/1.png")
+    data = prepare(ImageFolder(root=str(tmp_path / "x"), image_size=4), cache_dir=tmp_path)
+    splits = make_splits(data, SplitConfig(test_frac=0.3, validation_frac=0.3))
+    assert [np.bincount(part.labels).tolist() for part in splits[:3]] == [[4, 1], [2], [3]]
+
+
+def test_names_of_images_that_are_not_utf_8_are_shown_escaped(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, os.fsdecode(b"a/\xfc.png"), "b/1.png")
+    images = ImageFolder(root=str(tmp_path)).listing().train.images()
+    assert [image.name for image in images] == [f"{tmp_path}/a/\\xfc.png", f"{tmp_path}/b/1.png"]

@@ -78,6 +78,18 @@ class ImageParquet(PartFiles):
         )
         return Counts(train + validation, None if self.test is None else test, validation)
 
+    def is_plain(self) -> bool:
+        """Returns whether images are in the named column, and each place holds one part alone."""
+        first = self.files("train")[0]
+        images, _, _ = usable_columns(first)
+        places = [(part, getattr(self, part)) for part in ("train", "test")]
+        is_one_part = all(
+            self.files(part) in ([Path(place)], sorted(Path(place).glob("*.parquet")))
+            for part, place in places
+            if place is not None
+        )
+        return first.suffix != ".arrow" and self.image_column in images and is_one_part
+
     def listing(self) -> EncodedData:
         learnt, tested = self.files("train", "validation"), self.files("test")
         column = self.label_column
