@@ -47,6 +47,37 @@ class PartFiles(ImageFiles):
     def sources(self) -> list[Path]:
         return self.files("train", "validation", "test")
 
+    def labels_of(self, path: Path) -> Labels:
+        """Returns the labels of a file. Raises: DataError."""
+        raise NotImplementedError
+
+    def images_of(self, path: Path) -> Iterator[Encoded]:
+        """Yields the images of a file. Raises: DataError."""
+        raise NotImplementedError
+
+    def names_in(self, path: Path) -> tuple[str, ...] | None:
+        """Returns the names of the classes that a file says; None: it says none."""
+
+    def groups_of(self, learnt: Sequence[Path], tested: Sequence[Path]) -> NDArray[np.int64] | None:
+        """Returns the group of each image of the files `learnt`. Raises: DataError."""
+
+    def listing(self) -> EncodedData:
+        learnt, tested = self.files("train", "validation"), self.files("test")
+        files = [self.labels_of(path) for path in (*learnt, *tested)]
+        names = self.names_in(learnt[0])
+        made, names = number_labels(files, num_learnt=len(learnt), names=names)
+        train = self._part(learnt, made[: len(learnt)])
+        test = self._part(tested, made[len(learnt) :]) if tested else None
+        held = sum(map(len, made[len(self.files("train")) : len(learnt)]))
+        return EncodedData(train, test, names, held, self.groups_of(learnt, tested))
+
+    def _part(self, files: Sequence[Path], labels: Sequence[NDArray[Any]]) -> EncodedPart:
+        def images() -> Iterator[Encoded]:
+            return (image for path in files for image in self.images_of(path))
+
+        name = str(files[0] if len(files) == 1 else files[0].parent)
+        return EncodedPart(name, images, np.concatenate(labels))
+
 
 class ImageParquet(PartFiles):
     """Encoded images in a column of Parquet or Arrow files, and their labels in another.
@@ -90,38 +121,25 @@ class ImageParquet(PartFiles):
         )
         return first.suffix != ".arrow" and self.image_column in images and is_one_part
 
-    def listing(self) -> EncodedData:
-        learnt, tested = self.files("train", "validation"), self.files("test")
-        column = self.label_column
-        labels = [read_labels(path, column) for path in (*learnt, *tested)]
-        names = class_names(learnt[0], column)
-        made, names = number_labels(labels, num_learnt=len(learnt), names=names)
-        train = self._part(learnt, made[: len(learnt)])
-        test = self._part(tested, made[len(learnt) :]) if tested else None
-        held = sum(map(num_rows, self.files("validation")))
-        return EncodedData(train, test, names, held, self._groups(learnt, tested))
+    def labels_of(self, path: Path) -> Labels:
+        return read_labels(path, self.label_column)
 
-    def _part(self, files: Sequence[Path], labels: Sequence[NDArray[Any]]) -> EncodedPart:
-        def images() -> Iterator[Encoded]:
-            return (image for path in files for image in read_images(path, self.image_column))
+    def images_of(self, path: Path) -> Iterator[Encoded]:
+        return read_images(path, self.image_column)
 
-        name = str(files[0] if len(files) == 1 else files[0].parent)
-        return EncodedPart(name, images, np.concatenate(labels))
+    def names_in(self, path: Path) -> tuple[str, ...] | None:
+        return class_names(path, self.label_column)
 
-    def _groups(self, learnt: Sequence[Path], tested: Sequence[Path]) -> NDArray[np.int64] | None:
+    def groups_of(self, learnt: Sequence[Path], tested: Sequence[Path]) -> NDArray[np.int64] | None:
         if (column := self.group_column) is None:
             return None
         own, theirs = (
-            [
-                value
-                for path in files
-                for value in read_column(path, column, field="group_column").to_pylist()
-            ]
+            [str(value) for path in files for value in read_column(path, column, "group_column")]
             for files in (learnt, tested)
         )
-        if both := sorted({*map(str, own)} & {*map(str, theirs)}):
+        if both := sorted({*own} & {*theirs}):
             raise DataError(f"No group may be in two parts, but {both[0]!r} is also in `test`.")
-        return np.unique(np.array([*map(str, own)]), return_inverse=True)[1].astype(np.int64)
+        return np.unique(np.array(own), return_inverse=True)[1].astype(np.int64)
 
 
 ROWS_AT_ONCE = 500
@@ -219,7 +237,7 @@ def class_names(path: Path, label_column: str) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names) if isinstance(names, list) else None
 
 
-def read_column(path: Path, column: str, *, field: str) -> "ChunkedArray":
+def read_column(path: Path, column: str, field: str) -> "ChunkedArray":
     """Returns a column of a file. Raises: DataError if it is missing or has gaps."""
     import pyarrow as pa
 
@@ -236,7 +254,7 @@ def read_labels(path: Path, column: str) -> Labels:
     """Returns the labels of a file. Raises: DataError for a missing column, null or other types."""
     import pyarrow as pa
 
-    values, rows = read_column(path, column, field="label_column"), None
+    values, rows = read_column(path, column, "label_column"), None
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         lengths = [len(each) for each in values.to_pylist()]
         rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -343,6 +361,14 @@ class _Table(NamedTuple):
     columns: "Callable[[str], Iterator[Array]]"
     """A column by its name, in pieces."""
 
+    @classmethod
+    def of(cls, file: Any) -> "_Table":
+        def columns(name: str) -> "Iterator[Array]":
+            batches = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[name])
+            return (batch.column(0) for batch in batches)
+
+        return cls(file.schema_arrow, int(file.metadata.num_rows), columns)
+
 
 @contextmanager
 def _open(path: Path) -> Iterator[_Table]:
@@ -351,7 +377,7 @@ def _open(path: Path) -> Iterator[_Table]:
 
     try:
         with pa.memory_map(str(path)) if path.suffix == ".arrow" else ParquetFile(path) as file:
-            table = _arrow(file) if path.suffix == ".arrow" else _parquet(file)
+            table = _arrow(file) if path.suffix == ".arrow" else _Table.of(file)
             if table.num_rows > MAX_ROWS:
                 raise DataError(
                     f"{path} must have at most {MAX_ROWS:,} rows, but says it has"
@@ -361,14 +387,6 @@ def _open(path: Path) -> Iterator[_Table]:
     except (pa.ArrowException, OSError, *DAMAGE) as error:
         kind = "Arrow" if path.suffix == ".arrow" else "Parquet"
         raise DataError(f"{path} must be a readable {kind} file, but: {error}") from error
-
-
-def _parquet(file: Any) -> _Table:
-    def columns(name: str) -> "Iterator[Array]":
-        batches = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[name])
-        return (batch.column(0) for batch in batches)
-
-    return _Table(file.schema_arrow, int(file.metadata.num_rows), columns)
 
 
 def _arrow(file: Any) -> _Table:

@@ -2,7 +2,7 @@
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import Encoded, EncodedData, EncodedPart
+from tune_speed.data.base import Encoded
 from tune_speed.data.datasets.decoding import SUFFIXES
 from tune_speed.data.datasets.image_folder import is_visible, shown
 from tune_speed.data.datasets.image_parquet import MAX_IMAGE_BYTES, PartFiles
-from tune_speed.data.datasets.image_table import Labels, number_labels
+from tune_speed.data.datasets.image_table import Labels
 
 LABEL_KINDS = ("cls", "json", "txt")
 """Extensions of labels; of several, the first is read."""
@@ -39,21 +39,18 @@ class TarShards(PartFiles):
     label_key: str = Field(default="label", min_length=1)
     """Field of a `.json` that holds the label: a number, a name, or a list of either."""
 
-    def listing(self) -> EncodedData:
-        parts = [self.files("train", "validation"), *filter(None, [self.files("test")])]
-        shards = [[_indexed(path) for path in part] for part in parts]
-        every = [self._labels(shard) for part in shards for shard in part]
-        made, names = number_labels(every, num_learnt=len(parts[0]))
-        train, *test = (
-            EncodedPart(self.train, lambda part=part: _images(part), labels)  # type: ignore[misc]
-            for part, labels in zip(shards, _by_part(made, shards), strict=True)
-        )
-        held = sum(len(_indexed(path).names) for path in self.files("validation"))
-        return EncodedData(train, test[0] if test else None, tuple(map(shown, names)), held)
+    def images_of(self, path: Path) -> Iterator[Encoded]:
+        shard = _indexed(path)
+        with path.open("rb") as file:
+            for name, (offset, size) in zip(shard.names, shard.places.tolist(), strict=True):
+                file.seek(offset)
+                yield Encoded(file.read(size), f"{shown(name)} in {path}")
 
-    def _labels(self, shard: "Shard") -> Labels:
+    def labels_of(self, path: Path) -> Labels:
+        shard = _indexed(path)
+
         def where(place: int) -> str:
-            return f"{shown(shard.names[place])} in {shard.path}"
+            return f"{shown(shard.names[place])} in {path}"
 
         found = [self._label(text, where(place)) for place, text in enumerate(shard.labels)]
         several = any(isinstance(label, list) for label in found)
@@ -86,7 +83,6 @@ class TarShards(PartFiles):
 class Shard(NamedTuple):
     """Where the images of a tar file are in it, and their labels."""
 
-    path: str
     names: list[str]
     places: NDArray[np.int64]
     """Offset and size [bytes] of each image, (N, 2)."""
@@ -143,20 +139,4 @@ def _shard(path: str, size: int, samples: dict[str, dict[str, tarfile.TarInfo]])
             labels.append((kind, file.read(label.size)))
     if not names:
         raise DataError(f"{path} must hold images with labels, but holds none.")
-    return Shard(path, names, np.array(places, np.int64), labels)
-
-
-def _images(shards: Sequence[Shard]) -> Iterator[Encoded]:
-    for shard in shards:
-        with open(shard.path, "rb") as file:
-            for name, (offset, size) in zip(shard.names, shard.places.tolist(), strict=True):
-                file.seek(offset)
-                yield Encoded(file.read(size), f"{shown(name)} in {shard.path}")
-
-
-def _by_part(labels: list[NDArray[Any]], shards: Sequence[Sequence[Shard]]) -> list[NDArray[Any]]:
-    ends = np.cumsum([len(part) for part in shards])
-    return [
-        np.concatenate(labels[end - len(part) : end])
-        for end, part in zip(ends.tolist(), shards, strict=True)
-    ]
+    return Shard(names, np.array(places, np.int64), labels)
