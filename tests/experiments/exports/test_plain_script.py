@@ -161,7 +161,7 @@ def folder_of_images(folder: Path) -> str:
     noise = np.random.default_rng(1)
     for number in range(60):
         bright = number % 3 == 0
-        part, name = ("Train", "valid")[number % 5 == 0], ("b", "a", "c")[number % 3]
+        part, name = ("Train", "Eval")[number % 5 == 0], ("b", "a", "c")[number % 3]
         size = (9 + number % 4, 11)
         pixels = noise.integers(0, 100, (*size, 3), dtype=np.uint8) + np.uint8(150 * bright)
         path = folder / "images" / part / name / f"{number}.png"
