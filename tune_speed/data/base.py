@@ -189,6 +189,26 @@ class DecodedData(NamedTuple):
     of a split; None: each image is on its own."""
 
 
+class Grouped(NamedTuple):
+    """What a cut of the training images by whole groups follows from."""
+
+    labels: NDArray[Any]
+    """As those of `Images`."""
+    groups: NDArray[np.int64]
+    """As of `DecodedData`."""
+
+
+class Counts(NamedTuple):
+    """The number of images of each part, before any is decoded."""
+
+    train: int
+    test: int | None
+    validation: int = 0
+    """How many of the training images, the last ones, are a validation part."""
+    grouped: Grouped | None = None
+    """None: each image is on its own."""
+
+
 class DatasetConfig(Config):
     """Base of the data sets: where one lies and how it is read."""
 
@@ -215,6 +235,10 @@ class DatasetConfig(Config):
     def num_validation(self) -> int:
         """Returns how many of the training images, the last ones, are a validation part."""
         return 0
+
+    def counts(self) -> Counts:
+        """Returns all numbers at once, so that files are listed once. Raises: DataError."""
+        return Counts(self.num_train(), self.num_test(), self.num_validation())
 
     def notes(self) -> Iterable[str]:
         """Returns what a user should know of what lies there, such as what is not read."""

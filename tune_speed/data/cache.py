@@ -45,7 +45,7 @@ from tune_speed.runtime.file_lock import file_lock
 Array = NDArray[Any]
 
 # Raise it when the files' layout, or the way in which images are decoded, changes.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ALWAYS_CHECKED_BYTES = 16 * 2**20
 META_FILE = "meta.json"
 
@@ -189,6 +189,9 @@ def _build(
     dataset: DatasetConfig, folder: Path, download: bool, on_progress: OnProgress
 ) -> PreparedData:
     """Decodes the set and returns it as read back from the cache; the caller holds the lock."""
+    if download and isinstance(dataset, ImageFiles):
+        with reading(dataset):
+            dataset.fetch()
     # Left by a process that was killed while it prepared the set.
     _remove(folder, f"{_set_name(dataset)}-*.tmp-*")
     were_present = all(path.exists() for path in dataset.sources())

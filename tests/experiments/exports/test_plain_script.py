@@ -165,7 +165,7 @@ def folder_of_images(folder: Path) -> str:
     noise = np.random.default_rng(1)
     for number in range(60):
         bright = number % 3 == 0
-        part, name = ("Train", "valid")[number % 5 == 0], ("b", "a", "c")[number % 3]
+        part, name = ("Train", "Eval")[number % 5 == 0], ("b", "a", "c")[number % 3]
         size = (9 + number % 4, 11)
         pixels = noise.integers(0, 100, (*size, 3), dtype=np.uint8) + np.uint8(150 * bright)
         path = folder / "images" / part / name / f"{number}.png"
@@ -183,6 +183,17 @@ def test_a_validation_part_of_one_s_own_is_refused(tmp_path: Path) -> None:
     file = of_data(f"{{name: image_folder, root: {root}, image_size: 8}}", batch_size=8)
     with pytest.raises(ConfigError, match="must leave the validation part"):
         written(file)
+
+
+def test_parquet_that_a_script_would_read_otherwise_is_refused(tmp_path: Path) -> None:
+    image = encode(np.zeros((8, 8, 3), np.uint8))
+    for name in ("train-0", "train-1", "test-0"):
+        write_parquet(tmp_path / f"{name}.parquet", [image] * 8, [0, 1] * 4)
+    fields = f"name: image_parquet, train: {tmp_path}, test: {tmp_path}"
+    with pytest.raises(ConfigError, match="must name files or folders of Parquet"):
+        written(of_data(f"{{{fields}}}", batch_size=4))
+    with pytest.raises(ConfigError, match=r"group_column: must be null"):
+        written(of_data(f"{{{fields}, group_column: note}}", batch_size=4))
 
 
 def folder_of_grey_images(folder: Path) -> str:

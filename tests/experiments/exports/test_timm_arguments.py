@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 images for training and 10 to evaluate on, of 16 pixels in two classes."""
     folder = tmp_path_factory.mktemp("images")
-    return write_noise(folder, {"train": 40, "val": 10}, size=16)
+    return write_noise(folder, {"train": 40, "test": 10}, size=16)
 
 
 def a_file(
@@ -220,7 +220,7 @@ def test_the_rest_of_a_recipe_is_in_the_file(images: Path) -> None:
         "batch_size": 8, "grad_accum_steps": 5, "amp": True, "amp_dtype": "bfloat16",
         "smoothing": 0.1, "clip_grad": 0.5, "clip_mode": "value", "channels_last": False,
         "torchcompile": "inductor", "device": "cpu", "seed": 3, "data_dir": str(images),
-        "val_split": "val", "num_classes": 2,
+        "val_split": "test", "num_classes": 2,
     }.items() <= given.items()  # fmt: skip
     assert given["mean"] == pytest.approx([0.5] * 3, abs=0.02)
 

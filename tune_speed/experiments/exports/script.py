@@ -6,6 +6,7 @@ The file is plain, or around Lightning's `Trainer`.
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -27,11 +28,12 @@ from tune_speed.components.optim.base import given_momenta
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.evaluation import Ema, Tta
 from tune_speed.core.config import Config, Table
-from tune_speed.core.errors import Problem
+from tune_speed.core.errors import DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data.augmentation import crops
 from tune_speed.data.datasets import image_folder
 from tune_speed.data.datasets.decoding import FORMATS
+from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.experiments.exports.carried import CARRIED, ONLY, WINDOWS, Form, refuse_what_is_lost
 from tune_speed.study.file import RecipeFile
 
@@ -58,6 +60,8 @@ SCRIPT = Form(
         "recipe.speedups.averaging": ("off", "ema"),
         "recipe.speedups.views": ("off", "tta"),
         "workload.dataset": tuple(DATASETS),
+        "workload.dataset.*.group_column": (None,),
+        "workload.dataset.*.store_size": (None,),
         "workload.target.metric": ("accuracy", "micro_f1", "macro_f1", "top5_accuracy", "loss"),
     },
     carried=(
@@ -101,7 +105,12 @@ def script(file: RecipeFile, *, form: Form = SCRIPT, origin: str, path: str) -> 
 
 
 def _lost(file: RecipeFile, form: Form) -> Iterator[Problem]:
-    recipe = file.recipe
+    recipe, dataset = file.recipe, file.workload.located().dataset
+    if isinstance(dataset, ImageParquet):
+        with suppress(DataError):  # Of data that are elsewhere.
+            if not dataset.is_plain():
+                must = f"must name files or folders of Parquet, numbers and columns in {form.name}"
+                yield Problem(path="workload.dataset", must=must, given=repr(dataset))
     if not isinstance(recipe.batch_size, int):
         must, given = f"must be a number in {form.name}", str(recipe.batch_size)
         yield Problem(path="recipe.batch_size", must=must, given=given)
