@@ -3,6 +3,7 @@ import stat
 
 import pytest
 
+from tune_speed.components.metrics import target_metrics
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data import DATASETS
 from tune_speed.study.file import load_recipe, load_study, parse_recipe
@@ -137,7 +138,7 @@ def test_five_mistakes_are_reported_in_one_go(write):
         (13, "recipe.batch_size"),
     ]
     texts = [str(problem) for problem in problems]
-    metrics = "accuracy, macro_f1, micro_f1, loss, top5_accuracy"
+    metrics = ", ".join(target_metrics())
     assert f'must be one of {metrics}, but got "acuracy"' in texts[0]
     assert "Did you mean `lr`?" in texts[1]
     assert 'must be a number, but got "1e-3". Remove the quotes.' in texts[2]

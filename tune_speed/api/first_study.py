@@ -24,12 +24,14 @@ from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
+from tune_speed.data.datasets.image_files import ImageFiles
 from tune_speed.data.split import in_words, make_splits
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.runtime.atomic_file import write_file
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import study_of
 from tune_speed.study.schema import check_study_name
+from tune_speed.study.short_forms import STORED_MARGIN
 from tune_speed.study.yaml import scan_yaml
 from tune_speed.training.workload import Workload
 
@@ -145,7 +147,7 @@ def init(
         progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
     batch_sizes = tuple(size for size in BATCH_SIZES if 4 * size <= sizes.train)[-3:] or (1,)
-    fixed = {"speedups": {"loss": "bce"}} if labels.ndim == 2 else {}
+    fixed = _fixed(dataset, are_several=labels.ndim == 2)
     trained = partial(_trained, workload, machine, _middle(batch_sizes), progress, fixed)
     plain, epochs = _plain_run(trained, sizes.train / _middle(batch_sizes), probe_s, progress)
     reached = _learnt(plain, share, probe_s, is_needed=target is None)
@@ -163,14 +165,20 @@ def init(
         max_train_s=float(f"{max(10.0, 2 * train_s):.2g}"),
         time_budget_s=60 * math.ceil(TRIALS * train_s / machine.concurrent / 60 + 1),
     )
-    text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs)
-    if fixed:
-        text = text.replace(
-            "\nsearch:", "  speedups: {loss: bce}  # several classes an image\n\nsearch:"
-        )
+    text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs, fixed)
     study_of(scan_yaml(text, file=str(file)), check_data=False)
     write_file(file, text.encode())
     return found
+
+
+def _fixed(dataset: DatasetConfig, *, are_several: bool) -> dict[str, Any]:
+    """Returns the fields of the recipe that follow from the data."""
+    fields: dict[str, Any] = {"speedups": {"loss": "bce"}} if are_several else {}
+    if isinstance(dataset, ImageFiles) and dataset.store_size is not None:
+        crop = {"random_resized": {"scale": 0.35}}
+        fields["image_size"] = int(dataset.store_size / STORED_MARGIN)
+        fields["augmentation"] = {"crop": crop, "flip": "random"}
+    return fields
 
 
 def _learnt(plain: RunResult, share: float, probe_s: float, *, is_needed: bool) -> float:
@@ -266,12 +274,31 @@ def _trained(
     return run
 
 
+def _changes(dataset: DatasetConfig, fixed: dict[str, Any]) -> str:
+    """Returns the lines of the recipe on how images are shown and changed."""
+    side = dataset.model_dump().get("image_size") or 32
+    moved = f"pad: {{choices: [0, {max(1, side // 8)}]}}  # pixels of random shift"
+    if "image_size" in fixed:
+        moved = "crop: {random_resized: {scale: {low: 0.1, high: 0.8}}}  # least area of a crop"
+    size = f"  image_size: {fixed['image_size']}  # pixels\n" if "image_size" in fixed else ""
+    loss = "  speedups: {loss: bce}  # several classes an image\n" if "speedups" in fixed else ""
+    return f"""\
+{size}{loss}  augmentation:
+    {moved}
+    flip: {{choices: [none, random]}}  # left-right: leave it out where sides matter
+"""
+
+
 def _text(
-    found: FirstStudy, name: str, dataset: DatasetConfig, machine: _Machine, epochs: float
+    found: FirstStudy,
+    name: str,
+    dataset: DatasetConfig,
+    machine: _Machine,
+    epochs: float,
+    fixed: dict[str, Any],
 ) -> str:
     split = "\n  split: {validation_frac: 0.2}" if found.images < SMALL_SET else ""
     low = float(f"{epochs / 8:.2g}")
-    side = dataset.model_dump().get("image_size") or 32
     fields = "".join(f"\n    {k}: {json.dumps(v)}" for k, v in _tree_of(dataset).items())
     (model,) = machine.model
     resources = json.dumps(machine.resources).replace('"', "")
@@ -308,10 +335,7 @@ recipe:  # bare values are fixed, the others are searched
   epochs: {{low: {low:g}, high: {epochs:g}, log: true}}
   batch_size: {{choices: {list(found.batch_sizes)}}}
   precision: {machine.precision}
-  augmentation:
-    pad: {{choices: [0, {max(1, side // 8)}]}}  # pixels of random shift
-    flip: {{choices: [none, random]}}  # left-right: leave it out where sides matter
-
+{_changes(dataset, fixed)}
 search:
   trials: {TRIALS}
   concurrent: {machine.concurrent}
