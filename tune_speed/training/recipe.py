@@ -335,6 +335,7 @@ class Recipe(Config):
         parts = {
             "optimizer": {name: update},
             "speedups": self.speedups.speed_fields(),
+            "augmentation": self.augmentation.speed_fields(),
         }
         return {**super().speed_fields(), **parts}
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
+from tune_speed.data.augmentation.color_jitter import STEPS
 from tune_speed.study.file import RecipeFile
 
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -20,6 +21,9 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.precision": ("fp32", "bf16", "fp16"),
     "recipe.order": ("shuffle",),
     **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
+    "recipe.augmentation.auto": ("off",),
+    **{f"recipe.augmentation.color_jitter.{step}": (0.0,) for step in STEPS},
+    "recipe.augmentation.erasing.probability": (0.0,),
     "workload.split.long_tail": (None,),
 }
 """What every form asks of fields: values, or entries of a component."""
