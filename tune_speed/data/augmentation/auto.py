@@ -141,7 +141,8 @@ class TrivialAugment(Operations):
     """TrivialAugment: one operation, of a magnitude that is drawn for each image.
 
     Source: Müller and Hutter 2021 (arXiv:2103.10158); torchvision's TrivialAugmentWide, with its
-    operations, magnitudes and black fill.
+    operations, magnitudes and black fill; but its shift of magnitude 15, half of 32 pixels, is
+    rounded to 15 there, and 16 here.
     """
 
     def bins(self, drawer: Drawer, place: int) -> Integers:

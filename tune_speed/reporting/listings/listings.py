@@ -32,9 +32,10 @@ from tune_speed.core.config import Config, Table, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS, LOADERS, ORDERS
+from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.split import SplitConfig
 from tune_speed.reporting.table import Table as ShownTable
-from tune_speed.study.fields import component_of, properties
+from tune_speed.study.fields import component_of, nested_of, properties
 from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
@@ -216,6 +217,33 @@ def _speedups() -> list[dict[str, Any]]:
     ]
 
 
+def _changes() -> dict[str, type[Config] | None]:
+    """Returns the kinds of changes to images, by their places; None for those of one value."""
+    kinds: dict[str, type[Config] | None] = {}
+    for name, field in Augmentation.model_fields.items():
+        if component := component_of(field):
+            others = (n for n, kind in component.table.items() if kind is not type(field.default))
+            kinds |= {f"{name}: {entry}": component.table[entry] for entry in others}
+        else:
+            kinds[name] = nested_of(field)
+    return kinds
+
+
+def _augmentation() -> list[dict[str, Any]]:
+    rows = []
+    for name, kind in _changes().items():
+        if kind is not None:
+            rows.append({"name": name, **_described(kind), "source": source_of(kind)})
+            continue
+        text = first_paragraph(descriptions(Augmentation)[name])
+        about, _, source = text.partition(" Source: ")
+        default = Augmentation.model_fields[name].default
+        rows.append(
+            {"name": name, "about": about, "fields": f"{name}={default!r}", "source": source}
+        )
+    return rows
+
+
 def _described(kind: type[BaseModel]) -> dict[str, str]:
     fields = (
         name if field.is_required() else f"{name}={field.default!r}"
@@ -232,6 +260,7 @@ LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
         for name, metric in METRICS.items()
     ],
     "techniques": technique_rows,
+    "augmentation": _augmentation,
 }
 """What is no plain table of configs."""
 
@@ -255,14 +284,18 @@ def explained(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
         raise ConfigError(f"{what} have no `{name}`{near or f'; `tune-speed list {what}` has all'}")
     place = {"optimizers": "optim"}.get(what, what)
     kind = TABLES[place][0].get(name) if place in TABLES else None
+    if what == "augmentation":
+        kind = _changes()[name]
     if kind is None:
-        is_setting = what == "speedups" and name in SETTINGS
-        return {**row, "fields": [_field_row(Recipe, name)]} if is_setting else dict(row)
+        settings = {"speedups": (Recipe, SETTINGS), "augmentation": (Augmentation, (name,))}
+        of, names = settings.get(what, (Recipe, ()))
+        return {**row, "fields": [_field_row(of, name)]} if name in names else dict(row)
+    is_change = what == "augmentation"
     return {
         "name": name,
         "about": row["about"],
         "source": source_of(kind),
-        "written": resolve(f"{place}.{name}").written,
+        "written": f"{what}.{name}" if is_change else resolve(f"{place}.{name}").written,
         "fields": [_field_row(kind, field) for field in kind.model_fields],
     }
 
