@@ -11,6 +11,7 @@ from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.data.augmentation.color_jitter import STEPS
+from tune_speed.study.fields import component_of
 from tune_speed.study.file import RecipeFile
 
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -33,6 +34,7 @@ CARRIED = (
     *("recipe.drop_last", "recipe.label_smoothing", "recipe.clip_*", "recipe.channels_last"),
     *("recipe.compile*", "workload.target.*", "workload.max_train_s", "workload.dataset.*"),
     *("workload.split.*", "workload.certify_on", "workload.name"),
+    *("recipe.augmentation.color_jitter.probability", "recipe.augmentation.erasing.*"),
 )
 """Fields that every form carries, with any value."""
 
@@ -114,7 +116,8 @@ def _walk(path: str, config: Config, dumped: Mapping[str, Any]) -> Iterator[Sett
         if not isinstance(value, Config):
             yield Setting(own, dumped.get(name, value), is_default)
             continue
-        inside = dumped.get(name, {"off": {}})
+        # Fields that a dump leaves out are as by default.
+        inside = dumped.get(name, {"off": {}} if component_of(info) else {})
         if inside.keys() <= type(value).model_fields.keys():
             yield from _walk(own, value, inside)
             continue
