@@ -118,7 +118,7 @@ def test_form_needs_a_file(command: tuple[str, ...], export: Call) -> None:
 
 
 def test_arguments_of_timm_are_written_with_the_command_that_takes_them(tmp_path: Path) -> None:
-    root = write_noise(tmp_path / "images", {"train": 8, "val": 4}, size=8)
+    root = write_noise(tmp_path / "images", {"train": 8, "test": 4}, size=8)
     dataset = {"name": "image_folder", "root": str(root), "image_size": 8}
     changes = {
         "model": {"timm": {"name": "resnet10t"}},

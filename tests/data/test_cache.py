@@ -11,16 +11,20 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
-from helpers.data.files import encode, write_parquet
+from helpers.data.files import encode, write_noise, write_parquet
 
 from tune_speed.core.errors import DataError, StorageError
 from tune_speed.data import cache
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets import decoding
 from tune_speed.data.datasets.builtin import Digits
+from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, in_words, make_splits
+from tune_speed.runtime.file_lock import file_lock
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -206,7 +210,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, dataset: Imag
     victim = SPAWN.Process(target=prepare_and_hang, args=(dataset, tmp_path / "c"))
     victim.start()
     deadline = time.monotonic() + 30
-    while not list((tmp_path / "c").glob("*.tmp-*/*.npy")):
+    while not list((tmp_path / "c").glob("*.partial/*.npy")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert victim.pid is not None
@@ -214,7 +218,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, dataset: Imag
     victim.join(10)
     data = prepare(dataset, cache_dir=tmp_path / "c", lock_wait_s=5)
     assert len(data.train.labels) == 30
-    assert not list((tmp_path / "c").glob("*.tmp-*")) and only_entry(tmp_path / "c")
+    assert not list((tmp_path / "c").glob("*.partial")) and only_entry(tmp_path / "c")
 
 
 def test_leftovers_are_removed_even_where_decoding_fails(tmp_path, dataset):
@@ -225,6 +229,117 @@ def test_leftovers_are_removed_even_where_decoding_fails(tmp_path, dataset):
     with pytest.raises(DataError, match="cannot be decoded"):
         prepare(dataset, cache_dir=tmp_path / "c")
     assert not leftover.exists()
+
+
+def prepare_photos(root: Path, cache: Path, log: Path) -> None:
+    decoding.SERIAL_IMAGES, decoding.SAVE_EVERY_S = 0, 0.0
+
+    def progressed(done: int, total: int) -> None:
+        log.write_text(str(done))
+        # Slow enough for the parent to catch it in mid-build.
+        time.sleep(0.3 if done else 0)
+
+    prepare(ImageFolder(root=str(root), store_size=8), cache_dir=cache, on_progress=progressed)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_noise(tmp_path / "photos", {"train": 300, "test": 40}, size=12)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_build_that_is_stopped_is_resumed_and_leaves_no_process(tmp_path, photos, number):
+    log, cache_dir = tmp_path / "log", tmp_path / "c"
+    victim = SPAWN.Process(target=prepare_photos, args=(photos, cache_dir, log), daemon=True)
+    victim.start()
+    deadline = time.monotonic() + 60
+    while not log.exists() or log.read_text() in ("", "0", "64"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    workers = psutil.Process(victim.pid).children(recursive=True)
+    assert victim.pid is not None
+    os.kill(victim.pid, number)
+    victim.join(20)
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    seen: list[int] = []
+    dataset = ImageFolder(root=str(photos), store_size=8)
+    data = prepare(dataset, cache_dir=cache_dir, on_progress=lambda done, total: seen.append(done))
+    first = next(done for done in seen if done)
+    assert first >= 64 and seen[-1] == 340
+    fresh = prepare(dataset, cache_dir=tmp_path / "fresh")
+    assert data.data_hash == fresh.data_hash and equal(data.train[:2], fresh.train[:2])
+
+
+def test_image_size_has_the_hash_of_earlier_versions(tmp_path: Path) -> None:
+    root = write_noise(tmp_path / "d", {"train": 12, "test": 4}, size=9)
+    dataset = ImageFolder(root=str(root), image_size=6)
+    assert prepare(dataset, cache_dir=tmp_path / "c").data_hash == "ae1775ec39c91d80"
+
+
+@pytest.mark.parametrize("kind", ["pixels", "jpeg"])
+def test_entries_of_several_sizes_are_cut_without_their_padding(tmp_path, kind) -> None:
+    for number in range(24):
+        image = np.full((8 + number % 4, 9, 3), 100 + number, np.uint8)
+        path = tmp_path / "d" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(image, kind="jpeg"))
+    dataset = ImageFolder(root=str(tmp_path / "d"), store_size=16, store=kind)
+    data = prepare(dataset, cache_dir=tmp_path / "c")
+    splits = make_splits(data, SplitConfig(validation_frac=0.2))
+    assert splits.train.sizes is not None
+    images = zip(splits.train.pixels[:], splits.train.sizes, strict=True)
+    values = np.concatenate([pixels[:h, :w].reshape(-1, 3) for pixels, (h, w) in images]) / 255
+    assert splits.mean == pytest.approx(values.mean(axis=0))
+    assert splits.std == pytest.approx(values.std(axis=0))
+
+
+def test_of_many_files_only_folders_and_some_files_are_looked_at(tmp_path, photos, monkeypatch):
+    monkeypatch.setattr(cache, "MANY_FILES", 100)
+    dataset = ImageFolder(root=str(photos), store_size=8)
+    empty = photos / "train" / "class 0" / "more"
+    empty.mkdir()
+    first = prepare(dataset, cache_dir=tmp_path / "c")
+    monkeypatch.setattr(ImageFolder, "sources", lambda self: pytest.fail("files are listed"))
+    assert prepare(dataset, cache_dir=tmp_path / "c").data_hash == first.data_hash
+    monkeypatch.undo()
+    shutil.copy(photos / "train" / "class 1" / "1.png", empty / "new.png")
+    assert len(prepare(dataset, cache_dir=tmp_path / "c").train.labels) == 301
+
+
+def test_a_file_that_is_written_over_is_noticed_after_a_day(tmp_path, photos, monkeypatch):
+    monkeypatch.setattr(cache, "MANY_FILES", 100)
+    monkeypatch.setattr(cache, "SAMPLED_FILES", 1)
+    dataset = ImageFolder(root=str(photos), store_size=8)
+    first = prepare(dataset, cache_dir=tmp_path / "c").data_hash
+    (photos / "train" / "class 1" / "99.png").write_bytes(encode(np.zeros((9, 9, 3), np.uint8)))
+    assert prepare(dataset, cache_dir=tmp_path / "c").data_hash == first
+    day = time.time() + 86_401
+    monkeypatch.setattr(time, "time", lambda: day)
+    assert prepare(dataset, cache_dir=tmp_path / "c").data_hash != first
+
+
+def hold(lock: Path, is_held: Path, touches: int) -> None:
+    with file_lock(lock, wait_s=1):
+        is_held.touch()
+        for _ in range(touches):
+            time.sleep(0.5)
+            os.utime(lock)
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("touches", [0, 4])
+def test_the_wait_for_another_process_ends_with_its_signs_of_life(tmp_path, touches) -> None:
+    lock, is_held = tmp_path / "x.lock", tmp_path / "held"
+    holder = SPAWN.Process(target=hold, args=(lock, is_held, touches), daemon=True)
+    holder.start()
+    while not is_held.exists():
+        time.sleep(0.01)
+    began = time.monotonic()
+    message = f"process {holder.pid} holds it"
+    with pytest.raises(StorageError, match=message), file_lock(lock, wait_s=1.2, is_renewed=True):
+        pass
+    assert time.monotonic() - began > (2.5 if touches else 1)
+    holder.kill()
 
 
 def test_truncated_file_is_told_by_its_size(tmp_path, dataset, caplog):
@@ -245,7 +360,7 @@ def largest_file(num_bytes: int) -> Iterator[None]:
 
 
 def test_disk_that_takes_no_more_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> None:
-    message = f"{tmp_path / 'c'} must take 0 MiB, but: "
+    message = f"{tmp_path / 'c'} must take the images as they are stored, but: "
     with largest_file(50_000), pytest.raises(StorageError, match=message):
         prepare(Digits(), cache_dir=tmp_path / "c")
     assert [path.suffix for path in (tmp_path / "c").iterdir()] == [".lock"]
@@ -278,11 +393,13 @@ def test_data_that_change_while_they_are_read_are_refused(tmp_path, dataset):
 
 def test_parts_of_different_size_are_refused(tmp_path, random_pixels):
     files = [
-        write_parquet(tmp_path / f"{size}.parquet", [encode(random_pixels(size, size, 3))], [0])
+        write_parquet(
+            tmp_path / f"{size}.parquet", [*map(encode, random_pixels(2, size, size, 3))], [0, 1]
+        )
         for size in (4, 5)
     ]
     dataset = ImageParquet(train=str(files[0]), test=str(files[1]))
-    with pytest.raises(DataError, match=r"\(4, 4, 3\) and \(5, 5, 3\).*`image_size`"):
+    with pytest.raises(DataError, match=r"is 5x5 and the first is 4x4\. Set `store_size`"):
         prepare(dataset, cache_dir=tmp_path / "c")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data import LOADERS, randomness, split
 from tune_speed.data.augmentation.config import Augmentation
-from tune_speed.data.base import Images, MappedRows
+from tune_speed.data.base import Grouped, Images, MappedRows
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
@@ -212,6 +212,89 @@ def test_long_tail_needs_a_size() -> None:
 def test_a_split_without_long_tail_has_the_identity_that_it_always_had() -> None:
     assert "long_tail" not in SplitConfig().model_dump(mode="json")
     assert SplitConfig(train_samples=9, long_tail=0.1).model_dump()["long_tail"] == 0.1
+
+
+def patients(seed: int, *, num_groups: int = 60, num_classes: int = 3) -> PreparedData:
+    """Returns groups of 1 to 9 images in mixed order, most of them of one class alone."""
+    rng = np.random.default_rng(seed)
+    groups = rng.permutation(np.repeat(np.arange(num_groups), rng.integers(1, 10, num_groups)))
+    labels = np.where(rng.random(len(groups)) < 0.9, groups, groups + 1) % num_classes
+    data = numbered(len(groups), num_classes)
+    return data._replace(train=data.train._replace(labels=labels), groups=groups)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    num_groups=st.integers(4, 40),
+    share=st.floats(0.05, 0.4),
+    brings_test=st.booleans(),
+)
+def test_no_group_is_in_two_parts_and_sizes_are_known_to_within_a_group(
+    seed: int, num_groups: int, share: float, brings_test: bool
+) -> None:
+    data = patients(seed, num_groups=num_groups, num_classes=1)
+    num_test = 7 if brings_test else None
+    test = Images(data.train.pixels[:1], data.train.labels[:1]) if brings_test else None
+    data, split = data._replace(test=test), SplitConfig(validation_frac=share, test_frac=share)
+    assert data.groups is not None
+    splits = make_splits(data, split)
+    parts = [numbers_of(part) for part in splits[: 2 if brings_test else 3]]
+    assert sorted(number for part in parts for number in part) == list(range(len(data.groups)))
+    groups = [set(data.groups[part]) for part in parts]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == num_groups
+    grouped = Grouped(data.train.labels, data.groups)
+    sizes = split_sizes(len(data.groups), num_test, split, grouped=grouped)
+    assert sizes[:2] == tuple(map(len, parts[:2]))
+    whole = len(data.groups) - (0 if brings_test else sizes.test)
+    assert abs(sizes.validation - share * whole) <= np.bincount(data.groups).max()
+
+
+def test_classes_keep_their_shares_as_well_as_whole_groups_allow() -> None:
+    data = patients(0, num_groups=600)
+    splits = make_splits(data, SplitConfig(validation_frac=0.25, test_frac=0.2))
+    whole = np.bincount(data.train.labels) / len(data.train.labels)
+    for part in splits[:3]:
+        assert abs(np.bincount(part.labels) / len(part.labels) - whole).max() < 0.02
+
+
+def test_groups_that_cannot_be_kept_apart_are_refused() -> None:
+    data = patients(0)
+    with pytest.raises(DataError, match="all 36 that are left are in one"):
+        make_splits(numbered(36, 2)._replace(groups=np.zeros(36, np.int64)), SplitConfig())
+    with pytest.raises(DataError, match="No group may be in two parts"):
+        make_splits(data._replace(num_validation=20), SplitConfig())
+
+
+def several(num_images: int) -> PreparedData:
+    """Returns images of 4 classes, each rarer by half than the one before; every ninth has none."""
+    rng = np.random.default_rng(4)
+    labels = (rng.random((num_images, 4)) < [0.8, 0.4, 0.2, 0.1]).astype(np.float32)
+    labels[::9] = 0
+    data = numbered(num_images, 4)
+    return data._replace(train=data.train._replace(labels=labels))
+
+
+def test_images_of_several_classes_are_cut_by_the_rarest() -> None:
+    data, split = several(900), SplitConfig(validation_frac=0.25, test_frac=0.2)
+    splits = make_splits(data, split)
+    parts = [numbers_of(part) for part in splits[:3]]
+    assert sorted(number for part in parts for number in part) == list(range(900))
+    assert tuple(map(len, parts)) == split_sizes(900, None, split)
+    labels = data.train.labels
+    assert all(np.array_equal(p.labels, labels[n]) for p, n in zip(splits[:3], parts, strict=True))
+    for rarest, rows in ((3, labels[:, 3] > 0), (None, ~labels.any(axis=1))):
+        taken = [rows[part].sum() / rows.sum() for part in parts]
+        assert taken == pytest.approx([0.6, 0.2, 0.2], abs=1.5 / rows.sum()), rarest
+    assert splits.num_classes == 4 and len(make_splits(data, SplitConfig(train_samples=90))[0][1])
+
+
+def test_several_classes_an_image_refuse_what_they_cannot_have() -> None:
+    data = several(90)
+    data.train.labels[:, 2] = 0
+    with pytest.raises(DataError, match="class `2` has none of its 0"):
+        make_splits(data, SplitConfig())
+    with pytest.raises(ConfigError, match=r"split\.long_tail"):
+        make_splits(data, SplitConfig(train_samples=9, long_tail=0.1))
 
 
 CPU = torch.device("cpu")

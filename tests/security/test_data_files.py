@@ -152,7 +152,9 @@ def test_parquet_with_hostile_metadata_is_refused(tmp_path: Path, metadata: byte
         {"label": pa.array([2**64 - 1, 0, 1, 2], pa.uint64())},
         {"label": pa.array([-1, 0, 1, 1])},
         {"label": pa.array([0, 1, None, 1])},
-        {"label": pa.array(["a"] * 4)},
+        {"label": pa.array([0.5] * 4)},
+        {"label": pa.array([[0], [1], None, [1]])},
+        {"img": pa.array([{"path": "/nowhere.png"}] * 4)},
         {"label": pa.array([10**12, 0, 0, 0])},
     ],
 )

@@ -91,6 +91,8 @@ ALLOWED_LOADS = {
 }
 """Files that run such code, with what."""
 ALLOWED_PIPES = {
+    "data/boxes.py": "a pipe from the process that started it",
+    "data/datasets/decoding.py": "pipes to processes that this one started",
     "data/loaders/gather_worker.py": "a pipe from the process that started it",
     "data/loaders/worker_pool.py": "pipes to processes that this one started",
     "training/distributed/local.py": "pipes to processes that this one spawned",

@@ -30,6 +30,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.data.datasets.builtin import Digits
+from tune_speed.data.loaders.resident import View
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.study.file import study_of
@@ -402,7 +403,7 @@ def test_every_family_of_networks_becomes_a_graph(name: str) -> None:
         fields = FIELDS.get(name, {})
         network = MODELS[name](**fields).build(in_channels=3, num_classes=10, image_size=size)
     recipe = finished_recipe(speedups={"views": "tta"})
-    model = FinishedModel(network, recipe, mean=(0.5,) * 3, std=(0.2,) * 3).eval()
+    model = FinishedModel(network, recipe, View((0.5,) * 3, (0.2,) * 3)).eval()
     model.requires_grad_(False)
     example = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8)
     graph = torch.export.export(model, (example[:2],), dynamic_shapes=[{0: torch.export.Dim.AUTO}])

@@ -107,7 +107,7 @@ def list_(
         from tune_speed.data.loaders.costs import costs
 
         times = costs()
-        rows = [{**row, "batch_ms": round(times[row["name"]], 1)} for row in rows]
+        rows = [{**row, "batch_ms": times.get(row["name"])} for row in rows]
     if name is None:
         common.print_listing(rows, form, title=what, out=out)
     elif out is not None:

@@ -222,6 +222,19 @@ class StepTime(Record):
     """Mean power of the device meanwhile [W]; None: it counts no energy, or strangers took some."""
 
 
+class Normalisation(Record):
+    """By what pixels in [0, 1] are normalised: (pixel − mean) / deviation, channel by channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    source: str = "the training part"
+    """Whose statistics they are, for people."""
+
+    def __str__(self) -> str:
+        mean, std = (", ".join(f"{value:.4g}" for value in each) for each in (self.mean, self.std))
+        return f"mean {mean}; deviation {std} ({self.source})"
+
+
 class RunResult(Record):
     """One training with one seed."""
 
@@ -283,6 +296,11 @@ class RunResult(Record):
     """Mean power of its devices in training, with nobody else on them [W]; None: not known."""
     idle_power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
     """Their power while nothing trained, measured before [W]; None: not known."""
+    normalisation: Normalisation | None = Field(
+        default=None, exclude_if=lambda found: found is None
+    )
+    """Statistics that came with the weights, by which images were normalised; None: those of the
+    training part, as for all weights in earlier versions."""
     traceback: str | None = None
 
     @model_validator(mode="after")
@@ -316,6 +334,11 @@ class RunResult(Record):
         """What its first steps took by windows at the time, and take by all; empty if the same."""
         found = (each for each in self.note if each.kind is NoteKind.RECLOCKED)
         return "".join(each.change for each in found)
+
+    def measured(self, metric: str) -> list[tuple[Evaluation, float]]:
+        """Returns the evaluations that have a metric, with its value."""
+        seen = [(each, each.value(metric)) for each in self.evaluations]
+        return [(each, value) for each, value in seen if value is not None]
 
     @property
     def final(self) -> Evaluation | None:

@@ -6,9 +6,13 @@ training part into batches, in an order of `ORDERS`. Importing this package impo
 """
 
 from tune_speed.data.base import DatasetConfig
+from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.data.datasets.image_table import ImageTable
+from tune_speed.data.datasets.tar_shards import TarShards
+from tune_speed.data.datasets.torchvision_sets import TorchvisionSet
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import Curriculum, OrderConfig, RepeatFactor, Shuffle
 
@@ -18,6 +22,10 @@ DATASETS: dict[str, type[DatasetConfig]] = {
     "cifar100": Cifar100,
     "image_parquet": ImageParquet,
     "image_folder": ImageFolder,
+    "csv": ImageTable,
+    "arrays": Arrays,
+    "tar": TarShards,
+    "torchvision": TorchvisionSet,
 }
 
 LOADERS: dict[str, type[LoaderConfig]] = {

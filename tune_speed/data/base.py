@@ -1,7 +1,7 @@
 """What every data set gives: its size without decoding, its files, and its decoded images."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -37,12 +37,58 @@ class MappedRows:
         return self.whole.take(self.rows[which], axis=0)
 
 
-Pixels = NDArray[np.uint8] | MappedRows
+class EncodedRows:
+    """Some images of a file of JPEG images, in an order of their own; decoded on access."""
+
+    def __init__(
+        self,
+        encoded: NDArray[np.uint8],
+        ends: NDArray[np.int64],
+        box: tuple[int, ...],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Takes JPEG files one after the other, where each ends, and the box (H, W, C) of all.
+
+        `rows` (M,): which images these are, None for all.
+        """
+        self.encoded, self.ends, self.box = encoded, ends, box
+        self.rows = np.arange(len(ends)) if rows is None else rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(M, H, W, C)."""
+        return (len(self.rows), *self.box)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
+        """Returns the images in a range, each in the upper left corner of its box."""
+        from tune_speed.data.boxes import decode_into
+
+        pixels = np.empty((len(self.rows[which]), *self.box), np.uint8)
+        for box, row in zip(pixels, self.rows[which], strict=True):
+            decode_into(self.file(int(row)), box)
+        return pixels
+
+    def file(self, row: int) -> bytes:
+        """Returns image number `row` of the whole file, encoded."""
+        start = int(self.ends[row - 1]) if row else 0
+        return self.encoded[start : int(self.ends[row])].tobytes()
+
+    def take(self, indices: NDArray[np.int64]) -> "EncodedRows":
+        """Returns the images at `indices` among these, without decoding them."""
+        return EncodedRows(self.encoded, self.ends, self.box, self.rows[indices])
+
+
+Pixels = NDArray[np.uint8] | MappedRows | EncodedRows
 """Images (N, H, W, C), in memory or in a file."""
 
 
 def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
     """Returns an array that holds the images, and where: None, if at their own places."""
+    if isinstance(pixels, EncodedRows):
+        return pixels[:], None
     if isinstance(pixels, MappedRows):
         return pixels.whole, pixels.rows
     return pixels, None
@@ -64,6 +110,38 @@ class Images(NamedTuple):
     image may be of several classes, float32 (N, K), 1 for each class that it is of and else 0."""
     sizes: NDArray[np.int64] | None = None
     """Height and width [pixels] of each image in its box, (N, 2); None: all fill it."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]], part: str) -> "Images | None":
+        """Returns a part from the arrays `<part>_labels`, `_pixels` and so on; None without."""
+        labels, sizes = arrays.get(f"{part}_labels"), arrays.get(f"{part}_sizes")
+        if labels is None:
+            return None
+        if f"{part}_encoded" not in arrays:
+            return cls(arrays[f"{part}_pixels"], labels, sizes)
+        encoded, ends, box = (arrays[f"{part}_{name}"] for name in ("encoded", "ends", "box"))
+        return cls(EncodedRows(encoded, ends, tuple(box.tolist())), labels, sizes)
+
+
+def class_counts(labels: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
+    """Returns how many images are of each class, (K,), by labels (N,) or (N, K)."""
+    if labels.ndim == 1:
+        return np.bincount(labels, minlength=num_classes)
+    return np.asarray(labels.sum(axis=0, dtype=np.float64).astype(np.int64))
+
+
+def main_classes(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns a class for each image, (N,), by which sets are cut and balanced, of labels as above.
+
+    Of several it is the one that the fewest images have, as that is the hardest to share out; an
+    image of no class gets the number K.
+    """
+    if labels.ndim == 1:
+        return labels
+    num_images, num_classes = labels.shape
+    counts = np.append(class_counts(labels, num_classes), num_images + 1)
+    is_of = np.column_stack([labels > 0, np.ones(num_images, dtype=bool)])
+    return np.asarray(np.where(is_of, counts, num_images + 2).argmin(axis=1))
 
 
 class Encoded(NamedTuple):
@@ -111,6 +189,26 @@ class DecodedData(NamedTuple):
     of a split; None: each image is on its own."""
 
 
+class Grouped(NamedTuple):
+    """What a cut of the training images by whole groups follows from."""
+
+    labels: NDArray[Any]
+    """As those of `Images`."""
+    groups: NDArray[np.int64]
+    """As of `DecodedData`."""
+
+
+class Counts(NamedTuple):
+    """The number of images of each part, before any is decoded."""
+
+    train: int
+    test: int | None
+    validation: int = 0
+    """How many of the training images, the last ones, are a validation part."""
+    grouped: Grouped | None = None
+    """None: each image is on its own."""
+
+
 class DatasetConfig(Config):
     """Base of the data sets: where one lies and how it is read."""
 
@@ -137,6 +235,10 @@ class DatasetConfig(Config):
     def num_validation(self) -> int:
         """Returns how many of the training images, the last ones, are a validation part."""
         return 0
+
+    def counts(self) -> Counts:
+        """Returns all numbers at once, so that files are listed once. Raises: DataError."""
+        return Counts(self.num_train(), self.num_test(), self.num_validation())
 
     def notes(self) -> Iterable[str]:
         """Returns what a user should know of what lies there, such as what is not read."""

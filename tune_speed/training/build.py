@@ -20,6 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.core.records import Normalisation
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Resident
@@ -86,7 +87,12 @@ def set_kernels(recipe: Recipe) -> dict[str, bool]:
 
 
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
-    """Returns the recipe's model on the device; the process has its kernels from now on."""
+    """Returns the recipe's model on the device; the process has its kernels from now on.
+
+    Raises: ConfigError if the recipe cannot learn such labels.
+    """
+    are_several = splits.train.labels.ndim == 2
+    recipe.check_labels(num_classes=splits.num_classes, are_several=are_several)
     set_kernels(recipe)
     height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
     model = recipe.model.build(
@@ -109,16 +115,24 @@ def build_forward(model: nn.Module, recipe: Recipe) -> Forward:
 def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torch.device) -> Loader:
     """Returns a loader of black images of the data's shape, which go the way of real ones."""
     _, *shape = splits.train.pixels.shape
-    images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
+    labels = np.zeros_like(splits.train.labels, shape=(num_samples, *splits.train.labels.shape[1:]))
+    images = Images(np.zeros((num_samples, *shape), np.uint8), labels)
     recipe = recipe.model_copy(update={"loader": Resident()})
     return open_loader(recipe, images, splits, seed=0, device=device)
 
 
+def normalisation_of(recipe: Recipe, splits: Splits) -> Normalisation:
+    """Returns what normalises pixels: the weights' own statistics, or the training part's."""
+    known = recipe.model.normalisation(in_channels=splits.train.pixels.shape[-1])
+    return known or Normalisation(mean=splits.mean, std=splits.std)
+
+
 def view_of(recipe: Recipe, splits: Splits) -> View:
     """Returns how evaluation shows the images of any part."""
+    normalisation = normalisation_of(recipe, splits)
     return View(
-        splits.mean,
-        splits.std,
+        normalisation.mean,
+        normalisation.std,
         channels_last=recipe.is_channels_last,
         image_size=recipe.eval_size or recipe.image_size,
         crop_pct=recipe.crop_pct,
@@ -140,15 +154,17 @@ def open_loader(
     device: torch.device,
     share: Share = WHOLE,
 ) -> Loader:
+    normalisation = normalisation_of(recipe, splits)
     batching = Batching(
         open_order(recipe, images, seed=seed),
-        splits.mean,
-        splits.std,
+        normalisation.mean,
+        normalisation.std,
         device,
         recipe.augmentation,
         channels_last=recipe.is_channels_last,
         share=share,
         image_size=recipe.image_size,
+        num_classes=splits.num_classes,
     )
     return recipe.loader.open(images, batching)
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
+from tune_speed.components.models.networks.libraries import loading_notes
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, RunResult, Status
-from tune_speed.core.words import StopKind, StopReason
+from tune_speed.core.words import Note, NoteKind, StopKind, StopReason
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import device_of
 from tune_speed.runtime.sharing import Sharing
@@ -142,7 +143,7 @@ class Progress:
         return None
 
     def result(self, *, stop_reason: StopReason | None = None) -> RunResult:
-        return run_result(
+        result = run_result(
             self.status,
             evaluations=self.evaluations,
             clock=self.time.clock,
@@ -161,6 +162,10 @@ class Progress:
             **self.time.figures(self.steps),
             **self.readings.figures(),
         )
+        model, channels = self.evaluator.model, self.job.splits.train.pixels.shape[-1]
+        said = [Note.of(NoteKind.OTHER, text=text) for text in loading_notes(model)]
+        known = self.job.recipe.model.normalisation(in_channels=channels)
+        return result.model_copy(update={"note": (*result.note, *said), "normalisation": known})
 
     def state(self) -> ProgressState:
         return ProgressState(

@@ -113,9 +113,8 @@ class Workload(Task):
     def sizes(self) -> SplitSizes:
         """Returns the number of samples of each part, without decoding. Raises: DataError."""
         with reading(self.dataset):
-            num_train, num_test = self.dataset.num_train(), self.dataset.num_test()
-            num_validation = self.dataset.num_validation()
-        return split_sizes(num_train, num_test, self.split, num_validation=num_validation)
+            train, test, validation, grouped = self.dataset.counts()
+        return split_sizes(train, test, self.split, num_validation=validation, grouped=grouped)
 
     def task_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = self.model_dump(mode="json", exclude={"name"})

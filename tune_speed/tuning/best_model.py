@@ -122,8 +122,11 @@ def _log_here(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict
     set_up_process(device, cpu_threads=record.cpu_threads)
     workload = Workload.model_validate(record.workload)
     splits = load_splits(workload)
-    model = finished_model(record, weights, splits)
     part = splits.validation if record.evaluated_on == "validation" else splits.test
+    if part.sizes is not None:
+        why = "its graph in MLflow takes images of one size, but those of the data set have several"
+        return {"error": f"{why}; store them as squares, with `dataset.image_size`"}
+    model = finished_model(record, weights, splits)
     accuracy = accuracy_of(model, part, batch_size=workload.eval_batch_size, device=device)
     height, width, channels = part.pixels.shape[1:]
     model_uri = log_model(

@@ -8,7 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from helpers.data.files import encode, write_cifar, write_parquet
+from helpers.data.files import encode, write_cifar, write_mnist, write_parquet, write_tar
 from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, CIFAR100
 
@@ -138,6 +138,33 @@ def make_image_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetC
         for i in range(10):
             (folder / name / f"{i}.png").write_bytes(encode(np.full((5, 4), 9 * i, np.uint8)))
     return DATASETS["image_folder"](root=str(folder), image_size=4)
+
+
+def make_csv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    for i in range(20):
+        (folder / f"{i}.png").write_bytes(encode(np.full((5, 4), 9 * i, np.uint8)))
+    rows = [f"{i}.png,{'cat' if i % 2 else 'dog'},{'test' if i > 14 else ''}" for i in range(20)]
+    (folder / "x.csv").write_text("\n".join(["path,label,split", *rows]))
+    return DATASETS["csv"](file=str(folder / "x.csv"))
+
+
+def make_arrays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    np.save(folder / "images.npy", np.arange(20 * 5 * 4 * 7, dtype=np.uint8).reshape(20, 5, 4, 7))
+    np.save(folder / "labels.npy", np.arange(20) % 3)
+    return DATASETS["arrays"](**{n: str(folder / f"{n}.npy") for n in ("images", "labels")})
+
+
+def make_tar(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    for part, count in {"train": 12, "test": 4}.items():
+        files = {f"{i}.png": encode(np.full((5, 4), 9 * i, np.uint8)) for i in range(count)}
+        labels = {f"{i}.cls": f"{i % 2}".encode() for i in range(count)}
+        write_tar(folder / f"{part}.tar", files | labels)
+    return DATASETS["tar"](train=str(folder / "train.tar"), test=str(folder / "test.tar"))
+
+
+def make_torchvision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    write_mnist(folder / "KMNIST" / "raw", {"train": 20, "t10k": 10})
+    return DATASETS["torchvision"](set="KMNIST", root=str(folder))
 
 
 MAKERS: dict[str, Make] = {

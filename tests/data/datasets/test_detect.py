@@ -6,13 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.data.files import encode, write_parquet
+from helpers.data.files import encode, write_parquet, write_tar
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.detect import detect
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.data.datasets.image_table import ImageTable
+from tune_speed.data.datasets.tar_shards import TarShards
 from tune_speed.data.split import SplitConfig, make_splits
 
 Pixels = Callable[..., np.ndarray]
@@ -33,20 +36,56 @@ def shard(path: Path, random_pixels: Pixels, side: int = 28) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "side"), [(28, 28, 28), (50, 70, 48), (300, 200, 64), (20, 30, 20)]
+    ("height", "width", "side"),
+    [(28, 28, 28), (80, 80, 64), (97, 97, None), (50, 70, None), (300, 200, None)],
 )
-def test_images_of_a_folder_are_scaled_to_a_usual_side_that_is_not_above_theirs(
-    height: int, width: int, side: int, tmp_path: Path, random_pixels: Pixels
+def test_small_squares_are_scaled_to_a_usual_side_and_others_keep_their_size(
+    height: int, width: int, side: int | None, tmp_path: Path, random_pixels: Pixels
 ) -> None:
     fill(tmp_path, list(random_pixels(4, height, width, 3)))
+    assert detect(tmp_path, most_pixels=64) == ImageFolder(root=str(tmp_path), image_size=side)
+
+
+def test_images_of_several_sizes_are_photographs(tmp_path: Path, random_pixels: Pixels) -> None:
+    fill(tmp_path, [*random_pixels(5, 28, 28, 3), *random_pixels(2, 16, 16, 3)])
+    assert detect(tmp_path, most_pixels=224) == ImageFolder(root=str(tmp_path))
+
+
+def test_a_table_of_images_is_found_with_its_columns(tmp_path: Path, random_pixels: Pixels) -> None:
+    fill(tmp_path / "photos", list(random_pixels(2, 28, 28, 3)))
+    rows = "Filename;n;class\nphotos/class0/0.png;7;b\nphotos/class1/1.png;8;a\n"
+    (tmp_path / "labels.csv").write_text(rows)
+    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "other.csv").write_text("path,label\ngone.png,2\n")
+    file, fields = (
+        str(tmp_path / "labels.csv"),
+        {"path_column": "Filename", "label_column": "class"},
+    )
+    for place in (tmp_path, tmp_path / "labels.csv"):
+        assert detect(place, most_pixels=64) == ImageTable(file=file, **fields, image_size=28)
+    with pytest.raises(DataError, match=r"a column of files, .* but has only a, b"):
+        detect(tmp_path / "notes.csv", most_pixels=64)
+
+
+def test_a_pair_of_arrays_is_found(tmp_path: Path, random_pixels: Pixels) -> None:
+    np.save(tmp_path / "images.npy", random_pixels(4, 8, 8))
+    with pytest.raises(DataError, match=r"images\.npy and labels\.npy"):
+        detect(tmp_path, most_pixels=64)
+    np.save(tmp_path / "labels.npy", np.arange(4) % 2)
+    places = {name: str(tmp_path / f"{name}.npy") for name in ("images", "labels")}
+    for place in (tmp_path, tmp_path / "images.npy"):
+        assert detect(place, most_pixels=64) == Arrays(**places)
+
+
+def test_tar_shards_are_found_with_their_parts(tmp_path: Path, random_pixels: Pixels) -> None:
+    for name in ("train-0", "train-1", "val-0"):
+        write_tar(
+            tmp_path / f"{name}.tar", {"a.png": encode(random_pixels(8, 8, 3)), "a.cls": b"0"}
+        )
     found = detect(tmp_path, most_pixels=64)
-    assert found == ImageFolder(root=str(tmp_path), image_size=side)
-
-
-def test_the_side_is_that_of_most_images(tmp_path: Path, random_pixels: Pixels) -> None:
-    fill(tmp_path, [*random_pixels(5, 128, 128, 3), *random_pixels(2, 16, 16, 3)])
-    found = detect(tmp_path, most_pixels=224)
-    assert isinstance(found, ImageFolder) and found.image_size == 128
+    train, validation = str(tmp_path), str(tmp_path / "val-0.tar")
+    assert found == TarShards(train=train, validation=validation, image_size=8)
+    assert found.counts() == (3, None, 1, None)
 
 
 def test_a_file_of_equal_images_is_read_as_it_is(tmp_path: Path, random_pixels: Pixels) -> None:
@@ -69,7 +108,8 @@ def test_a_file_of_equal_images_is_read_as_it_is(tmp_path: Path, random_pixels: 
 def test_parts_are_known_by_their_names(train, test, tmp_path, random_pixels):
     files = [shard(tmp_path / name, random_pixels) for name in (train, test)]
     found = detect(tmp_path, most_pixels=64)
-    assert found == ImageParquet(train=str(files[0]), test=str(files[1]))
+    part = "test" if "test" in test.lower() else "validation"
+    assert found == ImageParquet(**{"train": str(files[0]), part: str(files[1])})
 
 
 def test_a_validation_part_beside_a_test_part_is_one(tmp_path: Path, random_pixels: Pixels) -> None:
@@ -93,12 +133,12 @@ def test_files_that_are_of_no_part_are_named(names, tmp_path, random_pixels):
         ImageParquet(train=str(tmp_path)).sources()
 
 
-def test_labels_that_are_texts_are_named_with_what_to_do(tmp_path, random_pixels):
+def test_labels_may_be_texts(tmp_path: Path, random_pixels: Pixels) -> None:
     images = [encode(pixels) for pixels in random_pixels(2, 8, 8, 3)]
     columns = {"image": pa.array(images, pa.binary()), "label": pa.array(["cat", "dog"])}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"`label` \(string\)\. Number the classes"):
-        detect(tmp_path / "a.parquet", most_pixels=64)
+    found = detect(tmp_path / "a.parquet", most_pixels=64)
+    assert isinstance(found, ImageParquet) and found.listing().class_names == ("cat", "dog")
 
 
 def test_several_files_of_a_part_are_their_folder(tmp_path: Path, random_pixels: Pixels) -> None:
@@ -111,11 +151,13 @@ def test_several_files_of_a_part_are_their_folder(tmp_path: Path, random_pixels:
     assert found.num_train() == 4
 
 
-def test_files_of_two_parts_in_one_folder_are_refused(tmp_path, random_pixels):
-    for name in ("train-0", "train-1", "test-0"):
+def test_files_of_two_parts_in_one_folder_are_told_apart(tmp_path, random_pixels):
+    for name in ("train-0", "train-1", "test-0", "old/train-2"):
         shard(tmp_path / f"{name}.parquet", random_pixels)
-    with pytest.raises(DataError, match=r"folder of their own.*folders `train` and `test`"):
-        detect(tmp_path, most_pixels=64)
+    found = detect(tmp_path, most_pixels=64)
+    test = str(tmp_path / "test-0.parquet")
+    assert found == ImageParquet(train=str(tmp_path), test=test)
+    assert found.counts() == (6, 2, 0, None)
 
 
 def test_columns_are_found_by_what_they_hold(tmp_path: Path, random_pixels: Pixels) -> None:

@@ -9,6 +9,7 @@ from helpers.data.files import encode
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DecodedData
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.decoding import Part, decode_parts
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig, make_splits
 
@@ -43,27 +44,31 @@ def test_folders_are_classes_in_name_order(tmp_path: Path, fill: Fill) -> None:
     assert data.class_names == ("cat", "owl") and data.test is None
 
 
-@pytest.mark.parametrize("test_folder", ["test", "val"])
-def test_test_part_uses_the_classes_of_training(tmp_path, fill, test_folder):
-    fill(
-        tmp_path,
-        "train/cat/a.png",
-        "train/dog/a.png",
-        "train/owl/a.png",
-        f"{test_folder}/owl/b.png",
-    )
+def test_test_part_uses_the_classes_of_training(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, *(f"train/{name}/a.png" for name in ("cat", "dog", "owl")), "test/owl/b.png")
     dataset = ImageFolder(root=str(tmp_path), image_size=4)
     data = decode(dataset)
     assert data.class_names == ("cat", "dog", "owl")
     assert data.test is not None and data.test.labels.tolist() == [2]
-    assert (dataset.num_train(), dataset.num_test(), len(dataset.sources())) == (3, 1, 4)
+    assert dataset.counts() == (3, 1, 0, None) and len(dataset.sources()) == 4
+
+
+@pytest.mark.parametrize("folder", ["val", "valid", "validation", "dev"])
+def test_a_validation_part_alone_is_never_the_test_part(folder, tmp_path, fill):
+    names = [f"{part}/{kind}/{i}.png" for part in ("train", folder) for kind in "ab" for i in "123"]
+    pixels = fill(tmp_path / "images", *names)
+    data = prepare(ImageFolder(root=str(tmp_path / "images"), image_size=4), cache_dir=tmp_path)
+    splits = make_splits(data, SplitConfig(test_frac=0.34))
+    brought = [pixels[f"{folder}/{kind}/{i}.png"] for kind in "ab" for i in "123"]
+    assert np.array_equal(splits.validation.pixels, brought)
+    assert [len(part.labels) for part in splits[:3]] == [4, 6, 2]
 
 
 @pytest.mark.parametrize(
     ("folders", "sizes"),
     [
         ("Train Test", (2, 0, 2)),
-        ("train valid", (2, 0, 2)),
+        ("train valid", (4, 2, None)),
         ("training testing", (2, 0, 2)),
         ("TRAIN dev Eval", (4, 2, 2)),
         ("train validation test", (4, 2, 2)),
@@ -198,3 +203,25 @@ def test_damaged_file_is_named(tmp_path: Path, fill: Fill) -> None:
     (tmp_path / "cat" / "b.png").write_bytes(b"")
     with pytest.raises(DataError, match=rf"{tmp_path / 'cat' / 'b.png'} must be an image"):
         decode(ImageFolder(root=str(tmp_path), image_size=4))
+
+
+def test_a_file_that_vanishes_is_named(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, "cat/a.png", "cat/ö.png")
+    listing = ImageFolder(root=str(tmp_path), image_size=4).listing()
+    (tmp_path / "cat" / "ö.png").unlink()
+    part = Part("x", listing.train.images(), 2)
+    with pytest.raises(DataError, match=r"ö\.png must be an image.* No such file"):
+        decode_parts([part], image_size=4, on_progress=lambda *_: None)
+
+
+def test_the_only_image_of_a_class_is_trained_on(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path / "x", *(f"a/{i}.png" for i in range(9)), "b/1.png")
+    data = prepare(ImageFolder(root=str(tmp_path / "x"), image_size=4), cache_dir=tmp_path)
+    splits = make_splits(data, SplitConfig(test_frac=0.3, validation_frac=0.3))
+    assert [np.bincount(part.labels).tolist() for part in splits[:3]] == [[4, 1], [2], [3]]
+
+
+def test_names_of_images_that_are_not_utf_8_are_shown_escaped(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, os.fsdecode(b"a/\xfc.png"), "b/1.png")
+    images = ImageFolder(root=str(tmp_path)).listing().train.images()
+    assert [image.name for image in images] == [f"{tmp_path}/a/\\xfc.png", f"{tmp_path}/b/1.png"]

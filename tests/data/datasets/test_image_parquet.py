@@ -1,8 +1,10 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers.data.files import encode, write_parquet
 
@@ -60,7 +62,7 @@ def test_missing_file_is_named(tmp_path: Path, images: list[bytes]) -> None:
 
 
 def test_folder_without_parquet_files_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no \*\.parquet files"):
+    with pytest.raises(DataError, match=r"holds no \*\.parquet or \*\.arrow files"):
         ImageParquet(train=str(tmp_path)).num_train()
 
 
@@ -109,10 +111,117 @@ def test_test_label_that_training_lacks_is_refused(tmp_path: Path, images: list[
         decode(ImageParquet(train=str(train), test=str(test)))
 
 
-def test_labels_that_are_no_integers_are_refused(tmp_path: Path, images: list[bytes]) -> None:
-    path = write_parquet(tmp_path / "a.parquet", images[:2], ["cat", "dog"], label_type=pa.string())
-    with pytest.raises(DataError, match=r"`label` .* must hold integers, but holds string"):
+def test_labels_that_are_no_classes_are_refused(tmp_path: Path, images: list[bytes]) -> None:
+    path = write_parquet(tmp_path / "a.parquet", images[:2], [0.5, 1.0], label_type=pa.float64())
+    with pytest.raises(DataError, match=r"`label` .* must hold integers, texts .* holds double"):
         decode(ImageParquet(train=str(path)))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_texts_are_classes_in_sorted_order(tmp_path, images, kind):
+    path = write_parquet(tmp_path / "a.parquet", images[:3], ["owl", "cat", "owl"], label_type=kind)
+    data = decode(ImageParquet(train=str(path)))
+    assert data.class_names == ("cat", "owl") and data.train.labels.tolist() == [1, 0, 1]
+    test = write_parquet(
+        tmp_path / "b.parquet", images[:2], ["owl", "cart"], label_type=pa.string()
+    )
+    with pytest.raises(DataError, match=r"row 1 of .*b\.parquet has `cart`; did you mean `cat`"):
+        ImageParquet(train=str(path), test=str(test)).listing()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "names"),
+    [
+        (pa.list_(pa.int64()), [[1], [], [2, 0]], ("0", "1", "2")),
+        (pa.large_list(pa.string()), [["b"], [], ["c", "a"]], ("a", "b", "c")),
+    ],
+)
+def test_lists_are_labels_of_images_of_several_classes(tmp_path, images, kind, values, names):
+    path = write_parquet(tmp_path / "a.parquet", images[:3], values, label_type=kind)
+    data = ImageParquet(train=str(path)).listing()
+    assert data.class_names == names and data.train.labels.dtype == np.float32
+    assert data.train.labels.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 1]]
+
+
+def test_names_of_classes_in_lists_come_from_the_metadata(tmp_path, images):
+    path = tmp_path / "a.parquet"
+    for feature in ({"feature": {"names": ["x", "y", "z"]}}, [{"names": ["x", "y", "z"]}]):
+        info = json.dumps({"info": {"features": {"label": feature}}})
+        table = pa.table({"img": images[:2], "label": [[0], [1]]})
+        pq.write_table(table.replace_schema_metadata({"huggingface": info}), path)
+        assert ImageParquet(train=str(path)).listing().class_names == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("name", ["image", "photo"])
+def test_the_column_of_images_is_found_unless_it_is_given(tmp_path, images, name):
+    table = pa.table({"id": [1, 2], name: images[:2], "label": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = ImageParquet(train=str(tmp_path / "a.parquet"))
+    assert len(decode(dataset).train.labels) == 2 and dataset.image_column == "img"
+
+
+def test_images_may_be_files_beside(tmp_path: Path, images: list[bytes]) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/ö.png").write_bytes(images[0])
+    rows = [{"bytes": None, "path": "photos/ö.png"}, {"bytes": images[1], "path": "gone.png"}]
+    pq.write_table(pa.table({"image": rows, "label": [0, 1]}), tmp_path / "a.parquet")
+    assert len(decode(ImageParquet(train=str(tmp_path / "a.parquet"))).train.labels) == 2
+    rows[1]["bytes"] = None
+    pq.write_table(pa.table({"image": rows, "label": [0, 1]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row 1 of .*, and there is no file .*gone\.png"):
+        decode(ImageParquet(train=str(tmp_path / "a.parquet")))
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_what_save_to_disk_writes_is_read(tmp_path, images, kind):
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "owl"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    for part, rows in {
+        "train": slice(0, 4),
+        "validation": slice(4, 6),
+        "test": slice(6, 7),
+    }.items():
+        table = pa.table(
+            {
+                "image": [{"bytes": image, "path": None} for image in images[rows]],
+                "label": [0, 1, 1, 0][: len(images[rows])],
+            }
+        ).replace_schema_metadata(metadata)
+        (tmp_path / part).mkdir()
+        for number in range(2 if part == "train" else 1):
+            some = table.slice(2 * number, 2)
+            path = tmp_path / part / f"data-0000{number}-of-00002.arrow"
+            new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+            with new(path, table.schema) as writer:
+                writer.write_table(some, max_chunksize=1)
+        (tmp_path / part / "cache-1f.arrow").write_bytes(b"of `datasets` itself")
+        (tmp_path / part / "state.json").write_text("{}")
+    here = str(tmp_path)
+    dataset = ImageParquet(train=here, validation=here, test=here)
+    assert dataset.counts() == (6, 1, 2, None)
+    data = decode(dataset)
+    assert data.class_names == ("cat", "owl") and data.num_validation == 2
+    assert data.train.labels.tolist() == [0, 1, 1, 0, 0, 1]
+    (tmp_path / "test/data-00000-of-00002.arrow").write_bytes(b"ARROW1")
+    with pytest.raises(DataError, match="must be a readable Arrow file"):
+        decode(dataset)
+
+
+def test_groups_are_numbered_and_are_in_one_part_alone(tmp_path: Path, images: list[bytes]) -> None:
+    for name, patients in (("a", ["p2", "p1", "p2"]), ("b", ["p1"])):
+        table = pa.table(
+            {"img": images[: len(patients)], "label": [0] * len(patients), "patient": patients}
+        )
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    train, test = str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")
+    dataset = ImageParquet(train=train, group_column="patient")
+    grouped = dataset.counts().grouped
+    assert grouped is not None and grouped.groups.tolist() == [1, 0, 1]
+    with pytest.raises(DataError, match="'p1' is also in `test`"):
+        ImageParquet(train=train, test=test, group_column="patient").listing()
+    assert "group_column" not in ImageParquet(train=train).model_dump()
 
 
 @pytest.mark.parametrize("bad", [b"junk", None])

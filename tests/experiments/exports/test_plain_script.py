@@ -25,6 +25,7 @@ from helpers.experiments.exports import (
 )
 from helpers.making import make_record
 from PIL import Image
+from safetensors.torch import save_file
 from torchvision.datasets import CIFAR10
 
 from tune_speed.components.models import MODELS
@@ -36,14 +37,17 @@ from tune_speed.experiments.exports.script import SCRIPT, script
 from tune_speed.study.file import RecipeFile
 
 
-def of_data(dataset: str, *, batch_size: int) -> RecipeFile:
+def of_data(
+    dataset: str, *, batch_size: int, more: str = "", model: str = "{resnet: {depth: 8}}"
+) -> RecipeFile:
     return recipe_file(f"""
 workload: {{dataset: {dataset}, target: 1.0, split: {{validation_frac: 0.2}}}}
 recipe:
-  model: {{resnet: {{depth: 8}}}}
+  model: {model}
   optimizer: {{sgd: {{lr: 0.1}}}}
   epochs: 2
   batch_size: {batch_size}
+  {more}
 """)
 
 
@@ -161,7 +165,7 @@ def folder_of_images(folder: Path) -> str:
     noise = np.random.default_rng(1)
     for number in range(60):
         bright = number % 3 == 0
-        part, name = ("Train", "valid")[number % 5 == 0], ("b", "a", "c")[number % 3]
+        part, name = ("Train", "Eval")[number % 5 == 0], ("b", "a", "c")[number % 3]
         size = (9 + number % 4, 11)
         pixels = noise.integers(0, 100, (*size, 3), dtype=np.uint8) + np.uint8(150 * bright)
         path = folder / "images" / part / name / f"{number}.png"
@@ -179,6 +183,17 @@ def test_a_validation_part_of_one_s_own_is_refused(tmp_path: Path) -> None:
     file = of_data(f"{{name: image_folder, root: {root}, image_size: 8}}", batch_size=8)
     with pytest.raises(ConfigError, match="must leave the validation part"):
         written(file)
+
+
+def test_parquet_that_a_script_would_read_otherwise_is_refused(tmp_path: Path) -> None:
+    image = encode(np.zeros((8, 8, 3), np.uint8))
+    for name in ("train-0", "train-1", "test-0"):
+        write_parquet(tmp_path / f"{name}.parquet", [image] * 8, [0, 1] * 4)
+    fields = f"name: image_parquet, train: {tmp_path}, test: {tmp_path}"
+    with pytest.raises(ConfigError, match="must name files or folders of Parquet"):
+        written(of_data(f"{{{fields}}}", batch_size=4))
+    with pytest.raises(ConfigError, match=r"group_column: must be null"):
+        written(of_data(f"{{{fields}, group_column: note}}", batch_size=4))
 
 
 def folder_of_grey_images(folder: Path) -> str:
@@ -226,6 +241,36 @@ def test_images_of_one_s_own_are_read_and_cut_as_the_package_does(
     file = of_data(data(tmp_path), batch_size=8)
     assert complaints(with_short_path(written(file)), tmp_path) == ""
     assert_same_losses(file, tmp_path)
+
+
+WINDOWS = (
+    "image_size: 9\n  crop_pct: 0.9\n  augmentation: {pad: 1, flip: alternating}",
+    "image_size: 10\n  augmentation: {crop: {random_resized: {scale: 0.2}}, flip: random}",
+)
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=("centre", "random"))
+@pytest.mark.parametrize("data", SETS[:3])
+def test_windows_of_stored_images_are_the_package_s(
+    data: Callable[[Path], str], windows: str, tmp_path: Path
+) -> None:
+    file = of_data(data(tmp_path), batch_size=8, more=windows)
+    assert complaints(with_short_path(written(file)), tmp_path) == ""
+    assert_same_losses(file, tmp_path)
+
+
+def test_a_script_normalises_as_the_weights_know_it(tmp_path: Path) -> None:
+    network = timm.create_model("test_resnet", num_classes=3)
+    torch.save(network.state_dict(), tmp_path / "w.pt")
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    for name in ("w.pt", "w.safetensors"):
+        model = f"{{timm: {{name: test_resnet, weights_file: {tmp_path / name}}}}}"
+        file = of_data(folder_of_images(tmp_path), batch_size=8, model=model)
+        text = written(file)
+        shorter = with_short_path(text).replace(str(tmp_path), "folder")
+        assert complaints(shorter, tmp_path) == ""
+        assert f"# {file.recipe.model.normalisation(in_channels=3).source}" in text  # type: ignore[union-attr]
+        assert_same_losses(file, tmp_path)
 
 
 def test_cifar_is_read_and_cut_as_the_package_does(

@@ -19,6 +19,7 @@ from torchvision.datasets import CIFAR10
 
 from tune_speed.components.optim.base import set_rates
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.loaders.resident import Showing, View
 from tune_speed.experiments.exports.timm_arguments import timm_arguments
 from tune_speed.study.file import RecipeFile
 
@@ -26,13 +27,14 @@ OPTIONS = Path(__file__).with_name("timm_train_options.txt").read_text().splitli
 UPDATES = 5
 """Of an epoch: 40 images in steps of 8."""
 SMALL = "timm: {name: resnet10t}"
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 images for training and 10 to evaluate on, of 16 pixels in two classes."""
     folder = tmp_path_factory.mktemp("images")
-    return write_noise(folder, {"train": 40, "val": 10}, size=16)
+    return write_noise(folder, {"train": 40, "test": 10}, size=16)
 
 
 def a_file(
@@ -168,6 +170,44 @@ def test_images_are_as_the_recipe_has_them(flip: str, images: Path) -> None:
     assert config["input_size"] == (3, 16, 16) and config["crop_pct"] == 1.0
 
 
+RRC = "crop: {random_resized: {scale: 0.35, ratio: 1.5}}"
+
+
+def test_windows_are_those_that_timm_cuts(images: Path) -> None:
+    more = f"  image_size: 12\n  crop_pct: 0.75\n  augmentation: {{{RRC}}}"
+    text = timm_arguments(a_file(images, more=more), origin="#")
+    assert "as they are, not as they are stored" in text
+    given = Namespace(**yaml.safe_load(text))
+    config = resolve_data_config(vars(given))
+    assert config["input_size"] == (3, 12, 12) and config["crop_pct"] == 0.75
+    own = {name: getattr(given, name) for name in ("scale", "ratio", "hflip", "color_jitter")}
+    first = create_transform(config["input_size"], is_training=True, **own).transforms[0]
+    assert tuple(first.scale) == (0.35, 1.0) and tuple(first.ratio) == (1 / 1.5, 1.5)
+
+
+def test_evaluation_and_centre_crops_of_photographs_are_those_of_timm(images: Path) -> None:
+    given = read(a_file(images, more="  image_size: 48\n  crop_pct: 0.8"))
+    config = resolve_data_config(vars(given))
+    x, y = np.meshgrid(np.linspace(0, 6, 120), np.linspace(0, 9, 160))
+    pixels = np.stack([127 + 120 * np.sin(x + k) * np.cos(y) for k in range(3)], axis=2)
+    photo = pixels.astype(np.uint8)
+    show = Showing(View(given.mean, given.std, image_size=48, crop_pct=0.8), (160, 120), CPU)
+    ours = show(torch.from_numpy(photo)[None], None)[0]
+    theirs = create_transform(**config, is_training=False)(Image.fromarray(photo))
+    assert float((ours - theirs).abs().mean()) < 0.02
+    own = {name: getattr(given, name) for name in ("scale", "ratio", "hflip", "color_jitter")}
+    moments = {name: getattr(given, name) for name in ("mean", "std")}
+    train = create_transform(48, is_training=True, interpolation="bilinear", **own, **moments)
+    whole = Showing(View(given.mean, given.std, image_size=48), (160, 120), CPU)
+    seen = whole(torch.from_numpy(photo)[None], None)[0]
+    assert float((train(Image.fromarray(photo)) - seen).abs().mean()) < 0.02
+
+
+def test_statistics_are_those_of_the_weights(images: Path) -> None:
+    given = read(a_file(images, model="timm: {name: tf_efficientnet_lite0, pretrained: true}"))
+    assert given.pretrained and given.mean == given.std == [0.5] * 3
+
+
 def test_the_rest_of_a_recipe_is_in_the_file(images: Path) -> None:
     more = """  accumulation_steps: 5
   precision: bf16
@@ -180,7 +220,7 @@ def test_the_rest_of_a_recipe_is_in_the_file(images: Path) -> None:
         "batch_size": 8, "grad_accum_steps": 5, "amp": True, "amp_dtype": "bfloat16",
         "smoothing": 0.1, "clip_grad": 0.5, "clip_mode": "value", "channels_last": False,
         "torchcompile": "inductor", "device": "cpu", "seed": 3, "data_dir": str(images),
-        "val_split": "val", "num_classes": 2,
+        "val_split": "test", "num_classes": 2,
     }.items() <= given.items()  # fmt: skip
     assert given["mean"] == pytest.approx([0.5] * 3, abs=0.02)
 
@@ -236,6 +276,7 @@ def test_everything_that_timm_cannot_carry_is_named_at_once() -> None:
         ({"optimizer": "sgd: {lr: 0.1, bias_lr: 0.2}"}, ["recipe.optimizer.sgd.bias_lr"]),
         ({"more": "  clip_norm: 1.0\n  clip_value: 0.1"}, ["recipe.clip_value"]),
         ({"epochs": "3.5"}, ["recipe.epochs"]),
+        ({"more": "  image_size: 16\n  eval_size: 24"}, ["recipe.eval_size"]),
         ({"batch_size": 16}, ["recipe.drop_last"]),
         ({"batch_size": 16, "more": "  drop_last: true"}, []),
         ({"more": "  accumulation_steps: 2"}, ["recipe.accumulation_steps"]),

@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import tarfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -49,6 +50,33 @@ def write_parquet(
         )
     pq.write_table(table, path, row_group_size=3)
     return path
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, BytesIO(content))
+    return path
+
+
+def write_mnist(folder: Path, counts: dict[str, int]) -> dict[str, np.ndarray]:
+    """Writes files of MNIST's format (IDX), labels from 0 to 9 in turns; returns the pixels."""
+    folder.mkdir(parents=True)
+    noise = np.random.default_rng(0)
+    pixels = {part: noise.integers(0, 256, (n, 28, 28), np.uint8) for part, n in counts.items()}
+    for part, images in pixels.items():
+        count = len(images)
+        head, labels = (
+            np.array([0x803, count, 28, 28], ">u4"),
+            np.arange(count, dtype=np.uint8) % 10,
+        )
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(head.tobytes() + images.tobytes())
+        head = np.array([0x801, count], ">u4")
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(head.tobytes() + labels.tobytes())
+    return pixels
 
 
 def write_photos(folder: Path) -> Path:

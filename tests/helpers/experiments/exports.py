@@ -68,6 +68,11 @@ RECIPES = {
     "vit": "optimizer: {adamw: {lr: 0.001}}\n"
     "  model: {timm: {name: vit_tiny_patch16_224, patch_size: 4}}",
     "torchvision": f"{SGD}\n  model: {{squeezenet: {{drop_rate: 0.2}}}}",
+    "windows": f"""{SGD}
+  image_size: 10
+  eval_size: 12
+  crop_pct: 0.875
+  augmentation: {{crop: {{random_resized: {{scale: 0.3, ratio: 1.5}}}}}}""",
     "resized": f"{SGD}\n  model: {{squeezenet: {{resize_to: 32, stem: native}}}}",
 }
 """By name; together they have every schedule, optimizer, change to images and model of a kind."""

@@ -2,6 +2,7 @@
 
 import os
 from abc import abstractmethod
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo
@@ -9,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, first_line
+from tune_speed.core.records import Normalisation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,8 +20,15 @@ class ModelConfig(Config):
     """A classifier: images (N, C, H, W) in, logits (N, num_classes) out."""
 
     weights_file: str | None = None
-    """Start from this file: a state dict of the same model, written by torch.save. The classifier
-    may be of another class count; then it starts fresh."""
+    """Start from this file: a state dict of the same model, written by torch.save or, where the
+    name ends in `.safetensors`, by safetensors. The classifier may be of another class count; then
+    it starts fresh. Tensors whose modules all have other names are taken in their order."""
+    normalise_by: Literal["weights", "data"] = Field(
+        default="weights", exclude_if=lambda by: by == "weights"
+    )
+    """Whose mean and deviation normalise the pixels. weights: those that published weights were
+    trained with; for a `weights_file`, those that the library names for its architecture; the
+    training part's where there are none. data: those of the training part, whatever the weights."""
 
     def located(self) -> Self:
         """Returns the same with absolute paths, which mean the same in every process."""
@@ -51,6 +60,26 @@ class ModelConfig(Config):
 
         file, weights = self.weights_file, read_weights(self.weights_file)
         return load_weights(network, weights, num_classes=num_classes, origin=file)
+
+    def normalisation(self, *, in_channels: int) -> Normalisation | None:
+        """Returns the statistics that the weights are used to; None: those of the training part.
+
+        Published ones are of three channels. A grey image has their means, as the first layer of
+        published weights then takes it for three equal channels; other numbers of channels have
+        none.
+        """
+        is_fresh = self.weights_file is None and not getattr(self, "pretrained", False)
+        if is_fresh or self.normalise_by == "data" or in_channels not in (1, 3):
+            return None
+        published = self.published_normalisation()
+        if published is None or in_channels == 3:
+            return published
+        means = {name: (fmean(getattr(published, name)),) for name in ("mean", "std")}
+        return published.model_copy(update=means)
+
+    def published_normalisation(self) -> Normalisation | None:
+        """Returns the statistics of three channels that go with the published weights, if any."""
+        return None
 
     def check(self, *, in_channels: int, num_classes: int, image_size: int) -> None:
         """Runs a fresh network once, on torch's meta device: shapes alone, no memory, no weights.

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from tune_speed.components.models.base import ModelConfig, Pretrained, ResizeTo
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Normalisation
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,6 +83,16 @@ class Timm(ModelConfig):
         with fetching(self.name, library="timm"):
             network = self._create(in_channels, num_classes, image_size, pretrained=True)
         return self._fit(network)
+
+    def published_normalisation(self) -> Normalisation | None:
+        """Source: timm's `resolve_data_config`, which reads the tag's `pretrained_cfg`."""
+        import timm
+
+        published = timm.get_pretrained_cfg(self.name)
+        if published is None:
+            return None
+        name = self.name.partition(".")[0] + (f".{published.tag}" if published.tag else "")
+        return Normalisation(mean=published.mean, std=published.std, source=f"timm's {name}")
 
     def arguments(
         self, *, in_channels: Any, num_classes: Any, image_size: Any, pretrained: bool
@@ -208,12 +219,10 @@ class TorchVision(ModelConfig):
             return super().build(
                 in_channels=in_channels, num_classes=num_classes, image_size=image_size
             )
-        import torchvision
-
         from tune_speed.components.models.networks.libraries import fetching, load_weights
 
         with fetching(self.name, library="torchvision"):
-            entry = torchvision.models.get_model_weights(self.name).DEFAULT
+            entry = self._published_weights()
             weights: dict[str, Tensor] = entry.get_state_dict(
                 progress=False, check_hash=True, weights_only=True
             )
@@ -223,6 +232,17 @@ class TorchVision(ModelConfig):
         network = self._create(num_classes, image_size)
         load_weights(network, weights, num_classes=num_classes, origin=self.name)
         return self._fit(network, in_channels)
+
+    def _published_weights(self) -> Any:
+        import torchvision
+
+        return torchvision.models.get_model_weights(self.name).DEFAULT
+
+    def published_normalisation(self) -> Normalisation:
+        """Source: the `transforms()` of torchvision's default weights."""
+        entry = self._published_weights()
+        seen = entry.transforms()
+        return Normalisation(mean=seen.mean, std=seen.std, source=f"torchvision's {entry}")
 
     @property
     def _family(self) -> str:

@@ -14,6 +14,7 @@ from tune_speed.components.models.base import (
     Stem,
 )
 from tune_speed.components.models.libraries import Timm, TorchVision
+from tune_speed.core.records import Normalisation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,6 +57,9 @@ class Published(ModelConfig):
         return self.published().build(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )
+
+    def published_normalisation(self) -> Normalisation | None:
+        return self.published().published_normalisation()
 
 
 class PublishedCNN(Published):

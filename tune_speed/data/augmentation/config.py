@@ -12,11 +12,11 @@ from pydantic import Field
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data import randomness
-from tune_speed.data.augmentation.auto import AUTO, Auto, Off
+from tune_speed.data.augmentation import mix
 from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
-from tune_speed.data.augmentation.color_jitter import ColorJitter
 from tune_speed.data.augmentation.crops import CROPS, Centre, Crop
 from tune_speed.data.augmentation.erasing import Erasing
+from tune_speed.data.augmentation.operations import AUTO, ColorJitter, Off
 
 # Keys of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)
@@ -27,6 +27,9 @@ WINDOW = ("window_y", "window_x", "window_h", "window_w")
 
 class Augmentation(Config):
     """What is changed at random in each training image; evaluation sees images as they are."""
+
+    untimed_fields = frozenset({"mixup_prob", "mixup_switch_prob"})
+    switch_fields = frozenset({"mixup", "cutmix"})
 
     crop: Annotated[Crop, Component(CROPS)] = Field(
         default=Centre(), exclude_if=lambda crop: crop == Centre()
@@ -48,7 +51,7 @@ class Augmentation(Config):
     """Side [pixels] of a square that is set to the mean; 0: none. It lies wholly within the image,
     unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
 
-    auto: Annotated[Auto, Component(AUTO)] = Field(
+    auto: Annotated[Change, Component(AUTO)] = Field(
         default=Off(), exclude_if=lambda auto: auto == Off()
     )
     """Operations on geometry and colours that are drawn for each image, after crop and flip."""
@@ -57,7 +60,22 @@ class Augmentation(Config):
     )
     """Random brightness, contrast, saturation and hue, after `auto`."""
     erasing: Erasing = Field(default=Erasing(), exclude_if=lambda erasing: erasing == Erasing())
-    """A random rectangle of the normalised image that gets 0 or noise, after all other changes."""
+    """A random rectangle of the normalised image that gets 0 or noise, before images are mixed."""
+    mixup: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
+    """Mixup: α of Beta(α, α), by which an image's share λ of its mix with another is drawn; 0:
+    none. timm's recipes have 0.1 to 0.8. Source: Zhang et al. 2018 (arXiv:1710.09412)."""
+    cutmix: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
+    """Cutmix: α of Beta(α, α), by which the share that a box of another image does not cover is
+    drawn; 0: none. Source: Yun et al. 2019 (arXiv:1905.04899)."""
+    mixup_prob: float = Field(default=1.0, ge=0, le=1, exclude_if=lambda prob: prob == 1)
+    """Probability that an image is mixed, as timm's `--mixup-prob`."""
+    mixup_switch_prob: float = Field(default=0.5, ge=0, le=1, exclude_if=lambda prob: prob == 0.5)
+    """Probability of cutmix, where both are on, as timm's `--mixup-switch-prob`."""
+
+    @property
+    def mixed_images(self) -> int:
+        """How many images are mixed with one another, and must be in one batch; 1: none is."""
+        return 2 if self.mixup or self.cutmix else 1
 
     @property
     def pixel_changes(self) -> tuple[Change, ...]:
@@ -121,6 +139,10 @@ def draw(config: Augmentation, frame: Frame, *, seed: int, epoch: int) -> Draws:
         draws["corner_x"] = drawer.below(frame.width + 1 - config.cutout, CORNER_X)
     for change in (*config.pixel_changes, *config.normalised_changes):
         draws |= change.draw(drawer)
+    if config.mixed_images > 1:
+        prob, switch_prob = config.mixup_prob, config.mixup_switch_prob
+        alphas = {"mixup": config.mixup, "cutmix": config.cutmix}
+        draws |= mix.draw(drawer, **alphas, prob=prob, switch_prob=switch_prob)
     return draws
 
 

@@ -7,19 +7,33 @@ batch's numbers are (B,).
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torchvision.transforms.v2.functional import autocontrast_image, equalize_image
 
-BRIGHTNESS, CONTRAST, SATURATION = range(3)
+Change = Callable[..., Tensor]
+
+SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = range(1, 6)
+BRIGHTNESS, CONTRAST, SATURATION = range(11, 14)
 GREY = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue: ITU-R BT.601, as torchvision rounds them."""
 
 
-def among(
-    images: Tensor, chosen: Tensor, change: Callable[..., Tensor], *numbers: Tensor
-) -> Tensor:
+def operate(images: Tensor, kind: Tensor, amount: Tensor, *, among: range, mode: str) -> Tensor:
+    """Returns the images after an operation of each, (B,), all of which are `among` the numbers.
+
+    `mode` says how moves find values between pixels.
+    """
+    for first, last, change in (*KERNELS, (SHEAR_X, ROTATE, partial(move, mode=mode))):
+        if first in among:
+            images = where((kind >= first) & (kind <= last), change, images, kind, amount)
+    return images
+
+
+def where(chosen: Tensor, change: Change, images: Tensor, *numbers: Tensor) -> Tensor:
     """Returns the images, of which the chosen ones (B,) are changed by their numbers.
 
     On a CPU those alone are computed, in place. On other devices all are, and the others' results
@@ -81,37 +95,7 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     return _cut_off(changed)
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """Returns images whose values keep their upper `bits` alone."""
-    step = _wide(torch.exp2(8 - bits))
-    return (images / step).floor_().mul_(step)
-
-
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Returns images whose values from `threshold` on, of 255, are inverted."""
-    return torch.where(images >= _wide(255 * threshold), 255 - images, images)
-
-
-def stretch_contrast(images: Tensor) -> Tensor:
-    """Returns images with each channel's values stretched to [0, 255]."""
-    least, most = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
-    is_flat = least == most
-    scale = torch.where(is_flat, 1.0, (most - least) * (1 / 255))
-    return _cut_off((images - least.masked_fill(is_flat, 0)).div_(scale))
-
-
-def equalize(images: Tensor) -> Tensor:
-    """Returns images with an even histogram in each channel."""
-    from torchvision.transforms.v2.functional import equalize_image
-
-    equal: Tensor = equalize_image(images.to(torch.uint8))
-    return equal.float()
-
-
-SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = range(1, 6)
-
-
-def move(images: Tensor, kind: Tensor, amount: Tensor, *, mode: str) -> Tensor:
+def move(images: Tensor, kind: Tensor, amount: Tensor, mode: str) -> Tensor:
     """Returns images that are sheared, shifted or turned, with 0 where nothing comes to lie.
 
     The `amount` is, by `kind`: the tangent of the shear, from the upper left corner; the shift as a
@@ -120,25 +104,22 @@ def move(images: Tensor, kind: Tensor, amount: Tensor, *, mode: str) -> Tensor:
     height, width = images.shape[2:]
     turn = torch.where(kind == ROTATE, amount, 0.0) * (math.pi / 180)
     # Of a pixel at (x, y) from the centre, its value comes from (x, y) times these, plus the shift.
-    straight, across = turn.cos(), turn.sin()
-    x_of_y = torch.where(kind == SHEAR_X, amount, -across)
-    y_of_x = torch.where(kind == SHEAR_Y, amount, across)
-    x_shift = _shift(kind, amount, shear=SHEAR_X, translate=TRANSLATE_X, sides=(height, width))
-    y_shift = _shift(kind, amount, shear=SHEAR_Y, translate=TRANSLATE_Y, sides=(width, height))
-    x_row = [straight, x_of_y * (height / width), x_shift]
-    y_row = [y_of_x * (width / height), straight, y_shift]
+    straight, sine = turn.cos(), turn.sin()
+    x_of_y = torch.where(kind == SHEAR_X, amount, -sine)
+    y_of_x = torch.where(kind == SHEAR_Y, amount, sine)
+    x_shift, y_shift = (
+        torch.where(kind == shear, amount * across / 2, 0.0)
+        - torch.where(kind == shift, (amount * along).round(), 0.0)
+        for shear, shift, across, along in (
+            (SHEAR_X, TRANSLATE_X, height, width),
+            (SHEAR_Y, TRANSLATE_Y, width, height),
+        )
+    )
+    x_row = [straight, x_of_y * (height / width), x_shift * (2 / width)]
+    y_row = [y_of_x * (width / height), straight, y_shift * (2 / height)]
     matrices = torch.stack([*x_row, *y_row], 1).view(-1, 2, 3)
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, mode=mode, align_corners=False).round_()
-
-
-def _shift(
-    kind: Tensor, amount: Tensor, *, shear: int, translate: int, sides: tuple[int, int]
-) -> Tensor:
-    """Returns shifts along the second of the sides [half-sides], whole pixels in a translation."""
-    across, along = sides
-    shift = torch.where(kind == translate, -2 / along * (amount * along).round(), 0.0)
-    return torch.where(kind == shear, amount * (across / along), shift)
 
 
 def _grey(images: Tensor) -> Tensor:
@@ -155,3 +136,64 @@ def _cut_off(images: Tensor) -> Tensor:
 
 def _wide(numbers: Tensor) -> Tensor:
     return numbers[:, None, None, None]
+
+
+def erase(
+    images: Tensor, y: Tensor, x: Tensor, h: Tensor, w: Tensor, noise: Tensor, *, mode: str
+) -> Tensor:
+    """Returns normalised images whose rectangle is 0, or normal numbers; not cut off to [0, 255].
+
+    Upper and left edge, height and width are shares of the sides. The numbers are one for each
+    channel with the mode `rand`, one for each value with `pixel`: functions of the `noise`, 32
+    bits, and of the place.
+    """
+    insides = []
+    for first, length, side in ((y, h, images.shape[2]), (x, w, images.shape[3])):
+        places = torch.arange(side, device=images.device)
+        first, length = _whole(first, side), _whole(length, side)
+        insides.append((places >= first) & (places < first + length))
+    rows, columns = insides
+    is_in = rows[:, None, :, None] & columns[:, None, None, :]
+    if mode == "const":
+        return images.masked_fill(is_in, 0)
+    shape = images.shape[1:] if mode == "pixel" else (images.shape[1], 1, 1)
+    places = torch.arange(math.prod(shape), device=images.device).view(shape)
+    # 23 bits, each number in the middle of its interval, as fp32 has them.
+    words = _hashed(_hashed(places) ^ _wide(noise)) >> 9
+    normal = torch.erfinv((words * 2 + 1) * 2.0**-23 - 1) * math.sqrt(2)
+    return torch.where(is_in, normal, images)
+
+
+def _whole(shares: Tensor, side: int) -> Tensor:
+    return (shares * side).round_()[:, None]
+
+
+def _hashed(words: Tensor) -> Tensor:
+    """Returns 32 bits, mixed; two inputs of 32 bits never give the same.
+
+    Source: C. Wellons 2018, Prospecting for Hash Functions, `lowbias32`.
+    """
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        words = (words ^ words >> shift) * factor & 0xFFFFFFFF
+    return words ^ words >> 16
+
+
+def _each_channel(change: Change, images: Tensor) -> Tensor:
+    return change(images.to(torch.uint8).flatten(0, 1)[:, None]).float().view_as(images)
+
+
+def _posterized(images: Tensor, bits: Tensor) -> Tensor:
+    step = _wide(torch.exp2(8 - bits))
+    return (images / step).floor_().mul_(step)
+
+
+KERNELS: tuple[tuple[int, int, Change], ...] = (
+    (6, 6, lambda images, _, factor: sharpen(images, factor)),
+    (7, 7, lambda images, _, bits: _posterized(images, bits)),
+    (8, 8, lambda x, _, level: torch.where(x >= 255 * _wide(level), 255 - x, x)),
+    (9, 9, lambda images, *_: _each_channel(autocontrast_image, images)),
+    (10, 10, lambda images, *_: _each_channel(equalize_image, images)),
+    (BRIGHTNESS, SATURATION, blend),
+    (14, 14, lambda images, _, turn: turn_hue(images, turn)),
+)
+"""First and last of the operations by their numbers, and what they do."""

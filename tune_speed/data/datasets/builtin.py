@@ -4,7 +4,8 @@ import hashlib
 import io
 import pickle
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -183,13 +184,19 @@ def _download(kind: "type[CIFAR10]", folder: Path) -> None:
     every = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
     if all(check_integrity(str(folder / name), md5) for name, md5 in every):
         return
-    # torchvision opens its sockets without a time limit: a silent server would hang the process.
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_STALL_S)
-    try:
+    with bounded_sockets():
         download_and_extract_archive(
             kind.url, str(folder.parent), filename=kind.filename, md5=kind.tgz_md5
         )
+
+
+@contextmanager
+def bounded_sockets() -> Iterator[None]:
+    """Bounds each wait for a server: torchvision opens its sockets without a time limit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_STALL_S)
+    try:
+        yield
     finally:
         socket.setdefaulttimeout(before)
 

@@ -1,5 +1,6 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
+import csv
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -9,93 +10,153 @@ from typing import Any
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, Encoded, reading
 from tune_speed.data.datasets import image_parquet
-from tune_speed.data.datasets.decoding import decode_image
-from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, is_visible
-from tune_speed.data.datasets.image_parquet import ImageParquet, find_files, part_of, usable_columns
+from tune_speed.data.datasets.arrays import Arrays
+from tune_speed.data.datasets.decoding import size_of
+from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.image_folder import PARTS, ImageFolder
+from tune_speed.data.datasets.image_parquet import (
+    ImageParquet,
+    find_files,
+    is_data,
+    part_in,
+    usable_columns,
+)
+from tune_speed.data.datasets.image_table import ImageTable, columns_of
+from tune_speed.data.datasets.tar_shards import TarShards
 
-SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
+SIZES = (32, 48, 64, 96)
 """Sides to which larger images are scaled [pixels]."""
+LARGEST_ICON = 96
+"""Above it, images are photographs, which keep their aspect ratio [pixels]."""
 LOOKED_AT = 50
-LABELS = ("label", "labels", "fine_label", "class", "target")
+LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
+PATHS = ("path", "file", "filename", "file_name", "image", "img", "image_path", "filepath")
+"""Usual names of columns, in lower case."""
 
 
 def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
-    """Returns the data set that reads the images at `place`, scaled where they are not all alike.
+    """Returns the data set that reads the images at `place`.
 
-    A folder with one folder of images a class, perhaps below `train` and `test`; a Parquet file;
-    or a folder of them, with `train`, `validation` or `test` among the words of a file's or a
-    folder's name. The side is at most `most_pixels`.
+    A folder with one folder of images a class, perhaps below `train`, `validation` and `test`; a
+    Parquet or Arrow file, tar shards, or a folder of either, with the part among the words of a
+    file's or a folder's name; a CSV file, or the folder that it is in; or `images.npy` next to
+    `labels.npy`. Small squares of one size are scaled to `most_pixels` at most; all others keep
+    their size until it is known at which a recipe trains.
 
     Raises: DataError if there is nothing of the kind.
     """
     shown = os.fsencode(place).decode(errors="backslashreplace")
     if shown != str(place):
         raise DataError(f"{shown} must have a name in UTF-8, as study files have. Rename it.")
+    if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):
+        return _scaled(_table(place), most_pixels)
+    if place.suffix == ".npy" or (place / "images.npy").is_file():
+        return _arrays(place if place.is_dir() else place.parent)
+    for kind in (ImageParquet, TarShards):
+        if parts := _parts(place, kind.suffixes):
+            if kind is ImageParquet:
+                return _parquet(parts, most_pixels)
+            return _scaled(TarShards(**parts), most_pixels)
     if place.is_file():
-        return _parquet({"train": place}, most_pixels)
-    inside = (path.relative_to(place) for path in sorted(place.rglob("*.parquet")))
-    files = [path for path in inside if all(map(is_visible, path.parts))]
-    if not files:
-        folder = ImageFolder(root=str(place), image_size=1)
-        with reading(folder):
-            paths = folder.sources()
-        spread = paths[:: -(-len(paths) // LOOKED_AT)]
-        size, _ = _side((Encoded(path, str(path)) for path in spread), most_pixels)
-        return folder.model_copy(update={"image_size": size})
-    parts: dict[str | None, list[Path]] = {}
-    for path in files:
-        part = next(filter(None, map(part_of, reversed(path.parts))), None)
-        parts.setdefault(part, []).append(place / path)
-    if None in parts and "train" in parts:
-        raise DataError(
-            f"{parts[None][0]} must be of a part by its name ({', '.join(PARTS)}), as"
-            f" {parts['train'][0]} is. Rename it, or move it elsewhere."
-        )
-    named = {part or "train": _part(files, place) for part, files in parts.items()}
-    if "train" not in named:
-        raise DataError(f"{place} must hold Parquet files to train on, but holds {files[0]} alone.")
-    if "test" not in named and "validation" in named:
-        named["test"] = named.pop("validation")
-    return _parquet(named, most_pixels)
+        return _parquet({"train": str(place)}, most_pixels)
+    tables = [table for table in map(_listing_of, sorted(place.glob("*.[ct]sv"))) if table]
+    if len(tables) == 1:
+        return _scaled(tables[0], most_pixels)
+    return _scaled(ImageFolder(root=str(place)), most_pixels)
 
 
-def _part(files: Sequence[Path], place: Path) -> Path:
-    folders = {path.parent for path in files}
-    if len(files) == 1:
-        return files[0]
-    if len(folders) == 1 and sorted(next(iter(folders)).glob("*.parquet")) == list(files):
-        return folders.pop()
-    raise DataError(
-        f"The Parquet files of a part must lie in a folder of their own, but those in {place} do"
-        " not. Put them into folders `train` and `test`, or name one file or folder."
+def _table(file: Path) -> ImageTable:
+    columns = columns_of(file)
+    known = {name.lower(): name for name in reversed(columns)}
+    path, label = (
+        next((known[name] for name in usual if name in known), None) for usual in (PATHS, LABELS)
     )
+    if path is None or label is None:
+        missing, usual = ("files", PATHS) if path is None else ("labels", LABELS)
+        raise DataError(
+            f"{file} must have a column of {missing}, called {', '.join(usual)}, but has only"
+            f" {', '.join(columns)}. Rename one."
+        )
+    return ImageTable(file=str(file), path_column=path, label_column=label)
 
 
-def _parquet(parts: dict[str, Path], most_pixels: int) -> ImageParquet:
-    first = find_files("train", str(parts["train"]))[0]
+def _listing_of(file: Path) -> ImageTable | None:
+    """Returns the data set of a CSV file in a folder; None if it lists no images that are there."""
+    try:
+        table = _table(file)
+        return table if table.sources()[1:] and table.sources()[1].is_file() else None
+    except (DataError, OSError, csv.Error):
+        return None
+
+
+def _arrays(folder: Path) -> Arrays:
+    there = {name: folder / f"{name}.npy" for name in sorted(Arrays.location_fields)}
+    given: dict[str, Any] = {name: str(file) for name, file in there.items() if file.is_file()}
+    if not {"images", "labels"} <= given.keys():
+        raise DataError(f"{folder} must hold images.npy and labels.npy, but holds one alone.")
+    return Arrays(**given)
+
+
+def _parts(place: Path, suffixes: Sequence[str]) -> dict[str, Any]:
+    """Returns where the files of each part are. Raises: DataError if one is of no part."""
+    for suffix in suffixes:
+        if place.is_file() and place.suffix == suffix:
+            return {"train": str(place)}
+        parts: dict[str | None, list[Path]] = {}
+        for path in sorted(place.rglob(f"*{suffix}")):
+            if is_data(path.relative_to(place)):
+                parts.setdefault(part_in(path.relative_to(place)), []).append(path)
+        if not parts:
+            continue
+        if None in parts and "train" in parts:
+            raise DataError(
+                f"{parts[None][0]} must be of a part by its name ({', '.join(PARTS)}), as"
+                f" {parts['train'][0]} is. Rename it, or move it elsewhere."
+            )
+        named = {part or "train": _place(files, place) for part, files in parts.items()}
+        if "train" not in named:
+            first = next(iter(parts.values()))[0]
+            raise DataError(f"{place} must hold files to train on, but holds {first.name} alone.")
+        return named
+    return {}
+
+
+def _place(files: Sequence[Path], place: Path) -> str:
+    """Returns a file, the folder that holds all files of a part alone, or `place`."""
+    folder = files[0].parent
+    if len(files) == 1:
+        return str(files[0])
+    return str(folder if sorted(folder.rglob(f"*{files[0].suffix}")) == list(files) else place)
+
+
+def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
+    first = find_files("train", parts["train"], ImageParquet.suffixes)[0]
     images, labels, columns = usable_columns(first)
     if not images or not labels:
-        missing = "encoded images" if not images else "integers, the labels"
-        have = f"has only {', '.join(columns)}. {'' if labels else image_parquet.NUMBER_THEM}"
-        raise DataError(f"{first} must have a column of {missing}, but {have.rstrip()}")
+        missing = "encoded images" if not images else "integers or texts, the labels"
+        raise DataError(f"{first} must have a column of {missing}, but has {', '.join(columns)}.")
     label = next((name for name in LABELS if name in labels), labels[0])
-    encoded = image_parquet.read_images(first, images[0])
-    size, is_theirs = _side(islice(encoded, LOOKED_AT), most_pixels)
-    places: dict[str, Any] = {part: str(place) for part, place in parts.items()}
-    return ImageParquet(
-        **places,
-        image_column=images[0],
-        label_column=label,
-        image_size=None if is_theirs else size,
-    )
+    encoded = islice(image_parquet.read_images(first, images[0]), LOOKED_AT)
+    side, is_theirs = _side(encoded, most_pixels)
+    size = None if is_theirs else side
+    return ImageParquet(**parts, image_column=images[0], label_column=label, image_size=size)
 
 
-def _side(images: Iterable[Encoded], most_pixels: int) -> tuple[int, bool]:
-    """Returns the side to scale to, and whether all are squares of that side already."""
-    sizes = [decode_image(image, None)[0].shape[:2] for image in images]
-    sides = sorted(min(size) for size in sizes)
-    median = sides[len(sides) // 2] if sides else most_pixels
-    if set(sizes) == {(median, median)} and median <= most_pixels:
-        return median, True
-    most = min(median, most_pixels)
-    return max((s for s in SIZES if s <= most), default=most), False
+def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
+    with reading(dataset):
+        train = dataset.listing().train
+        step = -(-len(train.labels) // LOOKED_AT)
+        side, _ = _side(islice(train.images(), 0, None, step or 1), most_pixels)
+    return dataset.model_copy(update={"image_size": side})
+
+
+def _side(images: Iterable[Encoded], most_pixels: int) -> tuple[int | None, bool]:
+    """Returns the side to scale to, and whether all are squares of that side; None: to none."""
+    sizes = {size_of(image) for image in images}
+    sides = {side for size in sizes for side in size}
+    if len(sides) != 1 or max(sides) > LARGEST_ICON:
+        return None, False
+    side = sides.pop()
+    if side <= most_pixels:
+        return side, True
+    return max((size for size in SIZES if size <= most_pixels), default=most_pixels), False

@@ -2,50 +2,38 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
-from tune_speed.data.base import DatasetConfig, DecodedData, Encoded, Images, OnProgress
-from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, Part, decode_parts
+from tune_speed.data.base import Encoded, EncodedData, EncodedPart
+from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES
+from tune_speed.data.datasets.image_files import ImageFiles
 
 ClassFiles = dict[str, list[Path]]
 """Image files by class folder, both in name order."""
 
 
-class ImageFolder(DatasetConfig):
-    """Image files in `root/train/<class>/`, with `root/test/` or else `root/val/` as test part.
+class ImageFolder(ImageFiles):
+    """Image files in `root/train/<class>/`, `root/validation/<class>/` and `root/test/<class>/`.
 
-    Parts are known by their usual names in any letter case; beside a test part, a validation part
-    is what a search is judged on. Where there are none, the classes are the folders of `root`, or
-    of the only folder in it, and a part of the images is set aside for tests. Classes are numbered
-    in name order; hidden files and those of systems are passed over, links followed.
+    Parts are known by their usual names in any letter case, and are used as given: a search is
+    judged on the validation part, certified results on the test part. What is not there is set
+    aside from the training images. Where there are no parts, the classes are the folders of `root`,
+    or of the only folder in it. Classes are numbered in name order; hidden files and those of
+    systems are passed over, links followed.
     """
 
     location_fields: ClassVar[frozenset[str]] = frozenset({"root"})
 
     root: str
     """Folder that holds `train`, or the class folders themselves."""
-    image_size: int = Field(ge=1)
-    """Height and width [pixels]: the shorter side is scaled to it and the centre cropped."""
-
-    def num_train(self) -> int:
-        found = self._found()
-        return _count(found["train"]) + _count(found.get("validation", {}))
-
-    def num_validation(self) -> int:
-        return _count(self._found().get("validation", {}))
-
-    def num_test(self) -> int | None:
-        found = self._found()
-        return _count(found["test"]) if "test" in found else None
 
     def sources(self) -> list[Path]:
         return [path for of in self._found().values() for files in of.values() for path in files]
@@ -54,8 +42,6 @@ class ImageFolder(DatasetConfig):
         place, parts = parts_in(Path(self.root))
         if place != Path(self.root):
             yield f"classes are looked for in {place}"
-        if "test" in parts and PARTS[parts["test"].name.lower()] != "test":
-            yield f"`{parts['test'].name}` is the test part, as there is no other"
         tops = [*parts.values()] or [place]
         beside = [path for top in {place, *tops} for path in top.iterdir() if is_image(path)]
         below = [path for top in tops for each in folders_in(top) for path in files_below(each)]
@@ -67,28 +53,13 @@ class ImageFolder(DatasetConfig):
                 number = counted(len(files), "file")
                 yield f"not read{where}: {number} ({named}), such as {min(files)}"
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def listing(self) -> EncodedData:
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
-        parts = {
-            part: [(path, number[name]) for name, files in of.items() for path in files]
-            for part, of in found.items()
-        }
-        held = parts.pop("validation", [])
-        parts["train"] += held
-        pixels = decode_parts(
-            [
-                Part(self.root, [Encoded(p, str(p)) for p, _ in of], len(of))
-                for of in parts.values()
-            ],
-            image_size=self.image_size,
-            on_progress=on_progress,
-        )
-        labels = [np.array([label for _, label in of]) for of in parts.values()]
-        train, *test = map(Images, pixels, labels)
-        # Old archives have names in other encodings than UTF-8, which no file of ours could hold.
-        shown = tuple(os.fsencode(name).decode(errors="backslashreplace") for name in number)
-        return DecodedData(train, test[0] if test else None, shown, len(held))
+        held = found.get("validation", {})
+        train = _listed(self.root, number, found["train"], held)
+        test = _listed(self.root, number, found["test"]) if "test" in found else None
+        return EncodedData(train, test, tuple(map(shown, number)), sum(map(len, held.values())))
 
     def _found(self) -> dict[str, ClassFiles]:
         """Returns training, validation and test part, where they are. Raises: DataError."""
@@ -130,8 +101,6 @@ def parts_in(root: Path) -> tuple[Path, dict[str, Path]]:
     parts: dict[str, Path] = {part: named[part] for part in order if part in named}
     if len(folders) == 1 and [*named] == [None] and not any(map(is_image, folders[0].iterdir())):
         return parts_in(folders[0])
-    if "validation" in parts and "test" not in parts:
-        parts["test"] = parts.pop("validation")
     return root, parts
 
 
@@ -204,5 +173,13 @@ def _check(folder: Path, classes: ClassFiles, train: ClassFiles) -> None:
         raise DataError(f"{folder} must hold images, but holds none.")
 
 
-def _count(classes: ClassFiles) -> int:
-    return sum(map(len, classes.values()))
+def _listed(name: str, number: Mapping[str, int], *of: ClassFiles) -> EncodedPart:
+    counts = [(number[of_class], len(files)) for each in of for of_class, files in each.items()]
+    labels = np.repeat(*np.array(counts, dtype=np.int64).reshape(-1, 2).T)
+    paths = [path for each in of for files in each.values() for path in files]
+    return EncodedPart(name, lambda: (Encoded(path, shown(path)) for path in paths), labels)
+
+
+def shown(name: str | Path) -> str:
+    """Returns a name as texts of ours can hold it: old archives have other encodings than UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")

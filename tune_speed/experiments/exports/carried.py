@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
-from tune_speed.data.augmentation.color_jitter import STEPS
 from tune_speed.study.fields import component_of
 from tune_speed.study.file import RecipeFile
 
@@ -23,9 +22,16 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.order": ("shuffle",),
     **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
     "recipe.augmentation.auto": ("off",),
-    **{f"recipe.augmentation.color_jitter.{step}": (0.0,) for step in STEPS},
+    # Its amounts; its `probability` alone changes nothing.
+    "recipe.augmentation.color_jitter.[!p]*": (0.0,),
     "recipe.augmentation.erasing.probability": (0.0,),
+    "recipe.augmentation.mixup": (0.0,),
+    "recipe.augmentation.cutmix": (0.0,),
+    "recipe.augmentation.mixup_prob": (1.0,),
+    "recipe.augmentation.mixup_switch_prob": (0.5,),
+    "recipe.class_weights": ("none",),
     "workload.split.long_tail": (None,),
+    "workload.dataset.*.store": ("auto", "pixels"),
 }
 """What every form asks of fields: values, or entries of a component."""
 CARRIED = (
@@ -37,6 +43,10 @@ CARRIED = (
     *("recipe.augmentation.color_jitter.probability", "recipe.augmentation.erasing.*"),
 )
 """Fields that every form carries, with any value."""
+
+
+WINDOWS = ("recipe.*_size", "recipe.crop_pct", "recipe.augmentation.crop*")
+"""Fields that say which windows of stored images the network sees, and at which size."""
 
 
 class Setting(NamedTuple):

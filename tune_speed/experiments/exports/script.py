@@ -6,6 +6,7 @@ The file is plain, or around Lightning's `Trainer`.
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -27,11 +28,13 @@ from tune_speed.components.optim.base import given_momenta
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.evaluation import Ema, Tta
 from tune_speed.core.config import Config, Table
-from tune_speed.core.errors import Problem
+from tune_speed.core.errors import DataError, Problem
 from tune_speed.core.text import printable
+from tune_speed.data.augmentation import crops
 from tune_speed.data.datasets import image_folder
 from tune_speed.data.datasets.decoding import FORMATS
-from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
+from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, WINDOWS, Form, refuse_what_is_lost
 from tune_speed.study.file import RecipeFile
 
 NETWORKS = tuple(
@@ -57,12 +60,15 @@ SCRIPT = Form(
         "recipe.speedups.averaging": ("off", "ema"),
         "recipe.speedups.views": ("off", "tta"),
         "workload.dataset": tuple(DATASETS),
+        "workload.dataset.*.group_column": (None,),
+        "workload.dataset.*.store_size": (None,),
         "workload.target.metric": ("accuracy", "micro_f1", "macro_f1", "top5_accuracy", "loss"),
     },
     carried=(
         *CARRIED,
         "recipe.*loss_scale*",
-        "recipe.augmentation.*",
+        *WINDOWS,
+        *(f"recipe.augmentation.{name}" for name in ("pad", "flip", "affine", "cutout")),
         "recipe.speedups.averaging.ema.*",
         "recipe.speedups.views.tta.*",
         "recipe.optimizer_kernels",
@@ -99,7 +105,12 @@ def script(file: RecipeFile, *, form: Form = SCRIPT, origin: str, path: str) -> 
 
 
 def _lost(file: RecipeFile, form: Form) -> Iterator[Problem]:
-    recipe = file.recipe
+    recipe, dataset = file.recipe, file.workload.located().dataset
+    if isinstance(dataset, ImageParquet):
+        with suppress(DataError):  # Of data that are elsewhere.
+            if not dataset.is_plain():
+                must = f"must name files or folders of Parquet, numbers and columns in {form.name}"
+                yield Problem(path="workload.dataset", must=must, given=repr(dataset))
     if not isinstance(recipe.batch_size, int):
         must, given = f"must be a number in {form.name}", str(recipe.batch_size)
         yield Problem(path="recipe.batch_size", must=must, given=given)
@@ -110,7 +121,12 @@ def _lost(file: RecipeFile, form: Form) -> Iterator[Problem]:
 
 def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str, Any]:
     model = network_facts(file.recipe.model)
-    needs = ["torch", *model.get("needs", ()), *DATASETS[file.workload.dataset_name][1].split(", ")]
+    packages = [*filter(None, [model["library"]])]
+    packages += ["safetensors"] if "safetensors" in model["read"] else []
+    if has_windows(file):
+        packages.append("torchvision")
+        model["takes"] = model["takes"].replace("height, width", "*images.size")
+    needs = ["torch", *packages, *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
     return {
         "recipe": file.recipe,
@@ -137,13 +153,35 @@ def _data(file: RecipeFile) -> dict[str, Any]:
     changes, layout = file.recipe.augmentation, inspect.getsource(image_folder)
     return {
         "split": file.workload.split,
+        # Of three channels or one, as data sets that scripts read have them.
+        "normalisation": file.recipe.model.normalisation(in_channels=3),
         "dataset_kind": DATASETS[file.workload.dataset_name][0],
         "torchvision_set": f"torchvision.datasets.{file.workload.dataset_name.upper()}",
         "data": getattr(dataset, "root", None) or [place for place in places if place] or None,
         "layout": layout[layout.index("PARTS =") : layout.index("def _refuse")].rstrip(),
         "formats": list(FORMATS),
+        "has_windows": has_windows(file),
+        "store_size": getattr(dataset, "store_size", None),
+        "crop": changes.crop if isinstance(changes.crop, crops.RandomResized) else None,
+        "attempts": crops.ATTEMPTS,
+        "shape_stream": crops.SHAPE,
+        "place_stream": crops.PLACE,
+        "size": _square(file.recipe.image_size),
+        "eval_size": _square(file.recipe.eval_size),
         "draws": bool(changes.pad or changes.cutout) or changes.flip != "none",
     }
+
+
+def has_windows(file: RecipeFile) -> bool:
+    """Returns whether the network sees windows of stored images, and not these."""
+    recipe = file.recipe
+    sizes = recipe.image_size, recipe.eval_size
+    is_cropped = not isinstance(recipe.augmentation.crop, crops.Centre) or recipe.crop_pct != 1
+    return is_cropped or sizes != (None, None)
+
+
+def _square(side: int | None) -> str:
+    return "" if side is None else f"[{side}, {side}]"
 
 
 def _steps(file: RecipeFile) -> dict[str, Any]:
@@ -170,7 +208,7 @@ def _steps(file: RecipeFile) -> dict[str, Any]:
 def _evaluation(file: RecipeFile) -> dict[str, Any]:
     metric, precision = file.workload.target.metric, PRECISIONS[file.recipe.precision]
     averaging, views = file.recipe.speedups.averaging, file.recipe.speedups.views
-    autocast = f", torch.autocast(images.pixels.device.type, {precision})"
+    autocast = f", torch.autocast(images.labels.device.type, {precision})"
     return {
         "autocast": autocast if precision else "",
         "ema": averaging if isinstance(averaging, Ema) else None,
@@ -233,22 +271,30 @@ def network_facts(config: ModelConfig) -> dict[str, Any]:
             "library": "",
             "takes": "channels, num_classes",
         }
-        return {"kind": "resnet", **own, "weights_file": config.weights_file}
+        return {"kind": "resnet", **own, **_reading(config)}
     model = config.published() if isinstance(config, Published) else config
     assert isinstance(model, Timm | TorchVision)
     library = "timm" if isinstance(model, Timm) else "torchvision"
     return {
         "kind": "library",
         "library": library,
-        "needs": [library],
         "takes": "channels, num_classes, max(height, width)",
         "name": model.name,
         "pretrained": model.pretrained,
-        "weights_file": model.weights_file,
+        **_reading(model),
         "resize_to": model.resize_to,
         "call": _call(model),
         "stem": _stem(model) if model.stem == "cifar" else None,
     }
+
+
+def _reading(config: ModelConfig) -> dict[str, Any]:
+    """Returns the file that weights are read from, and the expression that reads it."""
+    file = config.weights_file
+    if file is not None and file.endswith(".safetensors"):
+        return {"weights_file": file, "read": f"safetensors.torch.load_file({literal(file)})"}
+    call = f'torch.load({literal(file)}, weights_only=True, map_location="cpu")'
+    return {"weights_file": file, "read": call}
 
 
 def _call(model: Timm | TorchVision) -> str:

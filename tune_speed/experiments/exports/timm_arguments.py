@@ -12,13 +12,16 @@ from tune_speed.components.models.published import Published
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules.decays import Cosine
 from tune_speed.core.errors import Problem
+from tune_speed.data.augmentation.config import Augmentation
+from tune_speed.data.augmentation.crops import RandomResized
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.image_folder import parts_in
 from tune_speed.data.split import Splits, make_splits
-from tune_speed.experiments.exports.carried import CARRIED, ONLY, Form, refuse_what_is_lost
-from tune_speed.experiments.exports.script import name_in, without_weights
+from tune_speed.experiments.exports.carried import CARRIED, ONLY, WINDOWS, Form, refuse_what_is_lost
+from tune_speed.experiments.exports.script import has_windows, name_in, without_weights
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
+from tune_speed.training.build import normalisation_of
 
 METRICS = {"accuracy": "top1", "micro_f1": "top1", "top5_accuracy": "top5", "loss": "loss"}
 TIMM = Form(
@@ -41,6 +44,7 @@ TIMM = Form(
         "recipe.augmentation.pad": (0,),
         "recipe.augmentation.affine": (0.0,),
         "recipe.augmentation.cutout": (0,),
+        "recipe.eval_size": (None,),
         "recipe.deterministic": (False,),
         "workload.target.metric": tuple(METRICS),
         "workload.mode": ("fixed_length",),
@@ -50,12 +54,11 @@ TIMM = Form(
     },
     carried=(
         *CARRIED,
+        *WINDOWS,
         "workload.eval_batch_size",
     ),
     other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.optimizer_kernels"),
 )  # fmt: skip
-
-FLIPS_ALONE = {"scale": [1.0, 1.0], "ratio": [1.0, 1.0], "hflip": 0.5, "color_jitter": None}
 
 
 def timm_arguments(file: RecipeFile, *, origin: str) -> str:
@@ -71,10 +74,11 @@ def timm_arguments(file: RecipeFile, *, origin: str) -> str:
     sizes = _lost_with(file, num_train, data.test is not None)
     refuse_what_is_lost(TIMM, file, more=chain(_lost(file), sizes))
     splits = make_splits(data, file.workload.split)
-    left = TIMM.left_out(file)
+    left, is_cut = TIMM.left_out(file), has_windows(file)
     notes = [
         f"timm trains on all {num_train} training images, those of the validation part too, and"
         " evaluates on the test part.",
+        *(["It cuts windows out of the images as they are, not as they are stored."] * is_cut),
         "On a GPU it allows TF32 in matrix products and convolutions.",
         *([f"Left out, as it changes the speed only: {', '.join(left)}."] if left else []),
     ]
@@ -86,6 +90,7 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
     recipe, model = file.recipe, _timm(file)
     assert isinstance(model, Timm)
     height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
+    normalisation = normalisation_of(recipe, splits)
     size = max(height, width)
     network = model.arguments(
         in_channels=channels, num_classes=splits.num_classes, image_size=size, pretrained=False
@@ -102,12 +107,12 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
         "model_kwargs": own,
         "drop": model.drop_rate,
         "drop_path": model.drop_path_rate,
-        "mean": list(splits.mean),
-        "std": list(splits.std),
-        "crop_pct": 1.0,
+        "mean": list(normalisation.mean),
+        "std": list(normalisation.std),
+        "crop_pct": recipe.crop_pct,
         "interpolation": "bilinear",
         "train_interpolation": "bilinear",
-        **({"no_aug": True} if recipe.augmentation.flip == "none" else FLIPS_ALONE),
+        **_changes(recipe.augmentation),
         "batch_size": recipe.batch_size,
         "validation_batch_size": file.workload.eval_batch_size,
         "grad_accum_steps": recipe.samples_per_step // int(recipe.batch_size or 1),
@@ -125,6 +130,16 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
         "seed": file.run.seed,
         "eval_metric": METRICS[file.workload.target.metric],
     }
+
+
+def _changes(changes: Augmentation) -> dict[str, Any]:
+    """Returns the changes to training images; with an area of 1 timm takes the central square."""
+    crop, least, ratio = changes.crop, 1.0, 1.0
+    if isinstance(crop, RandomResized):
+        least, ratio = crop.scale, crop.ratio
+    hflip = 0.0 if changes.flip == "none" else 0.5
+    windows = {"scale": [least, 1.0], "ratio": [1 / ratio, ratio]}
+    return {**windows, "hflip": hflip, "color_jitter": None}
 
 
 def _timm(file: RecipeFile) -> ModelConfig:

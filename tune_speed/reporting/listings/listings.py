@@ -33,6 +33,8 @@ from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.data.augmentation.config import Augmentation
+from tune_speed.data.augmentation.crops import Centre
+from tune_speed.data.augmentation.operations import Off
 from tune_speed.data.split import SplitConfig
 from tune_speed.reporting.table import Table as ShownTable
 from tune_speed.study.fields import component_of, nested_of, properties
@@ -201,11 +203,8 @@ def listing(what: str) -> list[dict[str, Any]]:
 
 
 def _workloads() -> list[dict[str, Any]]:
-    limits = {n: f"{w.mode}, at most {w.max_train_s:g} s" for n, w in WORKLOADS.items()}
-    return [
-        {"name": n, "about": f"{w.dataset_name}: {w.target.words}, {limits[n]}"}
-        for n, w in WORKLOADS.items()
-    ]
+    text = "{0.dataset_name}: {0.target.words}, {0.mode}, at most {0.max_train_s:g} s"
+    return [{"name": name, "about": text.format(each)} for name, each in WORKLOADS.items()]
 
 
 def _speedups() -> list[dict[str, Any]]:
@@ -221,27 +220,21 @@ def _changes() -> dict[str, type[Config] | None]:
     """Returns the kinds of changes to images, by their places; None for those of one value."""
     kinds: dict[str, type[Config] | None] = {}
     for name, field in Augmentation.model_fields.items():
-        if component := component_of(field):
-            others = (n for n, kind in component.table.items() if kind is not type(field.default))
-            kinds |= {f"{name}: {entry}": component.table[entry] for entry in others}
-        else:
-            kinds[name] = nested_of(field)
-    return kinds
+        component = component_of(field)
+        others = {f"{name}: {n}": kind for n, kind in component.table.items()} if component else {}
+        kinds |= others or {name: nested_of(field)}
+    return {name: kind for name, kind in kinds.items() if kind not in (Centre, Off)}
 
 
 def _augmentation() -> list[dict[str, Any]]:
-    rows = []
-    for name, kind in _changes().items():
-        if kind is not None:
-            rows.append({"name": name, **_described(kind), "source": source_of(kind)})
-            continue
-        text = first_paragraph(descriptions(Augmentation)[name])
-        about, _, source = text.partition(" Source: ")
-        default = Augmentation.model_fields[name].default
-        rows.append(
-            {"name": name, "about": about, "fields": f"{name}={default!r}", "source": source}
-        )
-    return rows
+    texts = descriptions(Augmentation)
+    about = {name: first_paragraph(text).partition(" Source: ") for name, text in texts.items()}
+    return [
+        {"name": name, **_described(kind), "source": source_of(kind)}
+        if kind
+        else {"name": name, "about": about[name][0], "fields": "", "source": about[name][2]}
+        for name, kind in _changes().items()
+    ]
 
 
 def _described(kind: type[BaseModel]) -> dict[str, str]:
@@ -284,13 +277,13 @@ def explained(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
         raise ConfigError(f"{what} have no `{name}`{near or f'; `tune-speed list {what}` has all'}")
     place = {"optimizers": "optim"}.get(what, what)
     kind = TABLES[place][0].get(name) if place in TABLES else None
-    if what == "augmentation":
+    is_change = what == "augmentation"
+    if is_change:
         kind = _changes()[name]
     if kind is None:
-        settings = {"speedups": (Recipe, SETTINGS), "augmentation": (Augmentation, (name,))}
-        of, names = settings.get(what, (Recipe, ()))
-        return {**row, "fields": [_field_row(of, name)]} if name in names else dict(row)
-    is_change = what == "augmentation"
+        of = Augmentation if is_change else Recipe
+        is_setting = is_change or (what == "speedups" and name in SETTINGS)
+        return {**row, "fields": [_field_row(of, name)]} if is_setting else dict(row)
     return {
         "name": name,
         "about": row["about"],

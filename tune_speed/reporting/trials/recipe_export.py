@@ -78,6 +78,10 @@ def recipe_that_ran(record: TrialRecord) -> Recipe:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise _not_ours(record, problems) from error
+    if record.runs[-1].normalisation is None and recipe.model.normalisation(in_channels=3):
+        # That of a run that never evaluated is not known: such a recipe stays as it is.
+        by_data = recipe.model.model_copy(update={"normalise_by": "data"})
+        recipe = recipe.model_copy(update={"model": by_data}) if record.runs[-1].final else recipe
     if batch_size is None:
         return recipe
     if batch_size < 1 or recipe.samples_per_step // recipe.devices % batch_size:

@@ -2,10 +2,16 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from tune_speed.components.models.libraries import Timm, TorchVision
-from tune_speed.components.models.networks.libraries import STEMS, first_conv, set_in_channels
+from tune_speed.components.models.networks.libraries import (
+    STEMS,
+    first_conv,
+    loading_notes,
+    set_in_channels,
+)
 from tune_speed.core.errors import DataError
 
 
@@ -104,3 +110,55 @@ def test_a_checkpoint_around_the_state_dict_is_refused(tmp_path):
 def test_a_missing_file_is_named():
     with pytest.raises(DataError, match=r"none at 'nowhere/w.pt'"):
         build(Timm, "test_resnet", weights_file="nowhere/w.pt")
+
+
+def renamed(weights):
+    """Returns the tensors under modules of other names, in their order."""
+    return {f"part{n}.{name.rpartition('.')[2]}": w for n, (name, w) in enumerate(weights.items())}
+
+
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+def test_tensors_of_other_names_are_taken_in_their_order_and_the_network_says_so(
+    kind, name, tmp_path
+):
+    saved = build(kind, name, num_classes=100).state_dict()
+    torch.save(renamed(saved), tmp_path / "w.pt")
+    network = build(kind, name, weights_file=str(tmp_path / "w.pt"))
+    loaded = network.state_dict()
+    fresh = {key for key in saved if not torch.equal(saved[key], loaded[key])}
+    assert fresh in ({"fc.weight", "fc.bias"}, {"classifier.1.weight", "classifier.1.bias"})
+    (note,) = loading_notes(nn.Sequential(network))
+    assert str(tmp_path / "w.pt") in note and str(len(saved)) in note
+
+
+def test_tensors_found_by_their_names_need_no_note(tmp_path):
+    torch.save(build(Timm, "test_resnet").state_dict(), tmp_path / "w.pt")
+    assert loading_notes(build(Timm, "test_resnet", weights_file=str(tmp_path / "w.pt"))) == []
+
+
+@pytest.mark.parametrize("fault", ["one fewer", "another order", "one known name", "other kinds"])
+def test_tensors_of_other_names_that_do_not_fit_in_order_are_refused(fault, tmp_path):
+    saved = renamed(build(Timm, "test_resnet").state_dict())
+    if fault == "one fewer":
+        saved.popitem()
+    elif fault == "another order":
+        saved = dict(sorted(saved.items(), key=lambda item: item[1].numel()))
+    elif fault == "one known name":
+        (_, first), *others = saved.items()
+        saved = {next(iter(build(Timm, "test_resnet").state_dict())): first, **dict(others)}
+    else:
+        # As in the alphabet, where biases come before weights of their shape.
+        saved = {name.replace("weight", "gamma"): tensor for name, tensor in saved.items()}
+    torch.save(saved, tmp_path / "w.pt")
+    with pytest.raises(DataError, match="do not"):
+        build(Timm, "test_resnet", weights_file=str(tmp_path / "w.pt"))
+
+
+def test_safetensors_are_read_and_damaged_ones_are_refused(tmp_path):
+    saved = build(Timm, "test_resnet").state_dict()
+    save_file(saved, tmp_path / "w.safetensors")
+    loaded = build(Timm, "test_resnet", weights_file=str(tmp_path / "w.safetensors"))
+    assert all(torch.equal(saved[name], w) for name, w in loaded.state_dict().items())
+    (tmp_path / "w.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(DataError, match="state dict"):
+        build(Timm, "test_resnet", weights_file=str(tmp_path / "w.safetensors"))

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from tune_speed.core.errors import ConfigError, DataError, first_line
 
+NOTE = "loading_note"
+"""Attribute of a network that says how its weights were found, where that is not by their names."""
+
 
 class Stem(NamedTuple):
     """Where a network's first layers are."""
@@ -161,11 +164,17 @@ def load_weights(
     """Returns `network` with `weights`, which must have the same names and shapes.
 
     The classifier alone may be of another class count (shapes that differ in the first dimension,
-    where the network's is `num_classes`): then it keeps its fresh weights.
+    where the network's is `num_classes`): then it keeps its fresh weights. Where no name is the
+    network's, tensors are taken in their order if number, shapes and the last parts of all names
+    (`weight`, `running_mean`, …) fit; `loading_note` of the network then says so.
 
     Raises: DataError if anything else differs; names the first differences and `origin`.
     """
     own = network.state_dict()
+    if not own.keys() & weights.keys() and _fit_in_order(own, weights, num_classes):
+        weights = dict(zip(own, weights.values(), strict=True))
+        note = f"all {len(own)} tensors of {origin!r} have other names and were taken in order"
+        setattr(network, NOTE, note)
     others = {name for name, given in weights.items() if own.get(name, given).shape != given.shape}
     heads = [name for name in others if own[name].shape == (num_classes, *weights[name].shape[1:])]
     fitting = {**weights, **{name: own[name] for name in heads}}
@@ -188,6 +197,22 @@ def load_weights(
     return network
 
 
+def loading_notes(network: nn.Module) -> list[str]:
+    """Returns how the weights of a network, or of one within, were found where not by names."""
+    return [getattr(module, NOTE) for module in network.modules() if hasattr(module, NOTE)]
+
+
+def _fit_in_order(
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], num_classes: int
+) -> bool:
+    """Returns whether the n-th tensors are of one kind and shape, but for the classifier's."""
+    return len(own) == len(weights) and all(
+        name.rpartition(".")[2] == other.rpartition(".")[2]
+        and tensor.shape in (given.shape, (num_classes, *given.shape[1:]))
+        for (name, tensor), (other, given) in zip(own.items(), weights.items(), strict=True)
+    )
+
+
 def take_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Loads a network's own state from a plain mapping, which does not say modules' versions."""
     # A copy of `state_dict()` loses them, and torchvision's MNASNet refuses a state without one.
@@ -206,6 +231,11 @@ def read_weights(file: str) -> dict[str, Tensor]:
     if not os.path.isfile(file):
         raise DataError(f"`weights_file` must name a file, but there is none at {file!r}.")
     try:
+        if file.endswith(".safetensors"):
+            # A package that timm brings.
+            from safetensors.torch import load_file
+
+            return load_file(file)
         weights = torch.load(file, map_location="cpu", weights_only=True)
     # A damaged file fails in many ways: UnpicklingError, RuntimeError, EOFError, KeyError …
     except Exception as error:
@@ -220,5 +250,5 @@ def read_weights(file: str) -> dict[str, Tensor]:
 def _no_state_dict(file: str, what: str) -> DataError:
     return DataError(
         f"`weights_file` must hold a state dict of tensors, but {file!r} {what}. "
-        "Write it with torch.save(model.state_dict(), file)."
+        "Write it with torch.save(model.state_dict(), file), or a .safetensors with safetensors."
     )
