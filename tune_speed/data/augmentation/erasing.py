@@ -71,13 +71,16 @@ class Erasing(Change):
         shares = drawer.uniform(self.stream + 1, attempt)
         areas = area * (self.min_area + (self.max_area - self.min_area) * shares)
         turns = 2 * drawer.uniform(self.stream + 2, attempt) - 1
-        ratios = np.exp(turns * math.log(self.ratio))
-        return np.round(np.sqrt(np.stack([areas * ratios, areas / ratios])))
+        ratios: NDArray[np.float64] = np.exp(turns * math.log(self.ratio))
+        shapes: NDArray[np.float64] = np.sqrt(np.stack([areas * ratios, areas / ratios]))
+        return shapes.round()
 
     def apply(self, images: "Tensor", draws: "dict[str, Tensor]") -> "Tensor":
+        import torch
+
         from tune_speed.data.augmentation import kernels
 
-        rectangle = [as_floats(draws[name]) for name in RECTANGLE]
-        numbers = (*rectangle, draws.get(NOISE, draws[RECTANGLE[0]]))
+        rectangles = torch.stack([as_floats(draws[name]) for name in RECTANGLE], 1)
+        noise = draws.get(NOISE, draws[RECTANGLE[0]])
         erase = partial(kernels.erase, mode=self.mode)
-        return kernels.where(rectangle[-1] > 0, erase, images, *numbers)
+        return kernels.where(rectangles[:, -1] > 0, erase, images, rectangles, noise)

@@ -15,6 +15,8 @@ from torch.nn import functional
 from torchvision.transforms.v2.functional import autocontrast_image, equalize_image
 
 Change = Callable[..., Tensor]
+Kernel = tuple[int, int, Change]
+"""First and last of its operations, by their numbers, and what does them."""
 
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = range(1, 6)
 BRIGHTNESS, CONTRAST, SATURATION = range(11, 14)
@@ -27,7 +29,8 @@ def operate(images: Tensor, kind: Tensor, amount: Tensor, *, among: range, mode:
 
     `mode` says how moves find values between pixels.
     """
-    for first, last, change in (*KERNELS, (SHEAR_X, ROTATE, partial(move, mode=mode))):
+    moves: Kernel = (SHEAR_X, ROTATE, partial(move, mode=mode))
+    for first, last, change in (*KERNELS, moves):
         if first in among:
             images = where((kind >= first) & (kind <= last), change, images, kind, amount)
     return images
@@ -126,8 +129,9 @@ def _grey(images: Tensor) -> Tensor:
     """Returns one channel: (B, 1, H, W)."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    red, green, blue = images.split(1, 1)
-    return (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2]).floor_()
+    grey = images[:, :1] * GREY[0]
+    grey.add_(images[:, 1:2], alpha=GREY[1]).add_(images[:, 2:], alpha=GREY[2])
+    return grey.floor_()
 
 
 def _cut_off(images: Tensor) -> Tensor:
@@ -138,19 +142,17 @@ def _wide(numbers: Tensor) -> Tensor:
     return numbers[:, None, None, None]
 
 
-def erase(
-    images: Tensor, y: Tensor, x: Tensor, h: Tensor, w: Tensor, noise: Tensor, *, mode: str
-) -> Tensor:
+def erase(images: Tensor, rectangles: Tensor, noise: Tensor, *, mode: str) -> Tensor:
     """Returns normalised images whose rectangle is 0, or normal numbers; not cut off to [0, 255].
 
-    Upper and left edge, height and width are shares of the sides. The numbers are one for each
-    channel with the mode `rand`, one for each value with `pixel`: functions of the `noise`, 32
-    bits, and of the place.
+    A rectangle has upper edge, left edge, height and width as shares of the sides, (B, 4). The
+    numbers are one for each channel with the mode `rand`, one for each value with `pixel`:
+    functions of the `noise` (B,), 32 bits, and of the place.
     """
     insides = []
-    for first, length, side in ((y, h, images.shape[2]), (x, w, images.shape[3])):
+    for axis, side in enumerate(images.shape[2:]):
+        first, length = (rectangles[:, axis::2] * side).round_()[..., None].unbind(1)
         places = torch.arange(side, device=images.device)
-        first, length = _whole(first, side), _whole(length, side)
         insides.append((places >= first) & (places < first + length))
     rows, columns = insides
     is_in = rows[:, None, :, None] & columns[:, None, None, :]
@@ -162,10 +164,6 @@ def erase(
     words = _hashed(_hashed(places) ^ _wide(noise)) >> 9
     normal = torch.erfinv((words * 2 + 1) * 2.0**-23 - 1) * math.sqrt(2)
     return torch.where(is_in, normal, images)
-
-
-def _whole(shares: Tensor, side: int) -> Tensor:
-    return (shares * side).round_()[:, None]
 
 
 def _hashed(words: Tensor) -> Tensor:
@@ -187,7 +185,7 @@ def _posterized(images: Tensor, bits: Tensor) -> Tensor:
     return (images / step).floor_().mul_(step)
 
 
-KERNELS: tuple[tuple[int, int, Change], ...] = (
+KERNELS: tuple[Kernel, ...] = (
     (6, 6, lambda images, _, factor: sharpen(images, factor)),
     (7, 7, lambda images, _, bits: _posterized(images, bits)),
     (8, 8, lambda x, _, level: torch.where(x >= 255 * _wide(level), 255 - x, x)),
@@ -196,4 +194,4 @@ KERNELS: tuple[tuple[int, int, Change], ...] = (
     (BRIGHTNESS, SATURATION, blend),
     (14, 14, lambda images, _, turn: turn_hue(images, turn)),
 )
-"""First and last of the operations by their numbers, and what they do."""
+"""All but moves."""

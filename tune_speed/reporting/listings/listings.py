@@ -221,8 +221,10 @@ def _changes() -> dict[str, type[Config] | None]:
     kinds: dict[str, type[Config] | None] = {}
     for name, field in Augmentation.model_fields.items():
         component = component_of(field)
-        others = {f"{name}: {n}": kind for n, kind in component.table.items()} if component else {}
-        kinds |= others or {name: nested_of(field)}
+        if component:
+            kinds |= {f"{name}: {entry}": kind for entry, kind in component.table.items()}
+        else:
+            kinds[name] = nested_of(field)
     return {name: kind for name, kind in kinds.items() if kind not in (Centre, Off)}
 
 
