@@ -22,12 +22,15 @@ class Drawer(NamedTuple):
     num_images: int
     seed: int
     epoch: int
+    height: int = 0
+    """Of the images, as the recipe trains at [pixels]; 0 where no draw depends on it."""
+    width: int = 0
 
-    def below(self, limit: int, stream: int) -> Integers:
+    def below(self, limit: int, *stream: int) -> Integers:
         """Returns integers in [0, limit), (N,)."""
         if limit == 1:
             return np.zeros(self.num_images, dtype=np.int64)
-        return randomness.below(limit, self.seed, self.epoch, stream, count=self.num_images)
+        return randomness.below(limit, self.seed, self.epoch, *stream, count=self.num_images)
 
     def bits(self, *stream: int) -> NDArray[np.uint64]:
         """Returns 64 random bits for each image, (N,)."""
@@ -38,11 +41,28 @@ class Drawer(NamedTuple):
         return np.asarray((self.bits(*stream) >> np.uint64(11)) * 2.0**-53)
 
 
+def as_integers(values: NDArray[np.float64]) -> Integers:
+    """Returns the bits of numbers, (N,), as float32 has them: so they travel among integers."""
+    return values.astype(np.float32).view(np.int32).astype(np.int64)
+
+
+def as_floats(bits: "Tensor") -> "Tensor":
+    """Returns the numbers, float32 (B,), that `as_integers` made such bits of."""
+    import torch
+
+    return bits.to(torch.int32).view(torch.float32)
+
+
 class Change(Config):
     """Base of the changes that act on the images of a batch, each by its own numbers."""
 
     stream: ClassVar[int]
     """First key of its random streams, a multiple of 100; the next 99 are its own, too."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it changes any image."""
+        return True
 
     def draw(self, drawer: Drawer) -> Draws:
         """Returns its numbers for an epoch; names begin with that of the change."""
@@ -51,6 +71,7 @@ class Change(Config):
     def apply(self, images: "Tensor", draws: "dict[str, Tensor]") -> "Tensor":
         """Returns the changed images of a batch, by their numbers (B,); may change them in place.
 
-        Images are (B, C, H, W): uint8 for a change of pixels, float32 for one of normalised ones.
+        Images are float32 (B, C, H, W): for a change of pixels contiguous, with whole values in [0,
+        255], which they keep; else normalised.
         """
         raise NotImplementedError

@@ -4,7 +4,7 @@
 # batch size, nor the loader, nor its workers, nor the device changes it. So all numbers of an epoch
 # are drawn at once, on the host, and no step waits for them.
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +15,8 @@ from tune_speed.data import randomness
 from tune_speed.data.augmentation import mix
 from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
 from tune_speed.data.augmentation.crops import CROPS, Centre, Crop
+from tune_speed.data.augmentation.erasing import Erasing
+from tune_speed.data.augmentation.operations import AUTO, ColorJitter, Off
 
 # Keys of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)
@@ -49,6 +51,16 @@ class Augmentation(Config):
     """Side [pixels] of a square that is set to the mean; 0: none. It lies wholly within the image,
     unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
 
+    auto: Annotated[Change, Component(AUTO)] = Field(
+        default=Off(), exclude_if=lambda auto: auto == Off()
+    )
+    """Operations on geometry and colours that are drawn for each image, after crop and flip."""
+    color_jitter: ColorJitter = Field(
+        default=ColorJitter(), exclude_if=lambda jitter: jitter == ColorJitter()
+    )
+    """Random brightness, contrast, saturation and hue, after `auto`."""
+    erasing: Erasing = Field(default=Erasing(), exclude_if=lambda erasing: erasing == Erasing())
+    """A random rectangle of the normalised image that gets 0 or noise, before images are mixed."""
     mixup: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
     """Mixup: α of Beta(α, α), by which an image's share λ of its mix with another is drawn; 0:
     none. timm's recipes have 0.1 to 0.8. Source: Zhang et al. 2018 (arXiv:1710.09412)."""
@@ -67,13 +79,18 @@ class Augmentation(Config):
 
     @property
     def pixel_changes(self) -> tuple[Change, ...]:
-        """The changes that act on uint8 images of the recipe's size, in their order."""
-        return ()
+        """The changes that act on pixels in [0, 255], in their order."""
+        return tuple(change for change in (self.auto, self.color_jitter) if change.is_on)
 
     @property
     def normalised_changes(self) -> tuple[Change, ...]:
         """The changes that act on normalised images, in their order."""
-        return ()
+        return (self.erasing,) if self.erasing.is_on else ()
+
+    def speed_fields(self) -> dict[str, Any]:
+        fields = super().speed_fields()
+        parts = {"color_jitter": self.color_jitter, "erasing": self.erasing}
+        return fields | {n: part.speed_fields() for n, part in parts.items() if n in fields}
 
     def check(self, height: int, width: int) -> None:
         """Raises: ConfigError if images of `height` x `width` pixels are too small for it."""
@@ -105,7 +122,7 @@ class Frame(NamedTuple):
 
 def draw(config: Augmentation, frame: Frame, *, seed: int, epoch: int) -> Draws:
     """Returns the random numbers of epoch number `epoch`, (N,) each, in the set's order."""
-    drawer = Drawer(frame.num_images, seed, epoch)
+    drawer = Drawer(frame.num_images, seed, epoch, frame.height, frame.width)
     draws: Draws = {}
     if frame.sizes is not None:
         windows = config.crop.windows(frame.sizes, drawer)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.data.augmentation.base import Draws
+from tune_speed.data.augmentation.base import Drawer, Draws
 from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw_in_order
 from tune_speed.data.augmentation.crops import Centre
 from tune_speed.data.augmentation.mix import mixed
@@ -129,12 +129,19 @@ class Batches:
         )
 
     def dummy_plan(self, size: int) -> Tensor:
-        """Returns a plan of the first images, whole, of one class and not moved."""
+        """Returns a plan of the first images, whole, of one class and not moved.
+
+        What is drawn for them alone costs as much as in an epoch: operations, rectangles.
+        """
         plan = torch.zeros((len(self._names), size), dtype=torch.int64, device=self.device)
         plan[0] = torch.arange(size, device=self.device) % self.num_samples
         if self._frame.sizes is not None:
             plan[self._names.index("window_h")] = self._box[0]
             plan[self._names.index("window_w")] = self._box[1]
+        drawer = Drawer(size, 0, 0, self._frame.height, self._frame.width)
+        for change in (*self.augmentation.pixel_changes, *self.augmentation.normalised_changes):
+            for name, values in change.draw(drawer).items():
+                plan[self._names.index(name)] = torch.from_numpy(values).to(self.device)
         return plan
 
     def make(self, pixels: Tensor, table: Tensor, *, whole: bool) -> tuple[Tensor, Tensor]:
@@ -142,8 +149,10 @@ class Batches:
         plan = dict(zip(self._names, table.unbind(), strict=True))
         config = self.augmentation
         seen = self._seen(pixels, plan, whole=whole)
-        for change in config.pixel_changes:
-            changed = change.apply(seen.permute(0, 3, 1, 2), plan)
+        if config.pixel_changes:
+            changed = seen.permute(0, 3, 1, 2).contiguous().float()
+            for change in config.pixel_changes:
+                changed = change.apply(changed, plan)
             seen = changed.permute(0, 2, 3, 1).contiguous()
         images = self._tools[self._size].normalize(seen)
         if config.affine:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
+from tune_speed.study.fields import component_of
 from tune_speed.study.file import RecipeFile
 
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -20,6 +21,10 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.precision": ("fp32", "bf16", "fp16"),
     "recipe.order": ("shuffle",),
     **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
+    "recipe.augmentation.auto": ("off",),
+    # Its amounts; its `probability` alone changes nothing.
+    "recipe.augmentation.color_jitter.[!p]*": (0.0,),
+    "recipe.augmentation.erasing.probability": (0.0,),
     "recipe.augmentation.mixup": (0.0,),
     "recipe.augmentation.cutmix": (0.0,),
     "recipe.augmentation.mixup_prob": (1.0,),
@@ -35,6 +40,7 @@ CARRIED = (
     *("recipe.drop_last", "recipe.label_smoothing", "recipe.clip_*", "recipe.channels_last"),
     *("recipe.compile*", "workload.target.*", "workload.max_train_s", "workload.dataset.*"),
     *("workload.split.*", "workload.certify_on", "workload.name"),
+    *("recipe.augmentation.color_jitter.probability", "recipe.augmentation.erasing.*"),
 )
 """Fields that every form carries, with any value."""
 
@@ -120,7 +126,8 @@ def _walk(path: str, config: Config, dumped: Mapping[str, Any]) -> Iterator[Sett
         if not isinstance(value, Config):
             yield Setting(own, dumped.get(name, value), is_default)
             continue
-        inside = dumped.get(name, {"off": {}})
+        # Fields that a dump leaves out are as by default.
+        inside = dumped.get(name, {"off": {}} if component_of(info) else {})
         if inside.keys() <= type(value).model_fields.keys():
             yield from _walk(own, value, inside)
             continue

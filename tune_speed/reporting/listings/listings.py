@@ -32,9 +32,12 @@ from tune_speed.core.config import Config, Table, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS, LOADERS, ORDERS
+from tune_speed.data.augmentation.config import Augmentation
+from tune_speed.data.augmentation.crops import Centre
+from tune_speed.data.augmentation.operations import Off
 from tune_speed.data.split import SplitConfig
 from tune_speed.reporting.table import Table as ShownTable
-from tune_speed.study.fields import component_of, properties
+from tune_speed.study.fields import component_of, nested_of, properties
 from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
@@ -213,6 +216,29 @@ def _speedups() -> list[dict[str, Any]]:
     ]
 
 
+def _changes() -> dict[str, type[Config] | None]:
+    """Returns the kinds of changes to images, by their places; None for those of one value."""
+    kinds: dict[str, type[Config] | None] = {}
+    for name, field in Augmentation.model_fields.items():
+        component = component_of(field)
+        if component:
+            kinds |= {f"{name}: {entry}": kind for entry, kind in component.table.items()}
+        else:
+            kinds[name] = nested_of(field)
+    return {name: kind for name, kind in kinds.items() if kind not in (Centre, Off)}
+
+
+def _augmentation() -> list[dict[str, Any]]:
+    texts = descriptions(Augmentation)
+    about = {name: first_paragraph(text).partition(" Source: ") for name, text in texts.items()}
+    return [
+        {"name": name, **_described(kind), "source": source_of(kind)}
+        if kind
+        else {"name": name, "about": about[name][0], "fields": "", "source": about[name][2]}
+        for name, kind in _changes().items()
+    ]
+
+
 def _described(kind: type[BaseModel]) -> dict[str, str]:
     fields = (
         name if field.is_required() else f"{name}={field.default!r}"
@@ -229,6 +255,7 @@ LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
         for name, metric in METRICS.items()
     ],
     "techniques": technique_rows,
+    "augmentation": _augmentation,
 }
 """What is no plain table of configs."""
 
@@ -252,14 +279,18 @@ def explained(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
         raise ConfigError(f"{what} have no `{name}`{near or f'; `tune-speed list {what}` has all'}")
     place = {"optimizers": "optim"}.get(what, what)
     kind = TABLES[place][0].get(name) if place in TABLES else None
+    is_change = what == "augmentation"
+    if is_change:
+        kind = _changes()[name]
     if kind is None:
-        is_setting = what == "speedups" and name in SETTINGS
-        return {**row, "fields": [_field_row(Recipe, name)]} if is_setting else dict(row)
+        of = Augmentation if is_change else Recipe
+        is_setting = is_change or (what == "speedups" and name in SETTINGS)
+        return {**row, "fields": [_field_row(of, name)]} if is_setting else dict(row)
     return {
         "name": name,
         "about": row["about"],
         "source": source_of(kind),
-        "written": resolve(f"{place}.{name}").written,
+        "written": f"{what}.{name}" if is_change else resolve(f"{place}.{name}").written,
         "fields": [_field_row(kind, field) for field in kind.model_fields],
     }
 
