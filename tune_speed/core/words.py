@@ -152,6 +152,12 @@ class NoteKind(Kind):
     UNUSABLE = "unusable", "begun anew, as its checkpoint could not be used: {why}"
     BEGUN_AGAIN = "begun_again", "begun anew: {why}"
     NOT_SAVED = "not_saved", "not saved at step {step:d}: {why}"
+    LOADER = (
+        "loader",
+        "loader: auto is {way}: the pixels take {set_gib:.3g} GiB, and at most {share:.0%} of"
+        " {free_gib:.3g} GiB free memory on the device is for them"
+        "[; with `store: jpeg` of the data set they would fit the host's {host_gib:.3g} GiB]",
+    )
 
 
 class _Words(Formatter):

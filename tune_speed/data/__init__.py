@@ -9,7 +9,7 @@ from tune_speed.data.base import DatasetConfig
 from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
-from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
+from tune_speed.data.loaders.configs import Automatic, LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import Curriculum, OrderConfig, RepeatFactor, Shuffle
 
 DATASETS: dict[str, type[DatasetConfig]] = {
@@ -23,6 +23,7 @@ DATASETS: dict[str, type[DatasetConfig]] = {
 LOADERS: dict[str, type[LoaderConfig]] = {
     "dataloader": Streaming,
     "resident": Resident,
+    "auto": Automatic,
 }
 
 ORDERS: dict[str, type[OrderConfig]] = {

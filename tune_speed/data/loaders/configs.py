@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from tune_speed.core.config import Config
-from tune_speed.data.base import Images, Pixels, whole_of
+from tune_speed.data.base import EncodedRows, Images, Pixels, whole_of
 
 if TYPE_CHECKING:
     from tune_speed.data.loaders.base import Batches, Batching, Loader
@@ -29,6 +29,8 @@ class LoaderConfig(Config):
 
 class Streaming(LoaderConfig):
     """Batches from host memory, gathered ahead by worker processes and augmented on the device.
+
+    Images of a set that is stored as JPEG are decoded meanwhile, without workers by some threads.
 
     For sets that do not fit on the device; for others `resident` is quicker. One batch is always on
     its way to the device while the one before is computed on, from two buffers that are used again
@@ -52,35 +54,75 @@ class Streaming(LoaderConfig):
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
 
+    decode_on: Literal["cpu", "device", "auto"] = Field(
+        default="cpu", exclude_if=lambda place: place == "cpu"
+    )
+    """Where a set that is stored as JPEG is decoded: by the workers or threads of the `cpu`, or on
+    the `device`, a GPU by nvJPEG, whose pixels are not quite those of the CPU; without effect for
+    other sets. `auto`: measured as `workers: auto` is."""
+
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
-        from tune_speed.data.loaders.streaming import LocalSource, Staging, StreamingLoader
+        from tune_speed.data.loaders.encoded import DeviceDecoder
+        from tune_speed.data.loaders.streaming import LocalSource, Staged, Staging, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
 
         assert self.workers != "auto", "workers: auto is resolved before training"
-        whole, rows = whole_of(pixels)
+        whole, rows = (pixels, pixels.rows) if isinstance(pixels, EncodedRows) else whole_of(pixels)
+        more: dict[str, Any] = {"is_persistent": self.persistent_workers, "rows": rows}
+        if isinstance(whole, EncodedRows) and self.decode_on == "device":
+            return StreamingLoader(DeviceDecoder(whole, batches.device), batches, **more)
+        batch_size = batches.order.batch_size
+        is_pinned = self.pin_memory and batches.device.type == "cuda"
         staging = Staging(
-            (batches.order.batch_size, *whole.shape[1:]),
-            device=batches.device,
-            is_pinned=self.pin_memory and batches.device.type == "cuda",
+            (batch_size, *whole.shape[1:]), device=batches.device, is_pinned=is_pinned
         )
         source: LocalSource | WorkerPool = LocalSource(whole)
         if self.workers:
             source = WorkerPool(
                 whole,
-                batches.order.batch_size,
+                batch_size,
                 workers=self.workers,
                 prefetch_factor=self.prefetch_factor,
                 timeout_s=self.timeout_s,
             )
-        return StreamingLoader(
-            source, batches, staging, is_persistent=self.persistent_workers, rows=rows
-        )
+        return StreamingLoader(Staged(source, staging), batches, **more)
 
 
 class Resident(LoaderConfig):
-    """The whole set as uint8 on the device, where batches are gathered and augmented."""
+    """The whole set as uint8 on the device, where batches are gathered and augmented.
+
+    A set that does not fit there is refused.
+    """
+
+    def open(self, images: Images, batching: Batching) -> Loader:
+        """Returns a loader of `images`.
+
+        Raises: ConfigError if they are too small; DataError if they do not fit on the device.
+        """
+        from tune_speed.data.loaders.resident import fitting
+
+        return fitting(
+            lambda: super(Resident, self).open(images, batching), images, batching.device
+        )
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         from tune_speed.data.loaders.resident import ResidentLoader
 
         return ResidentLoader(pixels, batches)
+
+
+class Automatic(LoaderConfig):
+    """The way that the set's size allows, chosen before training; the record says which and why.
+
+    `resident` where the pixels of the training part and of the one that evaluates take at most 40 %
+    of the memory that a trial has on its GPU, or on a CPU 50 % of the free memory; there a set that
+    is in memory already is used as it is. Else `dataloader` with `workers: auto`: pixels come from
+    the cache's file, whose pages all processes share (`mapped`), or, of a set that is stored as
+    JPEG, are decoded in each epoch (`encoded`).
+    """
+
+    def open(self, images: Images, batching: Batching) -> Loader:
+        from tune_speed.data.loaders.choice import chosen
+
+        loader, _ = chosen([images], batching.device)
+        return loader.open(images, batching)
