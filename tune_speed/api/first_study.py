@@ -139,6 +139,7 @@ def init(
     workload = _workload(dataset, len(labels), probe_s)
     for line in (
         *in_words(make_splits(prepared, workload.split), prepared.class_names),
+        *prepared.notes,
         *dataset.notes(),
     ):
         progress.line(line)

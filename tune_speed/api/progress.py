@@ -3,12 +3,13 @@
 import io
 import logging
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tune_speed.core.text import counted, printable_lines
+from tune_speed.core.text import counted, duration, printable_lines
 from tune_speed.reporting.live import LiveView
 from tune_speed.reporting.table import PlainConsole
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tune_speed.tuning.driver.controller import SearchController
 
 LOG = logging.getLogger("tune_speed")
+SAY_EVERY_S = 60.0
 
 
 def is_shown(progress: bool | None) -> bool:
@@ -55,6 +57,8 @@ class Progress:
             force_jupyter=never,
         )
         self._on_searched = on_searched
+        # Images decoded at the first call, when that was, and when a line was written last.
+        self._decoding: tuple[int, float, float] | None = None
 
     @classmethod
     def of(cls, progress: "bool | Progress | None") -> "Progress":
@@ -74,12 +78,25 @@ class Progress:
             LOG.warning("%s", text)
 
     def decoded(self, done: int, total: int) -> None:
-        """Reports how many images are decoded: on a terminal all along, else at the end."""
+        """Reports how many images are decoded: on a terminal all along, else each minute.
+
+        With their rate [images/s] since the first call, and the time left by it.
+        """
+        now = time.monotonic()
+        first_done, first_at, said_at = self._decoding = self._decoding or (done, now, now)
+        rate = (done - first_done) / max(now - first_at, 1e-9)
+        left = f", {rate:,.0f} a second, {duration((total - done) / rate)} left" if rate else ""
         # Only a terminal gets each step: in a log `\r` ends no line.
         if done >= total:
+            self._decoding = None
             self.line(f"data: {counted(total, 'image')} prepared")
         elif self._console.is_terminal:
-            print(f"preparing data: {done}/{total} images", end="\r", file=self._console.file)
+            # Spaces at the end: what was there before may be longer.
+            text = f"preparing data: {done:,} of {total:,} images{left}"
+            print(f"{text:<78}", end="\r", file=self._console.file)
+        elif now - said_at > SAY_EVERY_S:
+            self._decoding = first_done, first_at, now
+            self.line(f"preparing data: {done:,} of {total:,} images{left}")
 
     def searched(self, study: Any) -> None:
         """Reports what a search found."""

@@ -1,7 +1,7 @@
 """What every data set gives: its size without decoding, its files, and its decoded images."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -37,12 +37,58 @@ class MappedRows:
         return self.whole.take(self.rows[which], axis=0)
 
 
-Pixels = NDArray[np.uint8] | MappedRows
+class EncodedRows:
+    """Some images of a file of JPEG images, in an order of their own; decoded on access."""
+
+    def __init__(
+        self,
+        encoded: NDArray[np.uint8],
+        ends: NDArray[np.int64],
+        box: tuple[int, ...],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Takes JPEG files one after the other, where each ends, and the box (H, W, C) of all.
+
+        `rows` (M,): which images these are, None for all.
+        """
+        self.encoded, self.ends, self.box = encoded, ends, box
+        self.rows = np.arange(len(ends)) if rows is None else rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(M, H, W, C)."""
+        return (len(self.rows), *self.box)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
+        """Returns the images in a range, each in the upper left corner of its box."""
+        from tune_speed.data.boxes import decode_into
+
+        pixels = np.empty((len(self.rows[which]), *self.box), np.uint8)
+        for box, row in zip(pixels, self.rows[which], strict=True):
+            decode_into(self.file(int(row)), box)
+        return pixels
+
+    def file(self, row: int) -> bytes:
+        """Returns image number `row` of the whole file, encoded."""
+        start = int(self.ends[row - 1]) if row else 0
+        return self.encoded[start : int(self.ends[row])].tobytes()
+
+    def take(self, indices: NDArray[np.int64]) -> "EncodedRows":
+        """Returns the images at `indices` among these, without decoding them."""
+        return EncodedRows(self.encoded, self.ends, self.box, self.rows[indices])
+
+
+Pixels = NDArray[np.uint8] | MappedRows | EncodedRows
 """Images (N, H, W, C), in memory or in a file."""
 
 
 def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
     """Returns an array that holds the images, and where: None, if at their own places."""
+    if isinstance(pixels, EncodedRows):
+        return pixels[:], None
     if isinstance(pixels, MappedRows):
         return pixels.whole, pixels.rows
     return pixels, None
@@ -64,6 +110,17 @@ class Images(NamedTuple):
     image may be of several classes, float32 (N, K), 1 for each class that it is of and else 0."""
     sizes: NDArray[np.int64] | None = None
     """Height and width [pixels] of each image in its box, (N, 2); None: all fill it."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]], part: str) -> "Images | None":
+        """Returns a part from the arrays `<part>_labels`, `_pixels` and so on; None without."""
+        labels, sizes = arrays.get(f"{part}_labels"), arrays.get(f"{part}_sizes")
+        if labels is None:
+            return None
+        if f"{part}_encoded" not in arrays:
+            return cls(arrays[f"{part}_pixels"], labels, sizes)
+        encoded, ends, box = (arrays[f"{part}_{name}"] for name in ("encoded", "ends", "box"))
+        return cls(EncodedRows(encoded, ends, tuple(box.tolist())), labels, sizes)
 
 
 class Encoded(NamedTuple):

@@ -13,10 +13,16 @@ from tune_speed.runtime import heartbeat
 POLL_S = 0.05
 
 
-def acquire(file: int, *, wait_s: float) -> bool:
-    """Locks an open file until it is closed; returns whether within `wait_s`. Raises: OSError."""
+def acquire(file: int, *, wait_s: float, is_renewed: bool = False) -> bool:
+    """Locks an open file until it is closed; returns whether within `wait_s`. Raises: OSError.
+
+    With `is_renewed`, within `wait_s` [s] from the last time that its holder touched the file.
+    """
     deadline = time.monotonic() + wait_s
+    touched = os.fstat(file).st_mtime_ns
     while True:
+        if is_renewed and touched != (touched := os.fstat(file).st_mtime_ns):
+            deadline = time.monotonic() + wait_s
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -28,8 +34,10 @@ def acquire(file: int, *, wait_s: float) -> bool:
 
 
 @contextmanager
-def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
+def file_lock(path: Path, *, wait_s: float, is_renewed: bool = False) -> Iterator[None]:
     """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
+
+    With `is_renewed`, `wait_s` begins again whenever the holder touches the file.
 
     Raises: StorageError if it cannot be had within `wait_s` [s], or is no file; ConfigError.
     """
@@ -38,7 +46,7 @@ def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        _acquire(file, path, wait_s)
+        _acquire(file, path, wait_s, is_renewed)
         if (content := os.pread(file, 32, 0)).strip(b"0123456789"):
             raise StorageError(
                 f"{path} must be a lock file, which holds the id of a process, but it begins with"
@@ -53,9 +61,9 @@ def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
         os.close(file)
 
 
-def _acquire(file: int, path: Path, wait_s: float) -> None:
+def _acquire(file: int, path: Path, wait_s: float, is_renewed: bool) -> None:
     try:
-        is_held = acquire(file, wait_s=wait_s)
+        is_held = acquire(file, wait_s=wait_s, is_renewed=is_renewed)
     except OSError as error:
         raise StorageError(
             f"{path} must lie on a file system with flock, but: {error}. Move its folder"
@@ -64,6 +72,7 @@ def _acquire(file: int, path: Path, wait_s: float) -> None:
     if not is_held:
         holder = os.pread(file, 20, 0).decode(errors="replace").strip() or "unknown"
         raise StorageError(
-            f"{path} must become free within {wait_s:g} s, but process {holder} holds it."
+            f"{path} must become free within {wait_s:g} s"
+            f"{' of a sign of life' if is_renewed else ''}, but process {holder} holds it."
             " If that process hangs, end it and try again."
         )

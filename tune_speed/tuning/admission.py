@@ -306,7 +306,7 @@ def prepare_workload(
         image_shape=splits.train.pixels.shape[1:],
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
-        lines=(*in_words(splits, data.class_names), *workload.dataset.notes()),
+        lines=(*in_words(splits, data.class_names), *data.notes, *workload.dataset.notes()),
     )
     labels = splits.validation.labels
     _refuse_guess(workload.target, labels, num_classes=splits.num_classes)

@@ -78,7 +78,8 @@ class ProgressiveResizing(SpeedupConfig):
     multiple: int = Field(default=4, ge=1, le=64)
     """Heights and widths are multiples of this [pixels]."""
     mode: Literal["nearest", "bilinear"] = "nearest"
-    """How images are made smaller; nearest is cheaper, bilinear loses less."""
+    """How images are made smaller; nearest is cheaper, bilinear loses less. Crops of stored images
+    are resized once, bilinearly, to the step's size, so that neither costs anything there."""
 
     @model_validator(mode="after")
     def _leaves_room_to_grow(self) -> Self:

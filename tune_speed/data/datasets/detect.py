@@ -9,7 +9,7 @@ from typing import Any
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, Encoded, reading
 from tune_speed.data.datasets import image_parquet
-from tune_speed.data.datasets.decoding import decode_image
+from tune_speed.data.datasets.decoding import size_of
 from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, is_visible
 from tune_speed.data.datasets.image_parquet import ImageParquet, find_files, part_of, usable_columns
 
@@ -92,7 +92,7 @@ def _parquet(parts: dict[str, Path], most_pixels: int) -> ImageParquet:
 
 def _side(images: Iterable[Encoded], most_pixels: int) -> tuple[int, bool]:
     """Returns the side to scale to, and whether all are squares of that side already."""
-    sizes = [decode_image(image, None)[0].shape[:2] for image in images]
+    sizes = [size_of(image) for image in images]
     sides = sorted(min(size) for size in sizes)
     median = sides[len(sides) // 2] if sides else most_pixels
     if set(sizes) == {(median, median)} and median <= most_pixels:

@@ -1,10 +1,14 @@
 """What all data sets of encoded images share: at which size their images are stored, and how."""
 
+import tempfile
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
-from tune_speed.data.base import DatasetConfig, EncodedData
+from tune_speed.data.base import DatasetConfig, DecodedData, EncodedData, Images, OnProgress
+from tune_speed.data.datasets.decoding import Storage, Stored, decode_images
 
 
 class ImageFiles(DatasetConfig):
@@ -29,3 +33,20 @@ class ImageFiles(DatasetConfig):
         Raises: DataError if data are missing or unreadable; it names the file and row.
         """
         raise NotImplementedError
+
+    def store_in(self, folder: Path, listing: EncodedData, on_progress: OnProgress) -> Stored:
+        """Decodes the listed images into the files of `folder`; see `decode_images`."""
+        storage = Storage(self.image_size, self.store_size, self.store)
+        return decode_images(listing, storage, folder, on_progress)
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        listing = self.listing()
+        with tempfile.TemporaryDirectory() as folder:
+            arrays = dict(self.store_in(Path(folder), listing, on_progress).arrays)
+            for name in ("train_pixels", "test_pixels", "train_encoded", "test_encoded"):
+                if (file := Path(folder, f"{name}.npy")).exists():
+                    arrays[name] = np.load(file, allow_pickle=False)
+        train, test = Images.of(arrays, "train"), Images.of(arrays, "test")
+        assert train is not None
+        brought = (listing.num_validation, listing.groups)
+        return DecodedData(train, test, listing.class_names, *brought)

@@ -8,19 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
-from tune_speed.data.base import DatasetConfig, DecodedData, Encoded, Images, OnProgress
-from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, Part, decode_parts
+from tune_speed.data.base import Encoded, EncodedData, EncodedPart
+from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES
+from tune_speed.data.datasets.image_files import ImageFiles
 
 ClassFiles = dict[str, list[Path]]
 """Image files by class folder, both in name order."""
 
 
-class ImageFolder(DatasetConfig):
+class ImageFolder(ImageFiles):
     """Image files in `root/train/<class>/`, with `root/test/` or else `root/val/` as test part.
 
     Parts are known by their usual names in any letter case; beside a test part, a validation part
@@ -33,8 +33,6 @@ class ImageFolder(DatasetConfig):
 
     root: str
     """Folder that holds `train`, or the class folders themselves."""
-    image_size: int = Field(ge=1)
-    """Height and width [pixels]: the shorter side is scaled to it and the centre cropped."""
 
     def num_train(self) -> int:
         found = self._found()
@@ -67,7 +65,7 @@ class ImageFolder(DatasetConfig):
                 number = counted(len(files), "file")
                 yield f"not read{where}: {number} ({named}), such as {min(files)}"
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def listing(self) -> EncodedData:
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
         parts = {
@@ -76,19 +74,15 @@ class ImageFolder(DatasetConfig):
         }
         held = parts.pop("validation", [])
         parts["train"] += held
-        pixels = decode_parts(
-            [
-                Part(self.root, [Encoded(p, str(p)) for p, _ in of], len(of))
-                for of in parts.values()
-            ],
-            image_size=self.image_size,
-            on_progress=on_progress,
-        )
-        labels = [np.array([label for _, label in of]) for of in parts.values()]
-        train, *test = map(Images, pixels, labels)
+
+        def part(of: list[tuple[Path, int]]) -> EncodedPart:
+            labels = np.array([label for _, label in of])
+            return EncodedPart(self.root, lambda: (Encoded(p, str(p)) for p, _ in of), labels)
+
+        train, *test = map(part, parts.values())
         # Old archives have names in other encodings than UTF-8, which no file of ours could hold.
         shown = tuple(os.fsencode(name).decode(errors="backslashreplace") for name in number)
-        return DecodedData(train, test[0] if test else None, shown, len(held))
+        return EncodedData(train, test[0] if test else None, shown, len(held))
 
     def _found(self) -> dict[str, ClassFiles]:
         """Returns training, validation and test part, where they are. Raises: DataError."""

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig, DecodedData, Encoded, Images, OnProgress
-from tune_speed.data.datasets.decoding import Part, decode_parts
+from tune_speed.data.base import Encoded, EncodedData, EncodedPart
+from tune_speed.data.datasets.image_files import ImageFiles
 from tune_speed.data.datasets.image_folder import PARTS, is_visible
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FileLabels = list[tuple[Path, NDArray[np.int64]]]
 """The labels of each file of a part, in its order."""
 
 
-class ImageParquet(DatasetConfig):
+class ImageParquet(ImageFiles):
     """Encoded images in a column of Parquet files, and their labels in another.
 
     Class names come from the metadata that Hugging Face's `datasets` writes; without it, classes
@@ -60,19 +60,14 @@ class ImageParquet(DatasetConfig):
     def sources(self) -> list[Path]:
         return [path for part in ("train", "validation", "test") for path in self._files(part)]
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def listing(self) -> EncodedData:
         learnt = self._labels("train", "validation")
         parts = [learnt] if self.test is None else [learnt, self._labels("test")]
         names = self._class_names(learnt)
         for path, labels in (item for part in parts for item in part):
             check_labels(path, labels, len(names))
-        encoded = [self._encoded(part) for part in parts]
-        pixels = decode_parts(encoded, image_size=self.image_size, on_progress=on_progress)
-        train, *test = (
-            Images(images, np.concatenate([labels for _, labels in part]))
-            for images, part in zip(pixels, parts, strict=True)
-        )
-        return DecodedData(train, test[0] if test else None, names, self.num_validation())
+        train, *test = map(self._encoded, parts)
+        return EncodedData(train, test[0] if test else None, names, self.num_validation())
 
     def _files(self, part: str) -> list[Path]:
         place = getattr(self, part)
@@ -95,11 +90,14 @@ class ImageParquet(DatasetConfig):
             )
         return tuple(str(label) for label in range(largest + 1))
 
-    def _encoded(self, labels: FileLabels) -> Part:
+    def _encoded(self, labels: FileLabels) -> EncodedPart:
         files = [path for path, _ in labels]
         name = str(files[0] if len(files) == 1 else files[0].parent)
-        images = (image for path in files for image in read_images(path, self.image_column))
-        return Part(name, images, sum(len(of_file) for _, of_file in labels))
+
+        def images() -> Iterator[Encoded]:
+            return (image for path in files for image in read_images(path, self.image_column))
+
+        return EncodedPart(name, images, np.concatenate([of_file for _, of_file in labels]))
 
 
 ROWS_AT_ONCE = 500

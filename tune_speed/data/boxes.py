@@ -1,0 +1,290 @@
+"""Encoded images to boxes of pixels, and the script of the worker processes that do it."""
+
+# It imports nothing but NumPy and Pillow, so that a worker starts in 0.2 s, and does not run the
+# user's main script, as multiprocessing would. Other scripts may load it from its file.
+
+import hashlib
+import math
+import os
+import queue
+import signal
+import struct
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import BytesIO
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps
+
+Pixels = NDArray[np.uint8]
+Item = tuple[str | bytes, str, int, int, int]
+"""An image's file or bytes, its name, the height and width to store it at, and its place."""
+
+GREY_MODES = frozenset({"1", "L", "LA", "La"})
+COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
+# What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one.
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+SUFFIXES = frozenset(s for s, kind in Image.registered_extensions().items() if kind in _FORMATS)
+FORMATS = tuple(kind for kind in _FORMATS if kind in Image.OPEN)
+MOST_PIXELS = 1 << 28
+"""Of an image, before it is scaled: photographs of 200 megapixels have fewer."""
+QUALITY = 95
+"""Of the JPEG files that are written."""
+_TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
+"""What brings an image upright, by its EXIF orientation."""
+_SWAPS = frozenset(_TURNS[orientation] for orientation in range(5, 9))
+_PNG_EXIF = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type")
+
+
+class BadImage(ValueError):
+    """An image cannot be used; the message names it."""
+
+
+def decode_into(encoded: bytes, box: Pixels) -> tuple[int, int]:
+    """Puts a stored JPEG image into the upper left corner of `box` (H, W, C), and 0 in the rest.
+
+    Returns its height and width [pixels].
+    """
+    with Image.open(BytesIO(encoded), formats=("JPEG",)) as image:
+        pixels = np.asarray(image.convert("L" if box.shape[2] == 1 else "RGB"))
+    height, width = pixels.shape[:2]
+    box[:height, :width] = pixels.reshape(height, width, -1)
+    box[height:] = 0
+    box[:height, width:] = 0
+    return height, width
+
+
+def stored_size(height: int, width: int, store_size: int | None) -> tuple[int, int]:
+    """Returns height and width at which an image is stored [pixels]; None: its own.
+
+    Its longer side is at most twice the shorter one, and that one at most `store_size`.
+    """
+    if store_size is None:
+        return height, width
+    short = min(height, width)
+    scale = min(1.0, store_size / short)
+    sides = (max(1, round(min(side, 2 * short) * scale)) for side in (height, width))
+    return next(sides), next(sides)
+
+
+@contextmanager
+def opened(file: str | bytes, name: str) -> Iterator[Image.Image]:
+    """Yields an image whose pixels are not read yet. Raises: BadImage if they must not be."""
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        image = Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS)
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+    with image:
+        pixels = image.width * image.height
+        if pixels > MOST_PIXELS:
+            raise BadImage(
+                f"{name} must have at most {MOST_PIXELS / 1e6:.0f} million pixels, but has"
+                f" {pixels / 1e6:.0f} million. Scale it down first, or leave it out."
+            )
+        if image.mode not in GREY_MODES | COLOUR_MODES:
+            raise BadImage(
+                f"{name} must have 8 bits a channel, but its mode is {image.mode}. Convert it"
+                " first: scaling 16 bits or floats here would be a guess."
+            )
+        yield image
+
+
+def looked_at(file: str | bytes, name: str) -> tuple[int, int, bool, bool, int]:
+    """Returns an image's height and width as viewers show it, from its header alone.
+
+    And whether it is grey, whether only the first of its frames is read, and a number that is
+    another one when the file has changed.
+    """
+    what = file if isinstance(file, bytes) else b""
+    if isinstance(file, str):
+        status = os.stat(file)
+        what = f"{file}/{status.st_size}/{status.st_mtime_ns}".encode(errors="surrogateescape")
+    with opened(file, name) as image:
+        # Pillow would decode a whole PNG file to see whether EXIF follows the pixels.
+        is_png = image.format == "PNG"
+        has_exif = not is_png or any(mark in _content(file) for mark in _PNG_EXIF)
+        turn = _turn(image) if has_exif else None
+        width, height = image.size[::-1] if turn in _SWAPS else image.size
+        # Photographs of some telephones have a second, smaller image.
+        is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
+        return height, width, image.mode in GREY_MODES, is_animated, _digest(what)
+
+
+def square(image: Image.Image, side: int) -> Pixels:
+    """Returns the central square (S, S, 3), scaled to `side`: what older versions stored."""
+    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        # JPEG can be decoded at a half to an eighth of its size, in as much less memory.
+        image.draft(None, (2 * side, 2 * side))
+    fitted = ImageOps.fit(upright(image), (side, side), Image.Resampling.BILINEAR)
+    return np.asarray(fitted)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Returns an image in colour as viewers show it, its transparency dropped."""
+    # As torchvision's ImageFolder does; where transparency is not in the pixels, Pillow warns
+    # about a direct way to RGB.
+    is_transparent = image.mode != "RGB" and "transparency" in image.info
+    turn = _turn(image)
+    colour = (image.convert("RGBA") if is_transparent else image).convert("RGB")
+    return colour if turn is None else colour.transpose(turn)
+
+
+def scaled(image: Image.Image, height: int, width: int) -> Pixels:
+    """Returns the image's centre in the proportions of `height` and `width`, scaled to them.
+
+    (H, W, 3), bilinear with antialiasing.
+    """
+    left, top, right, bottom = _centre(image.height, image.width)
+    scale = max(height, width) / max(right - left, bottom - top)
+    # JPEG can be decoded at a half to an eighth of its size, here never under what is needed.
+    image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+    shown = upright(image)
+    cut = _centre(shown.height, shown.width)
+    return np.asarray(shown.resize((width, height), Image.Resampling.BILINEAR, box=cut))
+
+
+def with_torchvision(data: bytes, height: int, width: int) -> Pixels:
+    """Does the same as `scaled` to an upright JPEG photograph, at 258 pixels in half the time."""
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    torch.set_num_threads(1)
+    whole = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
+    left, top, right, bottom = map(int, _centre(*whole.shape[1:]))
+    middle = whole[None, :, top:bottom, left:right]
+    if middle.shape[2:] != (height, width):
+        size, resize = (height, width), torch.nn.functional.interpolate
+        middle = resize(middle, size, mode="bilinear", antialias=True)
+    return np.asarray(middle[0].permute(1, 2, 0).numpy())
+
+
+def work(how: dict[str, Any] | None, items: Sequence[Item]) -> list[Any]:
+    """Looks at images, or, by what `how` says, stores them; returns what was found, or errors.
+
+    `how`: `box` (H, W, C), `image_size`, and `path`, the file in which each image's box is put at
+    its place; without it JPEG files are returned. Each answer is that of `looked_at`, or (digest,
+    JPEG), or text that says what is wrong with the image. Raises: OSError if `path` is not written.
+    """
+    if how is None:
+        return [_tried(looked_at, *item[:2]) for item in items]
+    answers: list[Any] = []
+    with ExitStack() as stack:
+        file = stack.enter_context(open(how["path"], "r+b")) if how["path"] else None
+        for item in items:
+            found = _tried(_stored, item[0], item[1], item[2:4], how)
+            if file is not None and not isinstance(found, str):
+                file.seek(item[4])
+                file.write(found[1])
+                found = found[0], b""
+            answers.append(found)
+    return answers
+
+
+def _stored(
+    file: str | bytes, name: str, size: tuple[int, int], how: dict[str, Any]
+) -> tuple[int, bytes | memoryview]:
+    side, (*most, channels) = how["image_size"], how["box"]
+    with opened(file, name) as image:
+        is_plain = (
+            image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L") and _turn(image) is None
+        )
+        if not how["path"] and is_plain and image.size == size[::-1]:
+            image.load()
+            content = _content(file)
+            return _digest(content), content
+        pixels = None
+        # Pillow is as quick where it can decode at half the size.
+        is_near = min(image.size) < 2 * min(size)
+        if how["torchvision"] and is_plain and image.mode == "RGB" and side is None and is_near:
+            # What it cannot read, Pillow does, or says why not.
+            try:
+                pixels = with_torchvision(_content(file), *size)
+            except RuntimeError:
+                pixels = None
+        if pixels is None:
+            pixels = scaled(image, *size) if side is None else square(image, side)
+    pixels = pixels[..., :channels]
+    if not how["path"]:
+        buffer = BytesIO()
+        kept = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        kept.save(buffer, "JPEG", quality=QUALITY)
+        return _digest(buffer.getvalue()), buffer.getvalue()
+    box = np.zeros((*most, channels), np.uint8)
+    box[: size[0], : size[1]] = pixels
+    return _digest(pixels.tobytes()), box.data
+
+
+def _content(file: str | bytes) -> bytes:
+    if isinstance(file, bytes):
+        return file
+    with open(file, "rb") as opened_file:
+        return opened_file.read()
+
+
+def _centre(height: int, width: int) -> tuple[float, float, float, float]:
+    """Returns left, top, right and bottom of the central part of at most 2:1."""
+    tall, wide = min(height, 2 * width), min(width, 2 * height)
+    left, top = (width - wide) // 2, (height - tall) // 2
+    return left, top, left + wide, top + tall
+
+
+def _digest(content: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _tried(do: Callable[..., Any], file: str | bytes, name: str, *given: Any) -> Any:
+    try:
+        return do(file, name, *given)
+    except BadImage as error:
+        return str(error)
+    except FileNotFoundError:
+        return f"{name} must stay where it is while it is read, but it is not there any more."
+    except Exception as error:
+        # Pillow's readers raise almost anything on damaged files.
+        return f"{name} must be an image, but it cannot be decoded: {error}"
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except (SyntaxError, TypeError, ValueError, struct.error):
+        # Of damaged EXIF, which viewers pass over.
+        return None
+
+
+def main(arguments: list[str]) -> None:
+    """Answers what comes through a socket until its other end closes, or its process dies."""
+    # Ctrl-C is the parent's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(int(arguments[0]))
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, asked), daemon=True).start()
+    while True:
+        answer: Any
+        try:
+            answer = work(*asked.get())
+        except OSError as error:
+            answer = error
+        connection.send(answer)
+
+
+def _receive(connection: "Connection[Any, Any]", asked: "queue.SimpleQueue[Any]") -> None:
+    # It always reads: two that send to each other would wait for ever.
+    try:
+        while True:
+            asked.put(connection.recv())
+    except (OSError, EOFError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
