@@ -154,9 +154,9 @@ class NoteKind(Kind):
     NOT_SAVED = "not_saved", "not saved at step {step:d}: {why}"
     LOADER = (
         "loader",
-        "loader: auto is {way}: the pixels take {set_gib:.3g} GiB, and at most {share:.0%} of"
-        " {free_gib:.3g} GiB free memory on the device is for them"
-        "[; with `store: jpeg` of the data set they would fit the host's {host_gib:.3g} GiB]",
+        "loader: auto is {way}: the pixels take {set_gib:.3g} GiB, where {share:.0%} of the"
+        " {free_gib:.3g} GiB free on the device may hold them"
+        "[; {host_gib:.3g} GiB of host memory are less too: `store: jpeg` takes about a tenth]",
     )
 
 

@@ -45,9 +45,11 @@ def main(arguments: list[str]) -> None:
     sent = json.loads(arguments[0])
     arrays = {name: map_array(*array) for name, array in sent["arrays"].items()}
     indices, slots = arrays.pop("indices"), arrays.pop("slots")
-    fill: Gather = partial(gather, *arrays.values())
-    if "decoder" in sent:
-        fill = partial(decode, *arrays.values(), _decoder_of(sent["decoder"]))
+    fill: Gather
+    if sent["decoder"] is None:
+        fill = partial(gather, arrays["source"])
+    else:
+        fill = partial(decode, arrays["source"], arrays["ends"], _decoder_of(sent["decoder"]))
     with socket.socket(fileno=sent["socket"]) as connection:
         serve(connection, fill, indices, slots)
 

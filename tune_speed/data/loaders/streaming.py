@@ -82,8 +82,13 @@ class LocalSource:
     """Batches gathered on request, in this process; encoded ones are decoded by its threads."""
 
     def __init__(self, pixels: NDArray[np.uint8] | EncodedRows) -> None:
-        self._threads = DecodingThreads(pixels) if isinstance(pixels, EncodedRows) else None
-        self._gather: Gather = self._threads.gather if self._threads else partial(gather, pixels)
+        self._threads: DecodingThreads | None = None
+        self._gather: Gather
+        if isinstance(pixels, EncodedRows):
+            self._threads = DecodingThreads(pixels)
+            self._gather = self._threads.gather
+        else:
+            self._gather = partial(gather, pixels)
         self._batches: Iterator[NDArray[np.int64]] = iter(())
 
     def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:

@@ -136,10 +136,14 @@ class WorkerPool:
         self._indices = SharedArray((num_slots, batch_size), np.int64)
         self._slots = SharedArray((num_slots, *batch_shape), np.uint8)
         self._encoded = pixels if isinstance(pixels, EncodedRows) else None
-        whole = (pixels.encoded, pixels.ends) if isinstance(pixels, EncodedRows) else (pixels,)
-        # In the order of the arguments of `gather` and `decode`.
-        sources = {f"source_{number}": shared(array) for number, array in enumerate(whole)}
-        self._arrays = {**sources, "indices": self._indices, "slots": self._slots}
+        self._arrays: dict[str, SharedArray | FileArray] = {
+            "indices": self._indices,
+            "slots": self._slots,
+        }
+        if isinstance(pixels, EncodedRows):
+            self._arrays |= {"source": shared(pixels.encoded), "ends": shared(pixels.ends)}
+        else:
+            self._arrays["source"] = shared(pixels)
         self._workers: list[_Worker] = []
         self._batches: Iterator[NDArray[np.int64]] = iter(())
         self._num_asked = 0
@@ -188,9 +192,8 @@ class WorkerPool:
             name: [a.file, a.shape, a.dtype.str, a.offset] for name, a in self._arrays.items()
         }
         with theirs:
-            sent = {"socket": theirs.fileno(), "arrays": arrays}
-            if self._encoded is not None:
-                sent["decoder"] = boxes.__file__
+            decoder = None if self._encoded is None else boxes.__file__
+            sent = {"socket": theirs.fileno(), "arrays": arrays, "decoder": decoder}
             process = subprocess.Popen(
                 [sys.executable, "-P", gather_worker.__file__, json.dumps(sent)],
                 pass_fds=(theirs.fileno(), *(array.file for array in self._arrays.values())),
