@@ -328,7 +328,7 @@ def test_loader_is_chosen_before_the_step_is_keyed_and_the_record_says_why(
     on_cpu: RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with installed():
-        given, auto = (run(make_spec(loader=loader, others=0)) for loader in ("resident", "auto"))
+        given, auto = (run(make_spec(loader=loader)) for loader in ("resident", "auto"))
         monkeypatch.setitem(resident.SET_SHARE, "cuda", 0.0)
         streamed = run(make_spec(loader="auto", others=0))
     assert auto.recipe == given.recipe and list(auto.recipe["loader"]) == ["resident"]

@@ -239,6 +239,7 @@ def _trained(
             "epochs": epochs,
             "batch_size": batch_size,
             "precision": machine.precision,
+            "loader": "auto",
         },
         # Trials get one core each on a machine without a GPU.
         "run": {} if "gpu" in machine.resources else {"cpu_threads": 1},
@@ -297,6 +298,7 @@ recipe:  # bare values are fixed, the others are searched
   epochs: {{low: {low:g}, high: {epochs:g}, log: true}}
   batch_size: {{choices: {list(found.batch_sizes)}}}
   precision: {machine.precision}
+  loader: auto  # images lie on the device where they fit
   augmentation:
     pad: {{choices: [0, {max(1, side // 8)}]}}  # pixels of random shift
     flip: {{choices: [none, random]}}  # left-right: leave it out where sides matter

@@ -21,8 +21,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Batches, Batching, Loader
-from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.loaders.base import Batching, Loader
+from tune_speed.data.loaders.configs import Dummy
 from tune_speed.data.loaders.resident import View
 from tune_speed.data.orders import WHOLE, Order, Share, WholeSteps
 from tune_speed.data.split import Splits
@@ -110,9 +110,8 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     """Returns a loader of black images of the data's shape, which go the way of real ones."""
     _, *shape = splits.train.pixels.shape
     images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
-    # Where memory ends with these, a smaller batch is the answer, as it is not with a whole set.
-    batches = Batches(images, _batching(recipe, images, splits, seed=0, device=device))
-    return Resident().open_batches(images.pixels, batches)
+    recipe = recipe.model_copy(update={"loader": Dummy()})
+    return open_loader(recipe, images, splits, seed=0, device=device)
 
 
 def view_of(recipe: Recipe, splits: Splits) -> View:
@@ -141,20 +140,7 @@ def open_loader(
     device: torch.device,
     share: Share = WHOLE,
 ) -> Loader:
-    batching = _batching(recipe, images, splits, seed=seed, device=device, share=share)
-    return recipe.loader.open(images, batching)
-
-
-def _batching(
-    recipe: Recipe,
-    images: Images,
-    splits: Splits,
-    *,
-    seed: int,
-    device: torch.device,
-    share: Share = WHOLE,
-) -> Batching:
-    return Batching(
+    batching = Batching(
         open_order(recipe, images, seed=seed),
         splits.mean,
         splits.std,
@@ -164,6 +150,7 @@ def _batching(
         share=share,
         image_size=recipe.image_size,
     )
+    return recipe.loader.open(images, batching)
 
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"

@@ -4,8 +4,8 @@ import torch
 
 from tune_speed.core.words import NoteKind
 from tune_speed.data.base import EncodedRows, Images, MappedRows, Pixels
-from tune_speed.data.loaders import choice, resident
-from tune_speed.data.loaders.configs import Resident, Streaming
+from tune_speed.data.loaders import resident
+from tune_speed.data.loaders.configs import Automatic, Resident, Streaming
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SHAPE = (10, 10, 10, 1)
@@ -36,10 +36,9 @@ def stored(kind: str) -> Pixels:
     ],
 )
 def test_way_follows_from_size_device_and_storage(device, kind, parts, free, way, monkeypatch):
-    for module in (choice, resident):
-        monkeypatch.setattr(module, "free_bytes", lambda device: free)
+    monkeypatch.setattr(resident, "free_bytes", lambda device: free)
     images = [Images(stored(kind), np.zeros(10, np.int64))] * parts
-    loader, note = choice.chosen(images, device)
+    loader, note = Automatic().chosen(images, device)
     assert isinstance(loader, Resident if way == "resident" else Streaming)
     assert note.kind is NoteKind.LOADER and note.figures["way"] == way
     assert note.figures["set_gib"] == pytest.approx(parts * 1000 / 2**30)
@@ -50,7 +49,6 @@ def test_way_follows_from_size_device_and_storage(device, kind, parts, free, way
     [("mapped", 999, True), ("mapped", 1000, False), ("encoded", 1, False)],
 )
 def test_pages_that_memory_cannot_keep_are_noted(kind, host, is_less, monkeypatch):
-    monkeypatch.setattr(resident, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(choice, "free_bytes", lambda device: host)
-    _, note = choice.chosen([Images(stored(kind), np.zeros(10, np.int64))], GPU)
+    monkeypatch.setattr(resident, "free_bytes", lambda device: 0 if device == GPU else host)
+    _, note = Automatic().chosen([Images(stored(kind), np.zeros(10, np.int64))], GPU)
     assert ("host_gib" in note.figures) == is_less

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from tune_speed.core.config import Config
+from tune_speed.core.words import Note
 from tune_speed.data.base import EncodedRows, Images, Pixels, whole_of
 
 if TYPE_CHECKING:
+    import torch
+
     from tune_speed.data.loaders.base import Batches, Batching, Loader
 
 
@@ -111,6 +115,13 @@ class Resident(LoaderConfig):
         return ResidentLoader(pixels, batches)
 
 
+class Dummy(Resident):
+    """The same for images that are made for a batch: where memory ends, a smaller one may fit."""
+
+    def open(self, images: Images, batching: Batching) -> Loader:
+        return LoaderConfig.open(self, images, batching)
+
+
 class Automatic(LoaderConfig):
     """The way that the set's size allows, chosen before training; the record says which and why.
 
@@ -122,7 +133,15 @@ class Automatic(LoaderConfig):
     """
 
     def open(self, images: Images, batching: Batching) -> Loader:
-        from tune_speed.data.loaders.choice import chosen
-
-        loader, _ = chosen([images], batching.device)
+        loader, _ = self.chosen([images], batching.device)
         return loader.open(images, batching)
+
+    def chosen(self, images: Sequence[Images], device: torch.device) -> tuple[LoaderConfig, Note]:
+        """Returns the loader for the first of `images`, the training part, and why it is that one.
+
+        `resident` keeps the others on the device too, so that all must fit.
+        """
+        from tune_speed.data.loaders.resident import way_to_feed
+
+        note = way_to_feed(images, device)
+        return Resident() if note.figures["way"] == "resident" else Streaming(), note

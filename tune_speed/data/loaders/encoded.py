@@ -80,16 +80,27 @@ def pieces(pixels: Pixels, size: int) -> Iterator[NDArray[np.uint8]]:
             yield made
 
 
-class DeviceDecoder:
+class Source:
+    """Where the batches come from whose indices it is given; ends nothing by itself."""
+
+    _batches: Iterator[NDArray[np.int64]] = iter(())
+
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Brings `batches`, the indices of each, from now on."""
+        self._batches = batches
+
+    def stop(self) -> None:
+        """Ends what works ahead."""
+
+    def close(self) -> None:
+        """Ends all that was started."""
+
+
+class DeviceDecoder(Source):
     """Batches of images that the device decodes from their files: a GPU by nvJPEG."""
 
     def __init__(self, images: EncodedRows, device: torch.device) -> None:
         self._images, self._device, self.image_shape = images, device, images.box
-        self._batches: Iterator[NDArray[np.int64]] = iter(())
-
-    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Decodes `batches`, the indices of each in the file, from now on."""
-        self._batches = batches
 
     def arriving(self) -> Iterator[Tensor]:
         """Yields the batches (B, H, W, C) on the device. Raises: DataError if one is damaged."""
@@ -103,12 +114,6 @@ class DeviceDecoder:
                     raise
                 raise damaged(self._images, f"one of {indices.tolist()}: {error}") from error
             yield boxes
-
-    def stop(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def decoded_boxes(files: list[Tensor], box: tuple[int, ...], device: torch.device) -> Tensor:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import Images, Pixels
+from tune_speed.core.words import Note, NoteKind
+from tune_speed.data.base import EncodedRows, Images, Pixels
 from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.base import Batches, Loader, Planned
 from tune_speed.data.loaders.encoded import pieces
@@ -68,6 +69,23 @@ def has_room(images: Sequence[Images], device: torch.device) -> bool:
     """Returns whether all of these fit on the device with room for a training."""
     needed = sum(needed_bytes(each, device) for each in images)
     return needed <= SET_SHARE[device.type] * free_bytes(device)
+
+
+def way_to_feed(images: Sequence[Images], device: torch.device) -> Note:
+    """Returns which way feeds a training, all of `images` with `resident`, and the figures why."""
+    set_bytes = sum(math.prod(each.pixels.shape) for each in images)
+    figures = {
+        "set_gib": set_bytes / GIB,
+        "free_gib": free_bytes(device) / GIB,
+        "share": SET_SHARE[device.type],
+    }
+    if has_room(images, device):
+        return Note.of(NoteKind.LOADER, way="resident", **figures)
+    if isinstance(images[0].pixels, EncodedRows):
+        return Note.of(NoteKind.LOADER, way="encoded", **figures)
+    host_bytes = free_bytes(torch.device("cpu"))
+    host_gib = host_bytes / GIB if set_bytes > host_bytes else None
+    return Note.of(NoteKind.LOADER, way="mapped", host_gib=host_gib, **figures)
 
 
 def fitting(open_one: Callable[[], Loader], images: Images, device: torch.device) -> Loader:

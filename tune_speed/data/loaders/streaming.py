@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.encoded import DecodingThreads, DeviceDecoder
+from tune_speed.data.loaders.encoded import DecodingThreads, DeviceDecoder, Source
 from tune_speed.data.loaders.gather_worker import Gather, gather
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import Order
@@ -78,34 +78,21 @@ class Staging:
         return pixels, buffer.copied
 
 
-class LocalSource:
+class LocalSource(Source):
     """Batches gathered on request, in this process; encoded ones are decoded by its threads."""
 
     def __init__(self, pixels: NDArray[np.uint8] | EncodedRows) -> None:
-        self._threads: DecodingThreads | None = None
         self._gather: Gather
         if isinstance(pixels, EncodedRows):
-            self._threads = DecodingThreads(pixels)
-            self._gather = self._threads.gather
+            threads = DecodingThreads(pixels)
+            self._gather, self.close = threads.gather, threads.close  # type: ignore[method-assign]
         else:
             self._gather = partial(gather, pixels)
-        self._batches: Iterator[NDArray[np.int64]] = iter(())
-
-    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Gathers `batches`, the indices of each, from now on."""
-        self._batches = batches
 
     def fill(self, room: NDArray[np.uint8]) -> int:
         """Puts the next batch in the first places of `room`; returns its size, or 0."""
         indices = next(self._batches, None)
         return 0 if indices is None else len(self._gather(indices, room))
-
-    def stop(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        if self._threads is not None:
-            self._threads.close()
 
 
 class Staged:

@@ -16,7 +16,6 @@ import torch
 
 from tune_speed.core.words import Note
 from tune_speed.data.base import EncodedRows
-from tune_speed.data.loaders.choice import chosen
 from tune_speed.data.loaders.configs import Automatic, Streaming
 from tune_speed.data.loaders.worker_pool import most_slots
 from tune_speed.data.split import Splits
@@ -68,7 +67,7 @@ def with_loader(
     if not isinstance(recipe.loader, Automatic):
         return recipe
     judging = max(splits.validation, splits.test, key=lambda part: len(part.labels))
-    loader, note = chosen([splits.train, judging], device)
+    loader, note = recipe.loader.chosen([splits.train, judging], device)
     on_note(note)
     if isinstance(loader, Streaming):
         loader = loader.model_copy(update={"workers": "auto"})
