@@ -34,8 +34,6 @@ class LoaderConfig(Config):
 class Streaming(LoaderConfig):
     """Batches from host memory, gathered ahead by worker processes and augmented on the device.
 
-    Images of a set that is stored as JPEG are decoded meanwhile, without workers by some threads.
-
     For sets that do not fit on the device; for others `resident` is quicker. One batch is always on
     its way to the device while the one before is computed on, from two buffers that are used again
     and again. The settings are those of torch's `DataLoader`. Batches travel as uint8, a fourth of
@@ -45,8 +43,9 @@ class Streaming(LoaderConfig):
     """
 
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
-    """Worker processes; 0: batches are gathered in the training process. `auto`: before training,
-    the smallest number is measured with which steps wait for less than 5 % of the time."""
+    """Worker processes, which gather images, and decode those that are stored as JPEG; 0: the
+    training process gathers, and decodes by threads. `auto`: before training, the smallest number
+    is measured with which steps wait for less than 5 % of the time."""
     pin_memory: bool = True
     """Put batches in page-locked memory, from where a GPU copies them while it computes. Not
     applicable, and without effect, where the device is no GPU."""
@@ -57,39 +56,39 @@ class Streaming(LoaderConfig):
     """Keep the workers from epoch to epoch; they then work ahead into the next one."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
-
     decode_on: Literal["cpu", "device", "auto"] = Field(
         default="cpu", exclude_if=lambda place: place == "cpu"
     )
     """Where a set that is stored as JPEG is decoded: by the workers or threads of the `cpu`, or on
-    the `device`, a GPU by nvJPEG, whose pixels are not quite those of the CPU; without effect for
-    other sets. `auto`: measured as `workers: auto` is."""
+    the `device`, a GPU by nvJPEG, whose pixels are not quite those of the CPU (and which was not
+    run yet); without effect for other sets. `auto`: measured as `workers: auto` is."""
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         from tune_speed.data.loaders.encoded import DeviceDecoder
         from tune_speed.data.loaders.streaming import LocalSource, Staged, Staging, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
 
-        assert self.workers != "auto", "workers: auto is resolved before training"
+        assert "auto" not in (self.workers, self.decode_on), "it is settled before training"
         whole, rows = (pixels, pixels.rows) if isinstance(pixels, EncodedRows) else whole_of(pixels)
         more: dict[str, Any] = {"is_persistent": self.persistent_workers, "rows": rows}
         if isinstance(whole, EncodedRows) and self.decode_on == "device":
             return StreamingLoader(DeviceDecoder(whole, batches.device), batches, **more)
         batch_size = batches.order.batch_size
-        is_pinned = self.pin_memory and batches.device.type == "cuda"
         staging = Staging(
-            (batch_size, *whole.shape[1:]), device=batches.device, is_pinned=is_pinned
+            (batch_size, *whole.shape[1:]),
+            device=batches.device,
+            is_pinned=self.pin_memory and batches.device.type == "cuda",
         )
-        source: LocalSource | WorkerPool = LocalSource(whole)
-        if self.workers:
-            source = WorkerPool(
-                whole,
-                batch_size,
-                workers=self.workers,
-                prefetch_factor=self.prefetch_factor,
-                timeout_s=self.timeout_s,
-            )
-        return StreamingLoader(Staged(source, staging), batches, **more)
+        if not self.workers:
+            return StreamingLoader(Staged(LocalSource(whole), staging), batches, **more)
+        pool = WorkerPool(
+            whole,
+            batch_size,
+            workers=int(self.workers),
+            prefetch_factor=self.prefetch_factor,
+            timeout_s=self.timeout_s,
+        )
+        return StreamingLoader(Staged(pool, staging), batches, **more)
 
 
 class Resident(LoaderConfig):
