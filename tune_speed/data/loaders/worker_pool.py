@@ -231,7 +231,9 @@ class WorkerPool:
                 return
             failure = _ending(worker.process)
             if said == gather_worker.DAMAGED and self._encoded is not None:
-                error = damaged(self._encoded, worker.connection.recv(MOST_SAID).decode())
+                error = damaged(
+                    self._encoded, worker.connection.recv(MOST_SAID).decode(errors="replace")
+                )
         except TimeoutError:
             failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         except OSError:

@@ -92,7 +92,7 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     by_device = _with(recipe, decode_on="device", workers=0)
     with probe_step(recipe, splits, device=device) as take_step:
         rates = [
-            _served(each, splits, take_step, Setting(0, 1), device=device).samples_per_s
+            _served(each, splits, take_step, _setting_of(each), device=device).samples_per_s
             for each in (recipe, by_device)
         ]
     return by_device if rates[1] > (1 + LEAST_GAIN) * rates[0] else recipe
@@ -207,6 +207,11 @@ def _served(
         return served(batches, take_step, setting, synchronize=synchronizer(device))
     finally:
         loader.close()
+
+
+def _setting_of(recipe: Recipe) -> Setting:
+    assert isinstance(recipe.loader, Streaming) and recipe.loader.workers != "auto"
+    return Setting(recipe.loader.workers, recipe.loader.prefetch_factor)
 
 
 def _with(recipe: Recipe, **changes: object) -> Recipe:
