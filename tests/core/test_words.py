@@ -94,6 +94,8 @@ NOTES = {
     "begun anew, as its checkpoint could not be used: it is cut off": "unusable",
     "begun anew: no such place": "begun_again",
     "not saved at step 12: disk full": "not_saved",
+    "loader: auto is resident: the pixels take 0.5 GiB, where 40% of the 3 GiB free on the device"
+    " may hold them": "loader",
 }
 EVERY = {StopReason: STOPS, ProposalReason: PROPOSALS, Note: NOTES}
 TABLE = [(said, *pair) for said, table in EVERY.items() for pair in table.items()]

@@ -651,6 +651,7 @@ def _functions(driver: Driver) -> dict[str, Callable[..., Any]]:
         "memoryStats": stats,
         "resetPeakMemoryStats": reset_peak,
         "setMemoryFraction": set_fraction,
+        "getMemoryFraction": lambda index: driver.gpus[index].fraction,
         "emptyCache": driver.check,
         "isInBadFork": lambda: False,
         "isCurrentStreamCapturing": lambda: driver.capture is not None,

@@ -15,7 +15,8 @@ from tune_speed.components.metrics.base import OF_RUN
 from tune_speed.components.models import MODELS
 from tune_speed.core.errors import DeviceFailed, SetUpFailed
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.core.words import joined
+from tune_speed.core.words import NoteKind, joined
+from tune_speed.data.loaders import resident
 from tune_speed.runtime.device import remembered
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.training.autotune import step_options
@@ -334,6 +335,50 @@ def test_lost_device_ends_the_process_and_no_outcome_is_recorded(
 def test_batches_that_are_streamed_are_those_that_lie_on_the_device(on_cpu: RunResult) -> None:
     with installed():
         assert curve(result_of(loader={"dataloader": {"workers": 0}}, others=0)) == curve(on_cpu)
+
+
+def test_loader_is_chosen_before_the_step_is_keyed_and_the_record_says_why(
+    on_cpu: RunResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = set[str](), set[str]()
+    with installed():
+        given = run(make_spec(loader="resident"), warm=keys[0])
+        auto = run(make_spec(loader="auto"), warm=keys[1])
+        monkeypatch.setitem(resident.SET_SHARE, "cuda", 0.0)
+        streamed = run(make_spec(loader="auto", others=0))
+    assert auto.recipe == given.recipe and list(auto.recipe["loader"]) == ["resident"]
+    assert keys[0] == keys[1] != set()
+    assert isinstance(streamed.recipe["loader"]["dataloader"]["workers"], int)
+    for record, way in ((auto, "resident"), (streamed, "mapped")):
+        (note,) = [note for note in record.runs[0].note if note.kind is NoteKind.LOADER]
+        assert note.figures["way"] == way and curve(record.runs[0]) == curve(on_cpu)
+
+
+def test_set_that_does_not_fit_is_refused_and_no_batch_halved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, uploads = list[torch.device](), list[torch.device]()
+
+    def full(pixels: object, device: torch.device) -> Tensor:
+        uploads.append(device)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def none_free(device: torch.device) -> int:
+        asked.append(device)
+        return 0
+
+    with installed():
+        original = resident.on_device
+        monkeypatch.setattr(
+            resident, "on_device", lambda p, d: (full if len(p) == 60 else original)(p, d)
+        )
+        while_copied = run(make_spec()).runs[0]
+        monkeypatch.setattr(resident, "free_bytes", none_free)
+        before = run(make_spec()).runs[0]
+    assert len(uploads) == 1 and len(asked) == 1
+    for result in (while_copied, before):
+        assert result.status == Status.FAILED and "DataError" in str(result.stop_reason.figures)
+        assert "loader: auto" in str(result.stop_reason) and "GiB" in str(result.stop_reason)
 
 
 def test_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from helpers.data.files import encode
 from helpers.training.tiny import NUM_TRAIN, Tiny, make_spec, make_workload
 from torch import nn
 
@@ -19,6 +21,8 @@ from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.core.records import RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.core.words import joined
+from tune_speed.data.loaders import resident
+from tune_speed.data.loaders.configs import Automatic, Resident, Streaming
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime import step_timer
 from tune_speed.training import accounts, loop, objective
@@ -194,6 +198,7 @@ def test_measuring_leaves_no_trace_in_the_run() -> None:
 def test_streamed_batches_are_the_same_after_measuring() -> None:
     loader = {"dataloader": {"workers": 1}}
     alone, shared = run(loader=loader).runs[0], run_shared(loader=loader)
+    assert not any(r.runs[0].traceback for r in records), records[0].runs[0].traceback
     curves = [[e.loss for e in r.evaluations] for r in (alone, shared)]
     assert curves[0] == curves[1]
 
@@ -455,3 +460,35 @@ def test_real_out_of_memory_halves_the_micro_batch() -> None:
     assert result.batch_size in {1, 2, 4, 8}
     assert (result.batch_size or 0) * (result.accumulation_steps or 0) == 16
     assert "micro-batch 16 ran out of memory" in str(record.stop_reason)
+
+
+@pytest.mark.slow
+def test_every_way_to_feed_photographs_learns_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of JPEG files, stored as they are, decoded before the training or in its epochs."""
+    noise = np.random.default_rng(0)
+    for number in range(40):
+        pixels = noise.integers(0, 256, (16 + number % 5, 18, 3), dtype=np.uint8)
+        path = tmp_path / "photos" / f"class{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(pixels, kind="jpeg"))
+    photos = {
+        "name": "image_folder",
+        "root": str(tmp_path / "photos"),
+        "store": "jpeg",
+        "store_size": 16,
+    }
+    workload = Workload.model_validate({"dataset": photos, "target": {"value": 1.0}})
+    fields = {"workload": workload, "image_size": 12, "epochs": 2.0, "batch_size": 8}
+    ways = [Resident(), Automatic(), Streaming(), Streaming(workers=1)]
+    records = [run(**fields, loader=way) for way in ways]
+    monkeypatch.setitem(resident.SET_SHARE, "cpu", 0.0)
+    records.append(run(**fields, loader=Automatic()))
+    assert not any(r.runs[0].traceback for r in records), records[0].runs[0].traceback
+    curves = [[e.loss for e in record.runs[0].evaluations] for record in records]
+    assert len(curves[0]) == 3 and curves == [curves[0]] * len(records)
+    notes = [
+        [n.figures["way"] for n in record.runs[0].note if "way" in n.figures] for record in records
+    ]
+    assert notes == [[], ["resident"], [], [], ["encoded"]]

@@ -257,6 +257,7 @@ def _trained(
             "epochs": epochs,
             "batch_size": batch_size,
             "precision": machine.precision,
+            "loader": "auto",
             **fixed,
         },
         # Trials get one core each on a machine without a GPU.
@@ -335,6 +336,7 @@ recipe:  # bare values are fixed, the others are searched
   epochs: {{low: {low:g}, high: {epochs:g}, log: true}}
   batch_size: {{choices: {list(found.batch_sizes)}}}
   precision: {machine.precision}
+  loader: auto  # images lie on the device where they fit
 {_changes(dataset, fixed)}
 search:
   trials: {TRIALS}

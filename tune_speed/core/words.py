@@ -152,6 +152,12 @@ class NoteKind(Kind):
     UNUSABLE = "unusable", "begun anew, as its checkpoint could not be used: {why}"
     BEGUN_AGAIN = "begun_again", "begun anew: {why}"
     NOT_SAVED = "not_saved", "not saved at step {step:d}: {why}"
+    LOADER = (
+        "loader",
+        "loader: auto is {way}: the pixels take {set_gib:.3g} GiB, where {share:.0%} of the"
+        " {free_gib:.3g} GiB free on the device may hold them"
+        "[; {host_gib:.3g} GiB of host memory are less too: `store: jpeg` takes about a tenth]",
+    )
 
 
 class _Words(Formatter):

@@ -13,7 +13,7 @@ from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.datasets.image_table import ImageTable
 from tune_speed.data.datasets.tar_shards import TarShards
 from tune_speed.data.datasets.torchvision_sets import TorchvisionSet
-from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
+from tune_speed.data.loaders.configs import Automatic, LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import Curriculum, OrderConfig, RepeatFactor, Shuffle
 
 DATASETS: dict[str, type[DatasetConfig]] = {
@@ -31,6 +31,7 @@ DATASETS: dict[str, type[DatasetConfig]] = {
 LOADERS: dict[str, type[LoaderConfig]] = {
     "dataloader": Streaming,
     "resident": Resident,
+    "auto": Automatic,
 }
 
 ORDERS: dict[str, type[OrderConfig]] = {

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import math
 import platform
 import re
 from collections import defaultdict, deque
@@ -46,6 +47,11 @@ class DataLimit:
         used = status_bytes("VmData")
         if self._base_bytes is not None and used is not None:
             _set_soft_limit(max(_soft_limit(), used + HEADROOM_BYTES))
+
+    def left(self) -> float:
+        """Returns the bytes that the process may still have."""
+        used = status_bytes("VmData")
+        return math.inf if used is None else max(0.0, _soft_limit() - used)
 
     def is_near(self) -> bool:
         used = status_bytes("VmData")
@@ -279,6 +285,18 @@ def device_memory_gib(device: torch.device) -> float | None:
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     return (total_bytes - free_bytes) / GIB
+
+
+def free_bytes(device: torch.device) -> int:
+    """Returns how much more this process may allocate on the device, by its own limit too."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        allocated = torch.cuda.memory_allocated(device)
+        cached = torch.cuda.memory_reserved(device) - allocated
+        limit = torch.cuda.get_per_process_memory_fraction(device) * total
+        return max(0, min(free + cached, int(limit) - allocated))
+    available = min(int(psutil.virtual_memory().available), _node_memory_bytes())
+    return int(min(available, _data_limit.left()))
 
 
 def release_memory(device: torch.device) -> None:

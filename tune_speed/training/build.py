@@ -23,7 +23,7 @@ from tune_speed.core.folders import default_cache_dir
 from tune_speed.core.records import Normalisation
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
-from tune_speed.data.loaders.configs import Resident
+from tune_speed.data.loaders.configs import Dummy
 from tune_speed.data.loaders.resident import View
 from tune_speed.data.orders import WHOLE, Order, Share, WholeSteps
 from tune_speed.data.split import Splits
@@ -117,7 +117,7 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     _, *shape = splits.train.pixels.shape
     labels = np.zeros_like(splits.train.labels, shape=(num_samples, *splits.train.labels.shape[1:]))
     images = Images(np.zeros((num_samples, *shape), np.uint8), labels)
-    recipe = recipe.model_copy(update={"loader": Resident()})
+    recipe = recipe.model_copy(update={"loader": Dummy()})
     return open_loader(recipe, images, splits, seed=0, device=device)
 
 

@@ -15,7 +15,7 @@ from tune_speed.components.speedups.modules.losses import losses_of
 from tune_speed.data.augmentation.mix import as_targets
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.configs import Resident
-from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
+from tune_speed.data.loaders.resident import HeldImages, eval_batches, has_room, hold
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import is_out_of_memory, release_memory
 from tune_speed.training.build import Job, Part, view_of
@@ -121,7 +121,7 @@ class Evaluator:
         num_validation = len(job.splits.validation.labels)
         self.batch_size = min(job.workload.eval_batch_size, num_validation)
         """Smaller once memory ran out with it."""
-        self._held = dict[Part, HeldImages]()
+        self._held = dict[Part, Images | HeldImages]()
 
     @property
     def model(self) -> nn.Module:
@@ -154,12 +154,14 @@ class Evaluator:
 
     def _batches(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
         splits, recipe, device = self._job.splits, self._job.recipe, self._job.device
-        images: Images | HeldImages
-        images = splits.validation if part == "validation" else splits.test
-        # Where the training part is on the device, this one is too from its first evaluation on.
+        brought = splits.validation if part == "validation" else splits.test
+        images: Images | HeldImages = brought
+        # Where the training part is on the device, this one is too from its first evaluation on,
+        # unless it would take what a training needs.
         if isinstance(recipe.loader, Resident):
             if part not in self._held:
-                self._held[part] = hold(images, device)
+                is_held = has_room([brought], device)
+                self._held[part] = hold(brought, device) if is_held else brought
             images = self._held[part]
         batches = eval_batches(
             images, view_of(recipe, splits), batch_size=self.batch_size, device=device

@@ -73,7 +73,8 @@ def run_trial(
 
     Out of memory: the micro-batch is halved and the accumulation doubled, so that the effective
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
-    It is at once where this process is one of several `ranks`, which restart together.
+    It is at once where this process is one of several `ranks`, which restart together. A set that
+    does not fit on the device is no matter of the batch: then the outcome is `failed`, at once.
 
     The trial resumes from a checkpoint that an earlier process left, and removes it at its end.
     Into `warm`, one set for all trials of a process, go the throughput keys of the steps taken.
@@ -211,7 +212,7 @@ class _Trial:
                 splits,
                 device=self._device,
                 turnstile=turnstile,
-                on_note=lambda text: self._notes.append(Note.of(NoteKind.OTHER, text=text)),
+                on_note=self._notes.append,
             )
         recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
@@ -301,21 +302,26 @@ def resolve(
     *,
     device: torch.device,
     turnstile: Turnstile,
-    on_note: Callable[[str], None] = lambda note: None,
+    on_note: Callable[[Note], None] = lambda note: None,
 ) -> Recipe:
-    """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be."""
+    """Returns `recipe` with values for all that is `auto`; `on_note` gets what was chosen so."""
+
+    def note_text(text: str) -> None:
+        on_note(Note.of(NoteKind.OTHER, text=text))
+
     counts = class_counts(splits.train.labels, splits.num_classes)
     recipe = recipe.with_class_weights(counts)
+    recipe = loader_workers.with_loader(recipe, splits, device=device, on_note=on_note)
     with_batch = step_options.provisional(recipe)
     with_batch = micro_batch.resolved(with_batch, splits, device=device)
     with_batch = fastest(with_batch, splits, device=device)
     left = {name: "auto" for name in step_options.unsettled(recipe)}
     recipe = with_batch.model_copy(update=left)
     recipe = step_options.resolved(
-        recipe, splits, device=device, turnstile=turnstile, on_note=on_note
+        recipe, splits, device=device, turnstile=turnstile, on_note=note_text
     )
     if recipe.cuda_graph is True and device.type in RECORDERS and not recipe.records_update:
-        on_note("weights are updated outside of the recorded step")
+        note_text("weights are updated outside of the recorded step")
     return loader_workers.resolved(recipe, splits, device=device)
 
 

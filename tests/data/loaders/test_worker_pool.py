@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Streaming
-from tune_speed.data.loaders.gather_worker import DONE, REQUEST, serve
+from tune_speed.data.loaders.gather_worker import DONE, REQUEST, gather, serve
 from tune_speed.data.loaders.worker_pool import SharedArray, WorkerPool, map_array
 from tune_speed.data.orders import SampleOrder
 
@@ -195,7 +196,7 @@ def test_requests_fill_their_slots_until_the_connection_closes(random_pixels):
     pixels, slots = random_pixels(9, 2, 3, 1), np.zeros((2, 4, 2, 3, 1), np.uint8)
     indices = np.array([[8, 0, 8, 3], [1, 2, 7, 7]])
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve, args=(theirs, pixels, indices, slots))
+    thread = threading.Thread(target=serve, args=(theirs, partial(gather, pixels), indices, slots))
     thread.start()
     with ours, theirs:
         assert ours.recv(1) == DONE  # ready

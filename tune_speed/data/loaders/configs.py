@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from tune_speed.core.config import Config
-from tune_speed.data.base import Images, Pixels, whole_of
+from tune_speed.core.words import Note
+from tune_speed.data.base import EncodedRows, Images, Pixels, whole_of
 
 if TYPE_CHECKING:
+    import torch
+
     from tune_speed.data.loaders.base import Batches, Batching, Loader
 
 
@@ -39,8 +43,9 @@ class Streaming(LoaderConfig):
     """
 
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
-    """Worker processes; 0: batches are gathered in the training process. `auto`: before training,
-    the smallest number is measured with which steps wait for less than 5 % of the time."""
+    """Worker processes, which gather images, and decode those that are stored as JPEG; 0: the
+    training process gathers, and decodes by threads. `auto`: before training, the smallest number
+    is measured with which steps wait for less than 5 % of the time."""
     pin_memory: bool = True
     """Put batches in page-locked memory, from where a GPU copies them while it computes. Not
     applicable, and without effect, where the device is no GPU."""
@@ -51,36 +56,91 @@ class Streaming(LoaderConfig):
     """Keep the workers from epoch to epoch; they then work ahead into the next one."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
+    decode_on: Literal["cpu", "device", "auto"] = Field(
+        default="cpu", exclude_if=lambda place: place == "cpu"
+    )
+    """Where a set that is stored as JPEG is decoded: by the workers or threads of the `cpu`, or on
+    the `device`, a GPU by nvJPEG, whose pixels are not quite those of the CPU (and which was not
+    run yet); without effect for other sets. `auto`: measured as `workers: auto` is."""
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
-        from tune_speed.data.loaders.streaming import LocalSource, Staging, StreamingLoader
+        from tune_speed.data.loaders.encoded import DeviceDecoder
+        from tune_speed.data.loaders.streaming import LocalSource, Staged, Staging, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
 
-        assert self.workers != "auto", "workers: auto is resolved before training"
-        whole, rows = whole_of(pixels)
+        assert "auto" not in (self.workers, self.decode_on), "it is settled before training"
+        whole, rows = (pixels, pixels.rows) if isinstance(pixels, EncodedRows) else whole_of(pixels)
+        more: dict[str, Any] = {"is_persistent": self.persistent_workers, "rows": rows}
+        if isinstance(whole, EncodedRows) and self.decode_on == "device":
+            return StreamingLoader(DeviceDecoder(whole, batches.device), batches, **more)
+        batch_size = batches.order.batch_size
         staging = Staging(
-            (batches.order.batch_size, *whole.shape[1:]),
+            (batch_size, *whole.shape[1:]),
             device=batches.device,
             is_pinned=self.pin_memory and batches.device.type == "cuda",
         )
-        source: LocalSource | WorkerPool = LocalSource(whole)
-        if self.workers:
-            source = WorkerPool(
-                whole,
-                batches.order.batch_size,
-                workers=self.workers,
-                prefetch_factor=self.prefetch_factor,
-                timeout_s=self.timeout_s,
-            )
-        return StreamingLoader(
-            source, batches, staging, is_persistent=self.persistent_workers, rows=rows
+        if not self.workers:
+            return StreamingLoader(Staged(LocalSource(whole), staging), batches, **more)
+        pool = WorkerPool(
+            whole,
+            batch_size,
+            workers=int(self.workers),
+            prefetch_factor=self.prefetch_factor,
+            timeout_s=self.timeout_s,
         )
+        return StreamingLoader(Staged(pool, staging), batches, **more)
 
 
 class Resident(LoaderConfig):
-    """The whole set as uint8 on the device, where batches are gathered and augmented."""
+    """The whole set as uint8 on the device, where batches are gathered and augmented.
+
+    A set that does not fit there is refused.
+    """
+
+    def open(self, images: Images, batching: Batching) -> Loader:
+        """Returns a loader of `images`.
+
+        Raises: ConfigError if they are too small; DataError if they do not fit on the device.
+        """
+        from tune_speed.data.loaders.resident import fitting
+
+        return fitting(
+            lambda: super(Resident, self).open(images, batching), images, batching.device
+        )
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         from tune_speed.data.loaders.resident import ResidentLoader
 
         return ResidentLoader(pixels, batches)
+
+
+class Dummy(Resident):
+    """The same for images that are made for a batch: where memory ends, a smaller one may fit."""
+
+    def open(self, images: Images, batching: Batching) -> Loader:
+        return LoaderConfig.open(self, images, batching)
+
+
+class Automatic(LoaderConfig):
+    """The way that the set's size allows, chosen before training; the record says which and why.
+
+    `resident` where the pixels of the training part and of the one that evaluates take at most 40 %
+    of the memory that a trial has on its GPU, or on a CPU 50 % of the free memory; there a set that
+    is in memory already is used as it is. Else `dataloader` with `workers: auto`: pixels come from
+    the cache's file, whose pages all processes share (`mapped`), or, of a set that is stored as
+    JPEG, are decoded in each epoch (`encoded`).
+    """
+
+    def open(self, images: Images, batching: Batching) -> Loader:
+        loader, _ = self.chosen([images], batching.device)
+        return loader.open(images, batching)
+
+    def chosen(self, images: Sequence[Images], device: torch.device) -> tuple[LoaderConfig, Note]:
+        """Returns the loader for the first of `images`, the training part, and why it is that one.
+
+        `resident` keeps the others on the device too, so that all must fit.
+        """
+        from tune_speed.data.loaders.resident import way_to_feed
+
+        note = way_to_feed(images, device)
+        return Resident() if note.figures["way"] == "resident" else Streaming(), note

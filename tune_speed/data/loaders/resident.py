@@ -1,6 +1,8 @@
 """The loader that keeps the whole set on the device, and batches for evaluation."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -8,12 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tune_speed.data.base import Images, Pixels
+from tune_speed.core.errors import DataError
+from tune_speed.core.words import Note, NoteKind
+from tune_speed.data.base import EncodedRows, Images, Pixels
 from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.base import Batches, Loader, Planned
+from tune_speed.data.loaders.encoded import pieces
 from tune_speed.data.loaders.windows import cut, evaluation_windows
+from tune_speed.runtime.device import GIB, free_bytes, is_out_of_memory
 
 PIECE = 1024
+SET_SHARE = {"cuda": 0.4, "cpu": 0.5}
+"""Of the free memory, that images may take where a training needs the rest."""
 
 
 class ResidentLoader(Loader):
@@ -45,9 +53,57 @@ def on_device(pixels: Pixels, device: torch.device) -> Tensor:
     # What is mapped from the cache goes there piece by piece, without a second copy on the host;
     # and it is read-only: torch warns if it gets to share such memory.
     there = torch.empty(pixels.shape, dtype=torch.uint8, device=device)
-    for start in range(0, len(pixels), PIECE):
-        there[start : start + PIECE].copy_(torch.from_numpy(pixels[start : start + PIECE].copy()))
+    for start, piece in zip(count(0, PIECE), pieces(pixels, PIECE), strict=False):
+        there[start : start + PIECE].copy_(torch.from_numpy(piece))
     return there
+
+
+def needed_bytes(images: Images, device: torch.device) -> int:
+    """Returns what a copy of the pixels takes on the device: 0 where it would be none."""
+    pixels = images.pixels
+    is_shared = isinstance(pixels, np.ndarray) and pixels.flags.writeable
+    return 0 if is_shared and device.type == "cpu" else math.prod(pixels.shape)
+
+
+def has_room(images: Sequence[Images], device: torch.device) -> bool:
+    """Returns whether all of these fit on the device with room for a training."""
+    needed = sum(needed_bytes(each, device) for each in images)
+    return needed <= SET_SHARE[device.type] * free_bytes(device)
+
+
+def way_to_feed(images: Sequence[Images], device: torch.device) -> Note:
+    """Returns which way feeds a training, all of `images` with `resident`, and the figures why."""
+    set_bytes = sum(math.prod(each.pixels.shape) for each in images)
+    figures = {
+        "set_gib": set_bytes / GIB,
+        "free_gib": free_bytes(device) / GIB,
+        "share": SET_SHARE[device.type],
+    }
+    if has_room(images, device):
+        return Note.of(NoteKind.LOADER, way="resident", **figures)
+    if isinstance(images[0].pixels, EncodedRows):
+        return Note.of(NoteKind.LOADER, way="encoded", **figures)
+    host_bytes = free_bytes(torch.device("cpu"))
+    host_gib = host_bytes / GIB if set_bytes > host_bytes else None
+    return Note.of(NoteKind.LOADER, way="mapped", host_gib=host_gib, **figures)
+
+
+def fitting(open_one: Callable[[], Loader], images: Images, device: torch.device) -> Loader:
+    """Returns what opens with a copy of the images. Raises: DataError if memory is too small."""
+    # Not an error of memory, or caused by one: smaller batches would not help.
+    needed, free = needed_bytes(images, device), free_bytes(device)
+    if needed <= free:
+        try:
+            return open_one()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        free = free_bytes(device)
+    raise DataError(
+        f"The training images must fit on {device} for `loader: resident`, but take"
+        f" {needed / GIB:.3g} GiB, and {free / GIB:.3g} GiB are free for this process. Set `loader:"
+        " auto`, or `dataloader`, which brings each batch from the host."
+    )
 
 
 class HeldImages(NamedTuple):
@@ -85,14 +141,15 @@ def eval_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields float32 (B, C, H, W), normalised, and the labels (B,) or (B, K), in their order."""
     show = Showing(view, images.pixels.shape[1:3], device)
+    come = iter(()) if isinstance(images, HeldImages) else pieces(images.pixels, batch_size)
     for start in range(0, len(images.labels), batch_size):
         some = slice(start, start + batch_size)
         if isinstance(images, HeldImages):
             pixels, labels = images.pixels[some], images.labels[some]
         else:
             pixels, labels = (
-                torch.from_numpy(array[some].copy()).to(device, non_blocking=True)
-                for array in images[:2]
+                torch.from_numpy(array).to(device, non_blocking=True)
+                for array in (next(come), images.labels[some].copy())
             )
         yield show(pixels, None if images.sizes is None else images.sizes[some]), labels
 

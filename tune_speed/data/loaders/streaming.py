@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.gather_worker import gather
+from tune_speed.data.loaders.encoded import DecodingThreads, DeviceDecoder, Source
+from tune_speed.data.loaders.gather_worker import Gather, gather
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import Order
 
@@ -75,27 +78,32 @@ class Staging:
         return pixels, buffer.copied
 
 
-class LocalSource:
-    """Batches gathered on request, in this process."""
+class LocalSource(Source):
+    """Batches gathered on request, in this process; encoded ones are decoded by its threads."""
 
-    def __init__(self, pixels: NDArray[np.uint8]) -> None:
-        self._pixels = pixels
-        self._batches: Iterator[NDArray[np.int64]] = iter(())
-
-    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Gathers `batches`, the indices of each, from now on."""
-        self._batches = batches
+    def __init__(self, pixels: NDArray[np.uint8] | EncodedRows) -> None:
+        self._gather: Gather
+        if isinstance(pixels, EncodedRows):
+            threads = DecodingThreads(pixels)
+            self._gather, self.close = threads.gather, threads.close  # type: ignore[method-assign]
+        else:
+            self._gather = partial(gather, pixels)
 
     def fill(self, room: NDArray[np.uint8]) -> int:
         """Puts the next batch in the first places of `room`; returns its size, or 0."""
         indices = next(self._batches, None)
-        return 0 if indices is None else len(gather(self._pixels, indices, room))
+        return 0 if indices is None else len(self._gather(indices, room))
 
-    def stop(self) -> None:
-        """Does nothing."""
 
-    def close(self) -> None:
-        """Does nothing."""
+class Staged:
+    """Batches of a source that come to the device through buffers on the host."""
+
+    def __init__(self, source: LocalSource | WorkerPool, staging: Staging) -> None:
+        self._source, self._staging, self.image_shape = source, staging, staging.image_shape
+        self.begin, self.stop, self.close = source.begin, source.stop, source.close
+
+    def arriving(self) -> Iterator[Tensor]:
+        return self._staging.ahead(self._source.fill)
 
 
 class StreamingLoader(Loader):
@@ -105,9 +113,8 @@ class StreamingLoader(Loader):
     # next one while the last batches of an epoch, or an evaluation, keep the device busy.
     def __init__(
         self,
-        source: LocalSource | WorkerPool,
+        source: Staged | DeviceDecoder,
         batches: Batches,
-        staging: Staging,
         *,
         is_persistent: bool,
         rows: NDArray[np.int64] | None = None,
@@ -115,7 +122,6 @@ class StreamingLoader(Loader):
         """Begins epoch 0; `rows` (N,) are the images' places in `source`, None: the same."""
         super().__init__(batches)
         self._source = source
-        self._staging = staging
         self._rows = rows
         self._is_persistent = is_persistent
         self._is_closed = False
@@ -147,7 +153,7 @@ class StreamingLoader(Loader):
 
     def dummy(self, size: int) -> Planned:
         """Returns a batch of images of a pattern, no two alike."""
-        shape, device = (size, *self._staging.image_shape), self._batches.device
+        shape, device = (size, *self._source.image_shape), self._batches.device
         # 251 is no factor of an image's size.
         pixels = (torch.arange(math.prod(shape), device=device) % 251).to(torch.uint8).view(shape)
         return Planned(self._make, pixels, self._batches.dummy_plan(size))
@@ -167,5 +173,5 @@ class StreamingLoader(Loader):
         indices = itertools.chain(first, (b for n in later for b in self._batches.indices(n)))
         rows = self._rows
         self._source.begin(indices if rows is None else (rows.take(b) for b in indices))
-        self._arriving = self._staging.ahead(self._source.fill)
+        self._arriving = self._source.arriving()
         self._next_epoch = epoch

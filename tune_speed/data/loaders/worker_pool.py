@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import socket
 import subprocess
@@ -13,12 +14,16 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import DTypeLike, NDArray
 
-from tune_speed.core.errors import DataError
-from tune_speed.data.base import file_map
+from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data import boxes
+from tune_speed.data.base import EncodedRows, file_map
 from tune_speed.data.loaders import gather_worker
+from tune_speed.data.loaders.encoded import damaged
 from tune_speed.data.loaders.gather_worker import map_array
+from tune_speed.runtime.device import free_bytes
 
 
 class _Shared:
@@ -79,6 +84,10 @@ def shared(array: NDArray[Any]) -> SharedArray | FileArray:
 
 # How long a worker has to end of itself; it needs no longer than for one batch.
 END_WAIT_S = 5.0
+MOST_SAID = 1 << 12
+"""Bytes of a message about a damaged image."""
+MOST_SLOTS_SHARE = 0.25
+"""Of the free memory, for the batches that workers keep ready."""
 
 
 class _Worker(NamedTuple):
@@ -101,19 +110,40 @@ class WorkerPool:
 
     def __init__(
         self,
-        pixels: NDArray[np.uint8],
+        pixels: NDArray[np.uint8] | EncodedRows,
         batch_size: int,
         *,
         workers: int,
         prefetch_factor: int,
         timeout_s: float,
     ) -> None:
+        """Starts nothing yet; indices are those of the whole file, where images are encoded.
+
+        Raises: ConfigError if what the workers keep ready takes too much of the free memory.
+        """
         num_slots = workers * prefetch_factor
+        batch_shape = (batch_size, *pixels.shape[1:])
+        if num_slots > most_slots(batch_shape):
+            raise ConfigError.of(
+                "recipe.loader.dataloader",
+                f"must have at most {most_slots(batch_shape)} batches in stock, which take a"
+                " quarter of the free memory",
+                given=f"workers={workers} with prefetch_factor={prefetch_factor} each",
+                hint="Set fewer `workers`, or a smaller `prefetch_factor` or batch.",
+            )
         self._num_workers = workers
         self._timeout_s = timeout_s
         self._indices = SharedArray((num_slots, batch_size), np.int64)
-        self._slots = SharedArray((num_slots, batch_size, *pixels.shape[1:]), np.uint8)
-        self._arrays = {"pixels": shared(pixels), "indices": self._indices, "slots": self._slots}
+        self._slots = SharedArray((num_slots, *batch_shape), np.uint8)
+        self._encoded = pixels if isinstance(pixels, EncodedRows) else None
+        self._arrays: dict[str, SharedArray | FileArray] = {
+            "indices": self._indices,
+            "slots": self._slots,
+        }
+        if isinstance(pixels, EncodedRows):
+            self._arrays |= {"source": shared(pixels.encoded), "ends": shared(pixels.ends)}
+        else:
+            self._arrays["source"] = shared(pixels)
         self._workers: list[_Worker] = []
         self._batches: Iterator[NDArray[np.int64]] = iter(())
         self._num_asked = 0
@@ -162,9 +192,10 @@ class WorkerPool:
             name: [a.file, a.shape, a.dtype.str, a.offset] for name, a in self._arrays.items()
         }
         with theirs:
-            sent = json.dumps({"socket": theirs.fileno(), "arrays": arrays})
+            decoder = None if self._encoded is None else boxes.__file__
+            sent = {"socket": theirs.fileno(), "arrays": arrays, "decoder": decoder}
             process = subprocess.Popen(
-                [sys.executable, "-P", gather_worker.__file__, sent],
+                [sys.executable, "-P", gather_worker.__file__, json.dumps(sent)],
                 pass_fds=(theirs.fileno(), *(array.file for array in self._arrays.values())),
                 stdin=subprocess.DEVNULL,
                 # One thread: NumPy's BLAS would start one for each core. The same modules as here.
@@ -193,10 +224,16 @@ class WorkerPool:
 
     def _wait_for(self, worker: _Worker) -> None:
         """Waits until a worker says that it is done. Raises: DataError if it does not."""
+        error: DataError | None = None
         try:
-            if worker.connection.recv(1) == gather_worker.DONE:
+            said = worker.connection.recv(1)
+            if said == gather_worker.DONE:
                 return
             failure = _ending(worker.process)
+            if said == gather_worker.DAMAGED and self._encoded is not None:
+                error = damaged(
+                    self._encoded, worker.connection.recv(MOST_SAID).decode(errors="replace")
+                )
         except TimeoutError:
             failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         except OSError:
@@ -204,10 +241,16 @@ class WorkerPool:
         for each in self._workers:
             each.process.kill()
         self.stop()
-        raise DataError(
+        raise error or DataError(
             f"A loader's worker process must deliver its batch, but it {failure}. Try fewer"
             " `workers`, or the `resident` loader."
         )
+
+
+def most_slots(batch_shape: tuple[int, ...]) -> int:
+    """Returns how many batches (B, H, W, C) of bytes may be in stock, at least 1."""
+    free = MOST_SLOTS_SHARE * free_bytes(torch.device("cpu"))
+    return max(1, int(free / math.prod(batch_shape)))
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:

@@ -1,8 +1,9 @@
-"""How many workers keep the device fed, for the streaming loader's `workers: auto`.
+"""Which loader, for `loader: auto`; and how many workers keep the device fed, for `workers: auto`.
 
 Settings are tried from small to large with real steps, the device synchronised after each: then the
 time in `next()` is how long it is idle. The first that leaves it idle for less than 5 % is taken;
-where doubling the workers gains less than 3 %, the smallest within 3 % of the best throughput.
+where doubling the workers gains less than 3 %, the smallest within 3 % of the best throughput. Of
+images that a GPU could decode (`decode_on: auto`), it does where steps then gain more than that.
 """
 
 import os
@@ -13,13 +14,17 @@ from typing import NamedTuple
 
 import torch
 
-from tune_speed.data.loaders.configs import Streaming
+from tune_speed.core.words import Note
+from tune_speed.data.base import EncodedRows
+from tune_speed.data.loaders.configs import Automatic, Streaming
+from tune_speed.data.loaders.worker_pool import most_slots
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import release_memory, synchronizer
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.autotune.micro_batch import Batch, TakeStep, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.step import micro_batch_of
 
 MOST_WAIT = 0.05
 """Share of the time spent waiting that is still called fed."""
@@ -55,12 +60,42 @@ class Choice(NamedTuple):
     """Whether steps still wait for 5 % of the time or more."""
 
 
-def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
-    """Returns `recipe` with numbers for `workers: auto`; its micro-batch must be one by now."""
-    loader = recipe.loader
-    if not isinstance(loader, Streaming) or loader.workers != "auto":
+def with_loader(
+    recipe: Recipe, splits: Splits, *, device: torch.device, on_note: Callable[[Note], None]
+) -> Recipe:
+    """Returns `recipe` with a loader for `loader: auto`, before anything is keyed by the recipe."""
+    if not isinstance(recipe.loader, Automatic):
         return recipe
-    return _with(recipe, tuned(recipe, splits, device=device).setting)
+    judging = max(splits.validation, splits.test, key=lambda part: len(part.labels))
+    loader, note = recipe.loader.chosen([splits.train, judging], device)
+    on_note(note)
+    if isinstance(loader, Streaming):
+        loader = loader.model_copy(update={"workers": "auto"})
+    return recipe.model_copy(update={"loader": loader})
+
+
+def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
+    """Returns `recipe` with values for what its loader leaves `auto`; its micro-batch must be one.
+
+    `decode_on: auto` is `cpu` where there is nothing to compare.
+    """
+    loader = recipe.loader
+    if not isinstance(loader, Streaming):
+        return recipe
+    may_decode = loader.decode_on == "auto" and isinstance(splits.train.pixels, EncodedRows)
+    if loader.decode_on == "auto":
+        recipe = _with(recipe, decode_on="cpu")
+    if loader.workers == "auto":
+        recipe = _with(recipe, **tuned(recipe, splits, device=device).setting._asdict())
+    if not may_decode or device.type != "cuda":
+        return recipe
+    by_device = _with(recipe, decode_on="device", workers=0)
+    with probe_step(recipe, splits, device=device) as take_step:
+        rates = [
+            _served(each, splits, take_step, _setting_of(each), device=device).samples_per_s
+            for each in (recipe, by_device)
+        ]
+    return by_device if rates[1] > (1 + LEAST_GAIN) * rates[0] else recipe
 
 
 def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
@@ -70,12 +105,16 @@ def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
     with probe_step(recipe, splits, device=device) as take_step:
 
         def measure(setting: Setting) -> Served:
-            served = _served(_with(recipe, setting), splits, take_step, setting, device=device)
+            changed = _with(recipe, **setting._asdict())
+            served = _served(changed, splits, take_step, setting, device=device)
             release_memory(device)
             return served
 
         # `set_up_process` gives torch as many threads as the trial was granted.
-        return choose(settings(min(usable_cores(), torch.get_num_threads())), measure)
+        most = most_slots((micro_batch_of(recipe), *splits.train.pixels.shape[1:]))
+        ascending = settings(min(usable_cores(), torch.get_num_threads()))
+        fit = (each for each in ascending if each.workers * each.prefetch_factor <= most)
+        return choose(fit, measure)
 
 
 def usable_cores() -> int:
@@ -170,6 +209,11 @@ def _served(
         loader.close()
 
 
-def _with(recipe: Recipe, setting: Setting) -> Recipe:
-    loader = recipe.loader.model_copy(update=setting._asdict())
+def _setting_of(recipe: Recipe) -> Setting:
+    assert isinstance(recipe.loader, Streaming) and recipe.loader.workers != "auto"
+    return Setting(recipe.loader.workers, recipe.loader.prefetch_factor)
+
+
+def _with(recipe: Recipe, **changes: object) -> Recipe:
+    loader = recipe.loader.model_copy(update=changes)
     return recipe.model_copy(update={"loader": loader})

@@ -1,0 +1,135 @@
+"""Images of a JPEG store on their way to the device: decoded by threads, or on the device itself.
+
+Worker processes decode by `gather_worker.decode`, as threads do here.
+"""
+
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tune_speed.core.errors import DataError
+from tune_speed.data.base import EncodedRows, Pixels, file_map
+from tune_speed.data.boxes import decode_into
+from tune_speed.data.loaders.gather_worker import Damaged, decode
+from tune_speed.runtime.device import is_out_of_memory
+
+MOST_THREADS = 8
+"""That decode; fewer where torch has fewer."""
+
+
+def damaged(images: EncodedRows, why: object) -> DataError:
+    """Returns the error of a store that holds what is no image; `why` says which."""
+    file = getattr(file_map(images.encoded), "filename", None)
+    where = "" if file is None else f" Remove the folder of {file}: the set is then stored again."
+    return DataError(f"Every stored image must be a whole JPEG file, but not {why}.{where}")
+
+
+class DecodingThreads:
+    """Threads of this process that decode images; Pillow lets several do so at a time."""
+
+    def __init__(self, images: EncodedRows) -> None:
+        self._images = images
+        self._num_threads = max(1, min(MOST_THREADS, torch.get_num_threads()))
+        self._pool = ThreadPoolExecutor(self._num_threads)
+
+    def gather(self, indices: NDArray[np.int64], out: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Decodes the images at `indices` (B,) of the file into `out`, and returns these places.
+
+        Raises: DataError if one is damaged.
+        """
+        room = out[: len(indices)]
+        shares = (np.array_split(each, self._num_threads) for each in (indices, room))
+        one = partial(decode, self._images.encoded, self._images.ends, decode_into)
+        try:
+            list(self._pool.map(one, *shares))
+        except Damaged as error:
+            raise damaged(self._images, error) from error
+        return room
+
+    def close(self) -> None:
+        """Ends the threads once what they do is done."""
+        self._pool.shutdown()
+
+
+def pieces(pixels: Pixels, size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yields copies of all images in their order, `size` at a time; encoded ones a piece ahead.
+
+    Raises: DataError if an encoded one is damaged.
+    """
+    starts = range(0, len(pixels), size)
+    if not isinstance(pixels, EncodedRows):
+        yield from (pixels[start : start + size].copy() for start in starts)
+        return
+    with closing(DecodingThreads(pixels)) as threads, ThreadPoolExecutor(1) as ahead:
+
+        def begin(start: int) -> Future[NDArray[np.uint8]]:
+            rows = pixels.rows[start : start + size]
+            return ahead.submit(threads.gather, rows, np.empty((len(rows), *pixels.box), np.uint8))
+
+        following = begin(0)
+        for start in starts:
+            made = following.result()
+            following = begin(start + size)
+            yield made
+
+
+class Source:
+    """Where the batches come from whose indices it is given; ends nothing by itself."""
+
+    _batches: Iterator[NDArray[np.int64]] = iter(())
+
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Brings `batches`, the indices of each, from now on."""
+        self._batches = batches
+
+    def stop(self) -> None:
+        """Ends what works ahead."""
+
+    def close(self) -> None:
+        """Ends all that was started."""
+
+
+class DeviceDecoder(Source):
+    """Batches of images that the device decodes from their files: a GPU by nvJPEG."""
+
+    def __init__(self, images: EncodedRows, device: torch.device) -> None:
+        self._images, self._device, self.image_shape = images, device, images.box
+
+    def arriving(self) -> Iterator[Tensor]:
+        """Yields the batches (B, H, W, C) on the device. Raises: DataError if one is damaged."""
+        for indices in self._batches:
+            encoded = (bytearray(self._images.file(index)) for index in indices.tolist())
+            files = [torch.frombuffer(file, dtype=torch.uint8) for file in encoded]
+            try:
+                boxes = decoded_boxes(files, self._images.box, self._device)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                raise damaged(self._images, f"one of {indices.tolist()}: {error}") from error
+            yield boxes
+
+
+def decoded_boxes(files: list[Tensor], box: tuple[int, ...], device: torch.device) -> Tensor:
+    """Returns JPEG files, uint8 (bytes,) each, decoded on the device: uint8 (B, H, W, C).
+
+    Each lies in the upper left corner of a `box` (H, W, C) of zeros. On a CPU the pixels are those
+    of Pillow; nvJPEG's differ from them by its own rounding.
+
+    Raises: RuntimeError if a file is damaged.
+    """
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    mode = ImageReadMode.GRAY if box[2] == 1 else ImageReadMode.RGB
+    boxes = torch.zeros((len(files), *box), dtype=torch.uint8, device=device)
+    with warnings.catch_warnings(action="ignore"):
+        images = decode_jpeg(files, mode, device=device)
+    for place, image in zip(boxes, images, strict=True):
+        place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0)
+    return boxes
