@@ -180,14 +180,15 @@ def _each_channel(change: Change, images: Tensor) -> Tensor:
     return change(images.to(torch.uint8).flatten(0, 1)[:, None]).float().view_as(images)
 
 
-def _posterized(images: Tensor, bits: Tensor) -> Tensor:
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    """Returns images whose values keep their upper `bits` alone."""
     step = _wide(torch.exp2(8 - bits))
     return (images / step).floor_().mul_(step)
 
 
 KERNELS: tuple[Kernel, ...] = (
     (6, 6, lambda images, _, factor: sharpen(images, factor)),
-    (7, 7, lambda images, _, bits: _posterized(images, bits)),
+    (7, 7, lambda images, _, bits: posterize(images, bits)),
     (8, 8, lambda x, _, level: torch.where(x >= 255 * _wide(level), 255 - x, x)),
     (9, 9, lambda images, *_: _each_channel(autocontrast_image, images)),
     (10, 10, lambda images, *_: _each_channel(equalize_image, images)),
