@@ -467,6 +467,9 @@ class Stream:
         self.driver.check()
         return True
 
+    def is_capturing(self) -> bool:
+        return self.driver.capture is not None
+
     def synchronize(self) -> None:
         self.driver.wait("synchronize")
 
@@ -719,6 +722,8 @@ def install(driver: Driver, put: Callable[[Any, str, Any], None] = setattr) -> N
     for name, value in cuda.items():
         put(torch.cuda, name, value)
     put(torch.cuda.graph, "default_capture_stream", None)
+    # Adam asks the accelerator, whichever it is.
+    put(torch.accelerator, "current_stream", lambda: torch.cuda.current_stream())
     put(torch, "autocast", _Autocast)
     # Its arguments are parsed before a mode is asked.
     put(torch.Tensor, "record_stream", _record_stream)

@@ -391,3 +391,21 @@ def test_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
         resumed, whole = run(saved).runs[0], run(spec).runs[0]
     assert resumed.status == Status.MISSED, resumed.traceback
     assert curve(resumed) == curve(whole) and len(whole.evaluations) == 5
+
+
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("loader", ["resident", {"dataloader": {"workers": 1}}])
+def test_crops_and_changes_on_a_gpu_are_those_of_a_cpu(records: bool, loader: Any) -> None:
+    fields: dict[str, Any] = {
+        "image_size": 12,
+        "eval_size": 14,
+        "crop_pct": 0.9,
+        "loader": loader,
+        "augmentation": {"crop": {"random_resized": {"scale": 0.3}}, "flip": "random"},
+    }
+    expected = curve(result_of(device="cpu", gpu=0.0, **fields))
+    with installed():
+        found = curve(result_of(cuda_graph=records, **fields))
+    # Pixels that lie halfway between two values are rounded either way.
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours[0] == pytest.approx(theirs[0], rel=0.02)
