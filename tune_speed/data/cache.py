@@ -16,14 +16,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from tune_speed.core.config import Config, canonical_hash
 from tune_speed.core.errors import DataError, StorageError
@@ -43,13 +42,13 @@ from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.file_lock import file_lock
 
 Array = NDArray[Any]
+States = dict[Path, tuple[int, int] | None]
+"""Size [bytes] and time of change [ns] of each file; None where it is missing."""
 
 # Raise it when the files' layout, or the way in which images are decoded, changes.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 ALWAYS_CHECKED_BYTES = 16 * 2**20
 META_FILE = "meta.json"
-
-
 LOCK_WAIT_S = 60.0
 """Longest wait for a sign of life of another process that prepares the same set."""
 BEAT_S = 5.0
@@ -59,6 +58,8 @@ MANY_FILES = 10_000
 """From so many on, not each is looked at again."""
 SAMPLED_FILES = 200
 MANIFEST_S = 86_400.0
+ABANDONED_S = 7 * 86_400.0
+"""Age at which what a build left of any set is removed, if it is the same user's."""
 
 logger = logging.getLogger(__name__)
 
@@ -137,8 +138,11 @@ def prepare(
         written, or its lock stays taken.
     """
     folder = Path(os.path.abspath((cache_dir or default_cache_dir()).expanduser()))
-    name = (None if download else _name_by_manifest(dataset, folder)) or _entry_name(dataset)
-    found = _read(folder / name)
+    found = None if download else _read_by_manifest(dataset, folder)
+    if found is not None:
+        return found
+    states = _states(dataset)
+    found = _read(folder / _entry_name(dataset, states))
     if found is not None:
         return found
     try:
@@ -156,9 +160,11 @@ def prepare(
             if on_progress is not None:
                 on_progress(done, total)
 
-        # Another process may have prepared it while this one waited.
-        found = _read(folder / _entry_name(dataset))
-        return found or _build(dataset, folder, download, progressed)
+        # Another process may have prepared or downloaded it while this one waited.
+        if None in states.values() or not states:
+            states = _states(dataset)
+        found = _read(folder / _entry_name(dataset, states))
+        return found or _build(dataset, folder, states, download, progressed)
 
 
 @contextmanager
@@ -186,62 +192,74 @@ def _signs_of_life(lock: Path) -> Iterator[Callable[[], None]]:
 
 
 def _build(
-    dataset: DatasetConfig, folder: Path, download: bool, on_progress: OnProgress
+    dataset: DatasetConfig, folder: Path, states: States, download: bool, on_progress: OnProgress
 ) -> PreparedData:
     """Decodes the set and returns it as read back from the cache; the caller holds the lock."""
     if download and isinstance(dataset, ImageFiles):
         with reading(dataset):
             dataset.fetch()
-    # Left by a process that was killed while it prepared the set.
-    _remove(folder, f"{_set_name(dataset)}-*.tmp-*")
-    were_present = all(path.exists() for path in dataset.sources())
-    folders, before = _folders_of(dataset), _entry_name(dataset)
+        states = _states(dataset)
+    _remove_abandoned(folder)
     began = time.time()
+    folders = _folders(dataset, states)
     with _writing(folder, f"{_set_name(dataset)}.partial") as partial:
-        if isinstance(dataset, ImageFiles):
-            arrays, meta = _stored(dataset, partial, on_progress)
-        else:
-            arrays, meta = _decoded(dataset, partial, download, on_progress)
-        name = _entry_name(dataset)
-        if were_present and name != before:
-            raise DataError(
-                f"The files of {dataset!r} must not change while they are read, but they did. Try"
-                " again when they are complete."
-            )
+        arrays, meta = _stored(dataset, partial, download, on_progress)
+        states = _unchanged(dataset, states)
         _write_files(partial, arrays, meta)
-        _put(partial, folder / name)
-    _remove(folder, f"{_set_name(dataset)}-*", keep=name)
+        for known in partial.glob("*_rows-*"):
+            known.unlink()
+        entry = folder / _entry_name(dataset, states)
+        shutil.rmtree(entry, ignore_errors=True)
+        partial.rename(entry)
+        _sync(folder)
+    for old in folder.glob(f"{_set_name(dataset)}-*"):
+        if old != entry:
+            # A process that still maps it is not hurt.
+            shutil.rmtree(old, ignore_errors=True)
     try:
-        data = read_entry(folder / name)
+        data = read_entry(entry)
     except DamagedEntry as error:
         raise StorageError(
-            f"{folder / name} must read back as it was written, but: {error}. Is the disk sound?"
+            f"{entry} must read back as it was written, but: {error}. Is the disk sound?"
         ) from error
     assert data is not None
-    _write_manifest(dataset, folder, Manifest(entry=name, checked=began, folders=folders, files={}))
+    if folders:
+        sampled = [*states.items()][:: -(-len(states) // SAMPLED_FILES)]
+        files = {str(path): state for path, state in sampled if state is not None}
+        manifest = Manifest(entry=entry.name, checked=began, folders=folders, files=files)
+        with suppress(OSError):
+            replace_text(_manifest_file(dataset, folder), manifest.model_dump_json())
     return data
 
 
 def _stored(
-    dataset: ImageFiles, partial: Path, on_progress: OnProgress
-) -> tuple[dict[str, Array], EntryMeta]:
-    """Returns what belongs to the images, which are in files of `partial` then."""
-    with reading(dataset):
-        listing = dataset.listing()
-    labels = [part.labels for part in (listing.train, listing.test) if part is not None]
-    _check(dataset, labels, listing.class_names)
-    arrays, notes = dataset.store_in(partial, listing, on_progress)
-    return {**arrays, **_groups(listing)}, _meta(listing, notes)
-
-
-def _decoded(
     dataset: DatasetConfig, partial: Path, download: bool, on_progress: OnProgress
 ) -> tuple[dict[str, Array], EntryMeta]:
-    shutil.rmtree(partial)
-    with reading(dataset):
-        data = dataset.decode(download=download, on_progress=on_progress)
+    """Returns the entry's arrays but for those that are in files of `partial` then."""
+    data: DecodedData | EncodedData
+    if isinstance(dataset, ImageFiles):
+        with reading(dataset):
+            data = dataset.listing()
+        _check(dataset, data)
+        arrays, notes = dataset.store_in(partial, data, on_progress)
+    else:
+        with reading(dataset):
+            data = dataset.decode(download=download, on_progress=on_progress)
+        _check(dataset, data)
+        arrays, notes = _arrays_of(dataset, data), ()
+    meta = EntryMeta(
+        format_version=FORMAT_VERSION,
+        class_names=data.class_names,
+        num_validation=data.num_validation,
+        arrays={},
+        data_hash="",
+        notes=notes,
+    )
+    return arrays if data.groups is None else {**arrays, "groups": data.groups}, meta
+
+
+def _arrays_of(dataset: DatasetConfig, data: DecodedData) -> dict[str, Array]:
     parts = {"train": data.train, **({"test": data.test} if data.test else {})}
-    _check(dataset, [images.labels for images in parts.values()], data.class_names)
     shapes = {images.pixels.shape[1:] for images in parts.values()}
     if len(shapes) > 1:
         raise DataError(
@@ -255,23 +273,7 @@ def _decoded(
         arrays[f"{part}_digests"] = _digests(images.pixels)
         if images.sizes is not None:
             arrays[f"{part}_sizes"] = images.sizes
-    partial.mkdir()
-    return {**arrays, **_groups(data)}, _meta(data)
-
-
-def _groups(data: DecodedData | EncodedData) -> dict[str, Array]:
-    return {} if data.groups is None else {"groups": data.groups}
-
-
-def _meta(data: DecodedData | EncodedData, notes: tuple[str, ...] = ()) -> EntryMeta:
-    return EntryMeta(
-        format_version=FORMAT_VERSION,
-        class_names=data.class_names,
-        num_validation=data.num_validation,
-        arrays={},
-        data_hash="",
-        notes=notes,
-    )
+    return arrays
 
 
 @contextmanager
@@ -293,14 +295,6 @@ def _writing(folder: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _put(partial: Path, entry: Path) -> None:
-    for known in partial.glob("*_rows-*"):
-        known.unlink()
-    shutil.rmtree(entry, ignore_errors=True)
-    partial.rename(entry)
-    _sync(entry.parent)
-
-
 def _read(entry: Path) -> PreparedData | None:
     try:
         return read_entry(entry)
@@ -309,16 +303,17 @@ def _read(entry: Path) -> PreparedData | None:
         return None
 
 
-def _check(dataset: DatasetConfig, parts: Sequence[Array], class_names: tuple[str, ...]) -> None:
-    for labels in parts:
-        if len(labels) == 0:
+def _check(dataset: DatasetConfig, data: DecodedData | EncodedData) -> None:
+    for part in (data.train, data.test):
+        if part is not None and len(part.labels) == 0:
             raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
-        limits = (len(class_names), 2)
-        assert labels.min() >= 0 and labels.max() < limits[labels.ndim - 1]
-    if len(class_names) == 1:
+        if part is not None:
+            limits = (len(data.class_names), 2)
+            assert part.labels.min() >= 0 and part.labels.max() < limits[part.labels.ndim - 1]
+    if len(data.class_names) == 1:
         raise DataError(
             f"{dataset!r} must hold images of two classes or more, but holds one alone,"
-            f" `{printable(class_names[0])}`: a second was looked for beside and below it."
+            f" `{printable(data.class_names[0])}`: a second was looked for beside and below it."
         )
 
 
@@ -331,61 +326,71 @@ def _set_name(dataset: DatasetConfig) -> str:
     return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places, **theirs})}"
 
 
-def _entry_name(dataset: DatasetConfig) -> str:
-    states: list[list[str | int]] = []
+def _entry_name(dataset: DatasetConfig, states: States) -> str:
+    files = [[str(path), *(state or ())] for path, state in states.items()]
+    return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, files])}"
+
+
+def _states(dataset: DatasetConfig) -> States:
     with reading(dataset):
-        for path in dataset.sources():
-            states.append([str(path)])
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                states[-1] += [status.st_size, status.st_mtime_ns]
-    return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, states])}"
+        return {path: _state(path) for path in dataset.sources()}
 
 
-def _folders_of(dataset: DatasetConfig) -> dict[str, int]:
+def _state(path: Path) -> tuple[int, int] | None:
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
+    return None
+
+
+def _unchanged(dataset: DatasetConfig, states: States) -> States:
+    """Returns the files' states after they were read. Raises: DataError if they were changed."""
+    after = {path: _state(path) for path in states}
+    # What is downloaded was missing.
+    if after != states and None not in states.values():
+        raise DataError(
+            f"The files of {dataset!r} must not change while they are read, but they did. Try"
+            " again when they are complete."
+        )
+    return after
+
+
+def _folders(dataset: DatasetConfig, states: States) -> dict[str, int]:
     """Returns the time of change of each folder of a set of many files, empty ones too."""
+    if len(states) < MANY_FILES:
+        return {}
     with reading(dataset):
-        if len(files := dataset.sources()) < MANY_FILES:
-            return {}
-        found = {str(path.parent) for path in files}
+        found = {str(path.parent) for path in states}
         for place in (getattr(dataset, field) for field in dataset.location_fields):
             found |= {folder for folder, _, _ in os.walk(place or "")}
         return {folder: os.stat(folder).st_mtime_ns for folder in sorted(found)}
 
 
-def _write_manifest(dataset: DatasetConfig, folder: Path, manifest: Manifest) -> None:
-    path = folder / f"{_set_name(dataset)}.json"
-    with suppress(OSError):
-        path.unlink()
-    if not manifest.folders:
-        return
-    files = dataset.sources()
-    # Of a file's states: `_entry_name` has just looked at all of them.
-    states = {str(path): path.stat() for path in files[:: -(-len(files) // SAMPLED_FILES)]}
-    sampled = {path: (state.st_size, state.st_mtime_ns) for path, state in states.items()}
-    with suppress(OSError):
-        replace_text(path, manifest.model_copy(update={"files": sampled}).model_dump_json())
+def _manifest_file(dataset: DatasetConfig, folder: Path) -> Path:
+    return folder / f"{_set_name(dataset)}.json"
 
 
-def _name_by_manifest(dataset: DatasetConfig, folder: Path) -> str | None:
-    """Returns the entry's name where folders, and some files, are as they were within a day."""
-    path = folder / f"{_set_name(dataset)}.json"
+def _read_by_manifest(dataset: DatasetConfig, folder: Path) -> PreparedData | None:
+    """Returns the entry where folders, and some files, are as they were within a day."""
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        text = _manifest_file(dataset, folder).read_bytes()
+        manifest = Manifest.model_validate_json(text)
         is_same = all(os.stat(at).st_mtime_ns == ns for at, ns in manifest.folders.items())
-        for file, state in manifest.files.items():
-            status = os.stat(file)
-            is_same &= (status.st_size, status.st_mtime_ns) == state
-    except (OSError, ValidationError, ValueError):
+        is_same &= all(_state(Path(at)) == state for at, state in manifest.files.items())
+    except (OSError, ValueError):
         return None
-    return manifest.entry if is_same and 0 <= time.time() - manifest.checked < MANIFEST_S else None
+    is_new = 0 <= time.time() - manifest.checked < MANIFEST_S
+    return _read(folder / manifest.entry) if is_same and is_new else None
 
 
-def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
-    # A process that still maps a removed entry is not hurt.
-    for entry in folder.glob(pattern):
-        if entry.name != keep:
-            shutil.rmtree(entry, ignore_errors=True)
+def _remove_abandoned(folder: Path) -> None:
+    for pattern in ("*.partial", "*.tmp-*"):
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                status = path.stat()
+                is_old = time.time() - status.st_mtime > ABANDONED_S
+                if is_old and status.st_uid == os.getuid():
+                    shutil.rmtree(path)
 
 
 def read_entry(folder: Path) -> PreparedData | None:
@@ -395,7 +400,7 @@ def read_entry(folder: Path) -> PreparedData | None:
     try:
         meta = EntryMeta.model_validate_json((folder / META_FILE).read_bytes())
         arrays = {name: _read_array(folder, name, array) for name, array in meta.arrays.items()}
-    except (OSError, ValidationError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedEntry(f"{error}") from error
     train = Images.of(arrays, "train")
     if meta.data_hash != _data_hash(meta) or train is None:
@@ -463,13 +468,9 @@ def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
     # The checksum of a small array takes under 20 ms. That of a large one is taken only if its file
     # was changed after it was written: damage through the file system leaves a new time of change.
     is_suspect = status.st_mtime_ns != meta.modified_ns or array.nbytes <= ALWAYS_CHECKED_BYTES
-    if is_suspect and _sha256(array) != meta.sha256:
+    if is_suspect and hashlib.sha256(array.data).hexdigest() != meta.sha256:
         raise DamagedEntry(f"{path.name} does not match its checksum")
     return np.asarray(array)
-
-
-def _sha256(array: Array) -> str:
-    return hashlib.sha256(array.data).hexdigest()
 
 
 def _data_hash(meta: EntryMeta) -> str:
