@@ -16,7 +16,7 @@ import pytest
 from helpers.data.files import encode, write_noise, write_parquet
 
 from tune_speed.core.errors import DataError, StorageError
-from tune_speed.data import cache
+from tune_speed.data import cache, entries
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets import decoding
@@ -160,7 +160,7 @@ def test_damaged_entry_is_found_and_built_again(tmp_path, dataset, caplog, damag
 
 
 def test_damage_in_a_large_array_is_found_by_its_time_of_change(tmp_path, dataset, monkeypatch):
-    monkeypatch.setattr(cache, "ALWAYS_CHECKED_BYTES", 0)
+    monkeypatch.setattr(entries, "ALWAYS_CHECKED_BYTES", 0)
     fresh = prepare(dataset, cache_dir=tmp_path / "c").train.pixels.copy()
     damage_one_byte(only_entry(tmp_path / "c"))
     assert np.array_equal(prepare(dataset, cache_dir=tmp_path / "c").train.pixels, fresh)

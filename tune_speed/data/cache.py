@@ -1,9 +1,9 @@
 """Decoded data sets, cached on disk: each is decoded once per node, however many processes start.
 
 The name of an entry holds the data set's configuration and a fingerprint of its source files, so
-that changed files give a new entry; the old one is removed. An entry is a folder of `.npy` files,
-described and checked by `meta.json`. It is written under another name and then renamed, so that it
-is whole or not there; what a process that was killed leaves of it, the next one takes over.
+that changed files give a new entry; the old one is removed. An entry is written under another name
+and then renamed, so that it is whole or not there; what a process that was killed leaves of it, the
+next one takes over.
 
 Of a set of many files, the next start looks only at the time of change of each folder, and at some
 of the files. Who adds, removes, renames or replaces a file changes its folder; one that is written
@@ -16,10 +16,10 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +37,16 @@ from tune_speed.data.base import (
     reading,
 )
 from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.entries import Array, DamagedEntry, EntryMeta, read_entry, write_entry
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.file_lock import file_lock
 
-Array = NDArray[Any]
 States = dict[Path, tuple[int, int] | None]
 """Size [bytes] and time of change [ns] of each file; None where it is missing."""
 
 # Raise it when the files' layout, or the way in which images are decoded, changes.
 FORMAT_VERSION = 4
-ALWAYS_CHECKED_BYTES = 16 * 2**20
-META_FILE = "meta.json"
 LOCK_WAIT_S = 60.0
 """Longest wait for a sign of life of another process that prepares the same set."""
 BEAT_S = 5.0
@@ -82,28 +80,6 @@ class PreparedData(NamedTuple):
     """What a user should know of how the images were stored."""
 
 
-class ArrayMeta(Config):
-    """What is known of one array file."""
-
-    size_bytes: int
-    modified_ns: int
-    dtype: str
-    shape: tuple[int, ...]
-    sha256: str
-    """Over the array's content in C order."""
-
-
-class EntryMeta(Config):
-    """The text of `meta.json`."""
-
-    format_version: int
-    class_names: tuple[str, ...]
-    num_validation: int = 0
-    arrays: dict[str, ArrayMeta]
-    data_hash: str
-    notes: tuple[str, ...] = ()
-
-
 class Manifest(Config):
     """Which entry holds a set of many files, and how these were found."""
 
@@ -114,10 +90,6 @@ class Manifest(Config):
     """Time of change [ns] of each folder."""
     files: dict[str, tuple[int, int]]
     """Size [bytes] and time of change [ns] of some files."""
-
-
-class DamagedEntry(Exception):
-    """An entry is there, but not as it was written."""
 
 
 def prepare(
@@ -138,12 +110,10 @@ def prepare(
         written, or its lock stays taken.
     """
     folder = Path(os.path.abspath((cache_dir or default_cache_dir()).expanduser()))
-    found = None if download else _read_by_manifest(dataset, folder)
-    if found is not None:
+    if not download and (found := _read_by_manifest(dataset, folder)):
         return found
     states = _states(dataset)
-    found = _read(folder / _entry_name(dataset, states))
-    if found is not None:
+    if found := _read(folder / _entry_name(dataset, states)):
         return found
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -205,19 +175,18 @@ def _build(
     with _writing(folder, f"{_set_name(dataset)}.partial") as partial:
         arrays, meta = _stored(dataset, partial, download, on_progress)
         states = _unchanged(dataset, states)
-        _write_files(partial, arrays, meta)
+        write_entry(partial, arrays, meta)
         for known in partial.glob("*_rows-*"):
             known.unlink()
         entry = folder / _entry_name(dataset, states)
         shutil.rmtree(entry, ignore_errors=True)
         partial.rename(entry)
-        _sync(folder)
     for old in folder.glob(f"{_set_name(dataset)}-*"):
         if old != entry:
             # A process that still maps it is not hurt.
             shutil.rmtree(old, ignore_errors=True)
     try:
-        data = read_entry(entry)
+        data = _prepared(entry)
     except DamagedEntry as error:
         raise StorageError(
             f"{entry} must read back as it was written, but: {error}. Is the disk sound?"
@@ -227,7 +196,7 @@ def _build(
         sampled = [*states.items()][:: -(-len(states) // SAMPLED_FILES)]
         files = {str(path): state for path, state in sampled if state is not None}
         manifest = Manifest(entry=entry.name, checked=began, folders=folders, files=files)
-        with suppress(OSError):
+        with suppress(StorageError):
             replace_text(_manifest_file(dataset, folder), manifest.model_dump_json())
     return data
 
@@ -252,7 +221,6 @@ def _stored(
         class_names=data.class_names,
         num_validation=data.num_validation,
         arrays={},
-        data_hash="",
         notes=notes,
     )
     return arrays if data.groups is None else {**arrays, "groups": data.groups}, meta
@@ -270,7 +238,8 @@ def _arrays_of(dataset: DatasetConfig, data: DecodedData) -> dict[str, Array]:
     for part, images in parts.items():
         assert isinstance(images.pixels, np.ndarray) and len(images.pixels) == len(images.labels)
         arrays |= {f"{part}_pixels": images.pixels, f"{part}_labels": images.labels}
-        arrays[f"{part}_digests"] = _digests(images.pixels)
+        each = (hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in images.pixels)
+        arrays[f"{part}_digests"] = np.frombuffer(b"".join(each), dtype="<u8")
         if images.sizes is not None:
             arrays[f"{part}_sizes"] = images.sizes
     return arrays
@@ -297,10 +266,23 @@ def _writing(folder: Path, name: str) -> Iterator[Path]:
 
 def _read(entry: Path) -> PreparedData | None:
     try:
-        return read_entry(entry)
+        return _prepared(entry)
     except DamagedEntry as error:
         logger.warning("The cached data set %s is damaged and is decoded again: %s.", entry, error)
         return None
+
+
+def _prepared(entry: Path) -> PreparedData | None:
+    if (found := read_entry(entry)) is None:
+        return None
+    meta, arrays = found
+    train, test = Images.of(arrays, "train"), Images.of(arrays, "test")
+    assert train is not None
+    brought = (meta.num_validation, arrays.get("groups"))
+    digests = tuple(arrays[f"{p}_digests"] for p in ("train", "test") if f"{p}_digests" in arrays)
+    return PreparedData(
+        train, test, meta.class_names, meta.data_hash, *brought, digests, meta.notes
+    )
 
 
 def _check(dataset: DatasetConfig, data: DecodedData | EncodedData) -> None:
@@ -391,100 +373,3 @@ def _remove_abandoned(folder: Path) -> None:
                 is_old = time.time() - status.st_mtime > ABANDONED_S
                 if is_old and status.st_uid == os.getuid():
                     shutil.rmtree(path)
-
-
-def read_entry(folder: Path) -> PreparedData | None:
-    """Returns the data of the entry; None without one. Raises: DamagedEntry if it was changed."""
-    if not folder.is_dir():
-        return None
-    try:
-        meta = EntryMeta.model_validate_json((folder / META_FILE).read_bytes())
-        arrays = {name: _read_array(folder, name, array) for name, array in meta.arrays.items()}
-    except (OSError, ValueError) as error:
-        raise DamagedEntry(f"{error}") from error
-    train = Images.of(arrays, "train")
-    if meta.data_hash != _data_hash(meta) or train is None:
-        raise DamagedEntry(f"{META_FILE} does not match its own checksum")
-    digests = (arrays[name] for name in ("train_digests", "test_digests") if name in arrays)
-    return PreparedData(
-        train=train,
-        test=Images.of(arrays, "test"),
-        class_names=meta.class_names,
-        data_hash=meta.data_hash,
-        num_validation=meta.num_validation,
-        groups=arrays.get("groups"),
-        digests=tuple(digests),
-        notes=meta.notes,
-    )
-
-
-def _digests(pixels: Any) -> Array:
-    each = (hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in pixels)
-    return np.frombuffer(b"".join(each), dtype="<u8")
-
-
-def _write_files(folder: Path, arrays: Mapping[str, Array], meta: EntryMeta) -> None:
-    """Adds `arrays` to the files of `folder`, and their description."""
-    for name, array in arrays.items():
-        with (folder / f"{name}.npy").open("wb") as file:
-            # Not through a memory map: on a full disk that would kill the process with SIGBUS.
-            np.save(file, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-    written = sorted(path for path in folder.glob("*.npy") if "_rows-" not in path.name)
-    meta = meta.model_copy(update={"arrays": {path.stem: _array_meta(path) for path in written}})
-    meta = meta.model_copy(update={"data_hash": _data_hash(meta)})
-    with (folder / META_FILE).open("w") as file:
-        file.write(meta.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(folder)
-
-
-def _array_meta(path: Path) -> ArrayMeta:
-    # Read, not mapped: mapped pages would count as memory of this process.
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        status = os.fstat(file.fileno())
-    return ArrayMeta(
-        size_bytes=status.st_size,
-        modified_ns=status.st_mtime_ns,
-        dtype=dtype.str,
-        shape=shape,
-        sha256=digest,
-    )
-
-
-def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
-    path = folder / f"{name}.npy"
-    status = path.stat()
-    if status.st_size != meta.size_bytes:
-        raise DamagedEntry(f"{path.name} has {status.st_size} bytes, not {meta.size_bytes}")
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if (array.dtype.str, array.shape) != (meta.dtype, meta.shape):
-        raise DamagedEntry(f"{path.name} has another type or shape")
-    # The checksum of a small array takes under 20 ms. That of a large one is taken only if its file
-    # was changed after it was written: damage through the file system leaves a new time of change.
-    is_suspect = status.st_mtime_ns != meta.modified_ns or array.nbytes <= ALWAYS_CHECKED_BYTES
-    if is_suspect and hashlib.sha256(array.data).hexdigest() != meta.sha256:
-        raise DamagedEntry(f"{path.name} does not match its checksum")
-    return np.asarray(array)
-
-
-def _data_hash(meta: EntryMeta) -> str:
-    # Digests follow from pixels, and what older versions hashed stays as it was.
-    arrays = {name: a for name, a in meta.arrays.items() if not name.endswith("_digests")}
-    contents = {name: [a.dtype, list(a.shape), a.sha256] for name, a in arrays.items()}
-    more = {"num_validation": meta.num_validation} if meta.num_validation else {}
-    return canonical_hash({"class_names": list(meta.class_names), "arrays": contents, **more})
-
-
-def _sync(folder: Path) -> None:
-    # Without it names in the folder may not survive a power cut.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -45,6 +45,7 @@ _ROW = np.dtype(
     + [(flag, "?") for flag in ("is_colour", "is_animated", "is_cut")]
 )
 """What is known of an image: its file, where it is stored (0: not yet), height and width."""
+_STORED = ["start", "bytes", "digest"]
 
 Chunk = list[tuple[int, Item]]
 """Images, each with its row."""
@@ -83,16 +84,14 @@ def decode_images(
             on_progress(0, total)
         rows = np.concatenate([part.rows for part in parts])
         if not rows["size"].any():
-            raise DataError(_all_of(_errors(parts), total))
+            _refuse_damaged(parts)
         if storage.image_size is None and storage.store_size is None:
             _check_alike(parts, rows["size"])
         how = _how(storage, rows)
-        done = 0
-        for count in chain.from_iterable(part.store(folder, how, pool) for part in parts):
-            done += count
+        counts = chain.from_iterable(part.store(folder, how, pool) for part in parts)
+        for done in accumulate(counts):
             on_progress(done, total)
-    if errors := _errors(parts):
-        raise DataError(_all_of(errors, total))
+    _refuse_damaged(parts)
     return Stored(dict(chain.from_iterable(part.finish() for part in parts)), tuple(_notes(rows)))
 
 
@@ -135,23 +134,24 @@ def _check_alike(parts: Sequence["_Part"], sizes: NDArray[np.int64]) -> None:
     images = chain.from_iterable(part.encoded.images() for part in parts)
     name = next(islice(images, int(others[0]), None)).name
     height, width = sizes[others[0]]
+    first = "x".join(map(str, sizes[known[0]][::-1]))
     raise DataError(
-        f"All images must have one size, but {name} is {width}x{height} and the first is"
-        f" {sizes[known[0], 1]}x{sizes[known[0], 0]}. Set `store_size`, for example to"
-        f" {min(height, width)}."
+        f"All images must have one size, but {name} is {width}x{height} and the first is {first}."
+        f" Set `store_size`, for example to {min(height, width)}."
     )
 
 
-def _errors(parts: Sequence["_Part"]) -> list[str]:
-    return [text for part in parts for _, text in sorted(part.errors.items())]
-
-
-def _all_of(errors: Sequence[str], total: int) -> str:
-    if len(errors) == 1:
-        return errors[0]
-    more = [f"… and {len(errors) - MOST_NAMED:,} more"] if len(errors) > MOST_NAMED else []
-    kept = f"{len(errors):,} of {total:,} images cannot be used; the others are kept for the next"
-    return "\n".join([f"{kept} try:", *errors[:MOST_NAMED], *more])
+def _refuse_damaged(parts: Sequence["_Part"]) -> None:
+    errors = [text for part in parts for _, text in sorted(part.errors.items())]
+    if len(errors) > 1:
+        more = [f"… and {len(errors) - MOST_NAMED:,} more"] if len(errors) > MOST_NAMED else []
+        title = (
+            f"{len(errors):,} of {sum(len(part.rows) for part in parts):,} images cannot be used;"
+            " the others are kept for the next try:"
+        )
+        raise DataError("\n".join([title, *errors[:MOST_NAMED], *more]))
+    if errors:
+        raise DataError(errors[0])
 
 
 class _Part:
@@ -222,10 +222,9 @@ class _Part:
             if row < most:
                 yield row, image
         if row + 1 != most or most == 0:
-            found = "more" if row >= most else f"{row + 1}"
             raise DataError(
                 f"{self.encoded.name} must hold images, one for each of its {most} labels, but has"
-                f" {found}."
+                f" {'more' if row >= most else row + 1}."
             )
 
     def _open(self, folder: Path, how: dict[str, Any]) -> None:
@@ -250,8 +249,7 @@ class _Part:
         new, old = new[is_same], old[is_same]
         if (known["start"] + known["bytes"])[old].max(initial=0) > self.path.stat().st_size:
             raise ValueError("the file is shorter than what it should hold")
-        for field in ("start", "bytes", "digest"):
-            self.rows[field][new] = known[field][old]
+        self.rows[_STORED][new] = known[_STORED][old]
 
     def _missing(self) -> Iterator[tuple[int, Item]]:
         end = self._end
@@ -272,8 +270,7 @@ class _Part:
             file.seek(start)
             file.write(encoded)
             self._end += num_bytes
-        one = self.rows[row : row + 1]
-        one["digest"], one["bytes"], one["start"] = digest, num_bytes, start
+        self.rows[_STORED][row] = (start, num_bytes, digest)
 
     def _save(self, file: BinaryIO) -> None:
         # The images first: after a power cut none may be missing that is said to be there.
@@ -301,6 +298,38 @@ class _Worker:
     """A process that runs `boxes.main`, and the end of its pipe."""
 
     def __init__(self) -> None:
+        self.is_over = False
+        self._start()
+
+    def answer(self, how: dict[str, Any] | None, items: list[Item]) -> list[Any]:
+        """Returns what `boxes.work` does. Raises: OSError; DataError if the process ends twice."""
+        for _ in range(2):
+            try:
+                self.connection.send((how, items))
+                if self.connection.poll(WAIT_S):
+                    answer: list[Any] | OSError = self.connection.recv()
+                    break
+            except (OSError, EOFError):
+                if self.is_over:
+                    raise
+            self.end()
+            self._start()
+        else:
+            raise DataError(
+                f"A process must decode {items[0][1]} to {items[-1][1]}, but two ended in it, or"
+                f" took more than {WAIT_S} s. Leave these {len(items)} images out, or find the one"
+                " that is damaged; or is memory short?"
+            )
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+    def _start(self) -> None:
         self.connection, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
@@ -311,36 +340,23 @@ class _Worker:
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
-    def answer(self, how: dict[str, Any] | None, items: list[Item]) -> Any:
-        """Raises: OSError, EOFError if the process ends, or says nothing within `WAIT_S`."""
-        self.connection.send((how, items))
-        if not self.connection.poll(WAIT_S):
-            raise TimeoutError
-        return self.connection.recv()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.connection.close()
-
 
 class Pool:
     """Worker processes that look at images and store them; none: this process does."""
 
     def __init__(self, workers: int) -> None:
         self.workers = [_Worker() for _ in range(workers if workers > 1 else 0)]
+        self._idle = [*self.workers]
         # A thread waits for each.
         self._threads = ThreadPoolExecutor(max(1, len(self.workers)))
-        self._idle = [*range(len(self.workers))]
-        self._is_over = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         # What they are at is not kept, so that there is nothing to wait for.
-        self._is_over = True
         for worker in self.workers:
+            worker.is_over = True
             worker.process.kill()
         self._threads.shutdown(cancel_futures=True)
         for worker in self.workers:
@@ -353,42 +369,22 @@ class Pool:
 
         Raises: OSError as `boxes.work`; DataError if two workers end with the same chunk.
         """
-        asked: deque[tuple[Chunk, Future[list[Any]]]] = deque()
+        asked: deque[Future[tuple[Chunk, list[Any]]]] = deque()
         for chunk in _chunks(items):
-            asked.append((chunk, self._threads.submit(self._answer, how, [i for _, i in chunk])))
+            asked.append(self._threads.submit(self._answered, how, chunk))
             if len(asked) > 2 * len(self.workers):
-                done, answer = asked.popleft()
-                yield done, answer.result()
-        for done, answer in asked:
-            yield done, answer.result()
+                yield asked.popleft().result()
+        yield from (answer.result() for answer in asked)
 
-    def _answer(self, how: dict[str, Any] | None, items: list[Item]) -> list[Any]:
+    def _answered(self, how: dict[str, Any] | None, chunk: Chunk) -> tuple[Chunk, list[Any]]:
+        items = [item for _, item in chunk]
         if not self.workers:
-            return boxes.work(how, items)
-        place = self._idle.pop()
+            return chunk, boxes.work(how, items)
+        worker = self._idle.pop()
         try:
-            return self._tried(place, how, items)
+            return chunk, worker.answer(how, items)
         finally:
-            self._idle.append(place)
-
-    def _tried(self, place: int, how: dict[str, Any] | None, items: list[Item]) -> list[Any]:
-        for _ in range(2):
-            try:
-                answer: list[Any] | OSError = self.workers[place].answer(how, items)
-            except (OSError, EOFError):
-                if self._is_over:
-                    raise
-                self.workers[place].end()
-                self.workers[place] = _Worker()
-                continue
-            if isinstance(answer, OSError):
-                raise answer
-            return answer
-        raise DataError(
-            f"A process must decode {items[0][1]} to {items[-1][1]}, but two ended in it, or took"
-            f" more than {WAIT_S} s. Leave these {len(items)} images out, or find the one that is"
-            " damaged; or is memory short?"
-        )
+            self._idle.append(worker)
 
 
 def _chunks(items: Iterable[tuple[int, Item]]) -> Iterator[Chunk]:
