@@ -216,13 +216,15 @@ def _stored(file: File, size: tuple[int, int], how: dict[str, Any]) -> tuple[int
     side, (*most, channels) = how["image_size"], how["box"]
     with opened(file) as image:
         is_plain = image.format in _JPEG and image.mode in ("RGB", "L") and _turn(image) is None
+        # Where JPEG can be decoded at half its size, Pillow is as quick as torchvision.
+        is_near = min(image.size) < 2 * min(size)
+        if is_near:
+            _check_size(image)
         if not how["path"] and is_plain and image.size == size[::-1]:
             image.load()
             content = _content(file)
             return _digest(content), content
         pixels = None
-        # Pillow is as quick where it can decode at half the size.
-        is_near = min(image.size) < 2 * min(size)
         if how["torchvision"] and is_plain and image.mode == "RGB" and side is None and is_near:
             # What it cannot read, Pillow does, or says why not.
             with suppress(RuntimeError):
