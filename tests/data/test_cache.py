@@ -16,7 +16,7 @@ import pytest
 from helpers.data.files import encode, write_noise, write_parquet
 
 from tune_speed.core.errors import DataError, StorageError
-from tune_speed.data import cache
+from tune_speed.data import cache, entries
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets import decoding
@@ -160,7 +160,7 @@ def test_damaged_entry_is_found_and_built_again(tmp_path, dataset, caplog, damag
 
 
 def test_damage_in_a_large_array_is_found_by_its_time_of_change(tmp_path, dataset, monkeypatch):
-    monkeypatch.setattr(cache, "ALWAYS_CHECKED_BYTES", 0)
+    monkeypatch.setattr(entries, "ALWAYS_CHECKED_BYTES", 0)
     fresh = prepare(dataset, cache_dir=tmp_path / "c").train.pixels.copy()
     damage_one_byte(only_entry(tmp_path / "c"))
     assert np.array_equal(prepare(dataset, cache_dir=tmp_path / "c").train.pixels, fresh)
@@ -221,14 +221,33 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, dataset: Imag
     assert not list((tmp_path / "c").glob("*.partial")) and only_entry(tmp_path / "c")
 
 
-def test_leftovers_are_removed_even_where_decoding_fails(tmp_path, dataset):
-    prepare(dataset, cache_dir=tmp_path / "c")
-    leftover = tmp_path / "c" / f"{only_entry(tmp_path / 'c').name}.tmp-x"
-    leftover.mkdir()
+@pytest.mark.parametrize(("days", "is_kept"), [(6, True), (8, False)])
+@pytest.mark.parametrize("name", ["folder-00.partial", "folder-00-11.tmp-x"])
+def test_what_any_set_left_a_week_ago_is_removed_even_where_decoding_fails(
+    tmp_path, dataset, name, days, is_kept
+):
+    leftover = tmp_path / "c" / name
+    leftover.mkdir(parents=True)
+    (leftover / "train_pixels.npy").touch()
+    then = time.time() - days * 86_400
+    os.utime(leftover, (then, then))
     write_parquet(Path(dataset.train), [b"junk"] * 3, [0, 1, 2])
     with pytest.raises(DataError, match="cannot be decoded"):
         prepare(dataset, cache_dir=tmp_path / "c")
-    assert not leftover.exists()
+    assert leftover.exists() == is_kept
+
+
+def test_a_build_lists_the_files_once_for_its_name_and_once_to_read_them(
+    tmp_path, photos, monkeypatch
+):
+    calls: list[str] = []
+    for name in ("sources", "listing"):
+        method = getattr(ImageFolder, name)
+        monkeypatch.setattr(
+            ImageFolder, name, lambda self, n=name, do=method: calls.append(n) or do(self)
+        )
+    prepare(ImageFolder(root=str(photos), store_size=8), cache_dir=tmp_path / "c")
+    assert calls == ["sources", "listing"]
 
 
 def prepare_photos(root: Path, cache: Path, log: Path) -> None:

@@ -6,16 +6,15 @@
 import hashlib
 import math
 import os
-import queue
 import signal
 import struct
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 Pixels = NDArray[np.uint8]
-Item = tuple[str | bytes, str, int, int, int]
+File = Path | bytes
+Item = tuple[File, str, int, int, int]
 """An image's file or bytes, its name, the height and width to store it at, and its place."""
 
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
@@ -32,18 +32,25 @@ COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCb
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 SUFFIXES = frozenset(s for s, kind in Image.registered_extensions().items() if kind in _FORMATS)
 FORMATS = tuple(kind for kind in _FORMATS if kind in Image.OPEN)
-MOST_PIXELS = 1 << 28
-"""Of an image, before it is scaled: photographs of 200 megapixels have fewer."""
+MOST_PIXELS = 100_000_000
+"""Of an image as it is decoded, which takes up to 8 bytes a pixel; see `_check_size`."""
+MOST_ASPECT = 1.5
+"""Longer side of a stored image as a multiple of the shorter one."""
+OLD_MOST_PIXELS = 89_478_485
+"""From here on `square` decodes at a smaller size."""
+WAIT_S = 300
+"""Longest time that the images of one message to a worker may take."""
 QUALITY = 95
 """Of the JPEG files that are written."""
 _TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
 """What brings an image upright, by its EXIF orientation."""
 _SWAPS = frozenset(_TURNS[orientation] for orientation in range(5, 9))
+_JPEG = ("JPEG", "MPO")
 _PNG_EXIF = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type")
 
 
 class BadImage(ValueError):
-    """An image cannot be used; the message names it."""
+    """An image cannot be used: what goes on after its name."""
 
 
 def decode_into(encoded: bytes, box: Pixels) -> tuple[int, int]:
@@ -54,27 +61,31 @@ def decode_into(encoded: bytes, box: Pixels) -> tuple[int, int]:
     with Image.open(BytesIO(encoded), formats=("JPEG",)) as image:
         pixels = np.asarray(image.convert("L" if box.shape[2] == 1 else "RGB"))
     height, width = pixels.shape[:2]
+    box[:] = 0
     box[:height, :width] = pixels.reshape(height, width, -1)
-    box[height:] = 0
-    box[:height, width:] = 0
     return height, width
 
 
 def stored_size(height: int, width: int, store_size: int | None) -> tuple[int, int]:
     """Returns height and width at which an image is stored [pixels]; None: its own.
 
-    Its longer side is at most twice the shorter one, and that one at most `store_size`.
+    Its shorter side is at most `store_size`, and the longer one `MOST_ASPECT` times as long.
     """
     if store_size is None:
         return height, width
-    short = min(height, width)
-    scale = min(1.0, store_size / short)
-    sides = (max(1, round(min(side, 2 * short) * scale)) for side in (height, width))
-    return next(sides), next(sides)
+    tall, wide = middle(height, width)
+    scale = min(1.0, store_size / min(tall, wide))
+    return round(tall * scale), round(wide * scale)
+
+
+def middle(height: int, width: int) -> tuple[int, int]:
+    """Returns height and width of the part of an image that is stored, before it is scaled."""
+    most = int(MOST_ASPECT * min(height, width))
+    return min(height, most), min(width, most)
 
 
 @contextmanager
-def opened(file: str | bytes, name: str) -> Iterator[Image.Image]:
+def opened(file: File) -> Iterator[Image.Image]:
     """Yields an image whose pixels are not read yet. Raises: BadImage if they must not be."""
     limit = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
@@ -83,31 +94,37 @@ def opened(file: str | bytes, name: str) -> Iterator[Image.Image]:
     finally:
         Image.MAX_IMAGE_PIXELS = limit
     with image:
-        pixels = image.width * image.height
-        if pixels > MOST_PIXELS:
-            raise BadImage(
-                f"{name} must have at most {MOST_PIXELS / 1e6:.0f} million pixels, but has"
-                f" {pixels / 1e6:.0f} million. Scale it down first, or leave it out."
-            )
         if image.mode not in GREY_MODES | COLOUR_MODES:
             raise BadImage(
-                f"{name} must have 8 bits a channel, but its mode is {image.mode}. Convert it"
-                " first: scaling 16 bits or floats here would be a guess."
+                f"must have 8 bits a channel, but its mode is {image.mode}. Convert it first:"
+                " scaling 16 bits or floats here would be a guess."
             )
         yield image
 
 
-def looked_at(file: str | bytes, name: str) -> tuple[int, int, bool, bool, int]:
+def _check_size(image: Image.Image, times: int = 1) -> None:
+    if image.width * image.height > times * MOST_PIXELS:
+        raise BadImage(
+            f"must have at most {MOST_PIXELS / 1e6:.0f} million pixels, or four times as many as a"
+            " baseline JPEG file that is stored at half its size or smaller, but has"
+            f" {image.width}x{image.height}. Scale it down first, or leave it out."
+        )
+
+
+def looked_at(file: File) -> tuple[int, int, bool, bool, int]:
     """Returns an image's height and width as viewers show it, from its header alone.
 
-    And whether it is grey, whether only the first of its frames is read, and a number that is
+    And whether it has colour, whether only the first of its frames is read, and a number that is
     another one when the file has changed.
     """
     what = file if isinstance(file, bytes) else b""
-    if isinstance(file, str):
+    if isinstance(file, Path):
         status = os.stat(file)
         what = f"{file}/{status.st_size}/{status.st_mtime_ns}".encode(errors="surrogateescape")
-    with opened(file, name) as image:
+    with opened(file) as image:
+        # Of progressive JPEG all coefficients would be in memory, at whichever size it is decoded.
+        is_cheap = image.format in _JPEG and "progressive" not in image.info
+        _check_size(image, 4 if is_cheap else 1)
         # Pillow would decode a whole PNG file to see whether EXIF follows the pixels. Of TIFF it
         # turns the size itself.
         is_png = image.format == "PNG"
@@ -116,12 +133,12 @@ def looked_at(file: str | bytes, name: str) -> tuple[int, int, bool, bool, int]:
         width, height = image.size[::-1] if turn in _SWAPS else image.size
         # Photographs of some telephones have a second, smaller image.
         is_animated = image.format != "MPO" and getattr(image, "is_animated", False)
-        return height, width, image.mode in GREY_MODES, is_animated, _digest(what)
+        return height, width, image.mode in COLOUR_MODES, is_animated, _digest(what)
 
 
 def square(image: Image.Image, side: int) -> Pixels:
     """Returns the central square (S, S, 3), scaled to `side`: what older versions stored."""
-    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+    if image.width * image.height > OLD_MOST_PIXELS:
         # JPEG can be decoded at a half to an eighth of its size, in as much less memory.
         image.draft(None, (2 * side, 2 * side))
     fitted = ImageOps.fit(upright(image), (side, side), Image.Resampling.BILINEAR)
@@ -129,11 +146,15 @@ def square(image: Image.Image, side: int) -> Pixels:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Returns an image in colour as viewers show it, its transparency dropped."""
+    """Returns an image in colour as viewers show it, without transparency. Raises: BadImage."""
+    _check_size(image)
+    image.load()
     # As torchvision's ImageFolder does; where transparency is not in the pixels, Pillow warns
     # about a direct way to RGB.
     is_transparent = image.mode != "RGB" and "transparency" in image.info
-    colour = (image.convert("RGBA") if is_transparent else image).convert("RGB")
+    colour = image.convert("RGBA") if is_transparent else image
+    # Converted even to itself, it would be copied.
+    colour = colour if colour.mode == "RGB" else colour.convert("RGB")
     turn = _turn(image)
     return colour if turn is None else colour.transpose(turn)
 
@@ -162,12 +183,12 @@ def with_torchvision(data: bytes, height: int, width: int) -> Pixels:
     with warnings.catch_warnings(action="ignore"):
         # It is deprecated, in favour of a library that few have.
         whole = decode_jpeg(content, ImageReadMode.RGB)
-    left, top, right, bottom = map(int, _centre(*whole.shape[1:]))
-    middle = whole[None, :, top:bottom, left:right]
-    if middle.shape[2:] != (height, width):
-        size, resize = (height, width), torch.nn.functional.interpolate
-        middle = resize(middle, size, mode="bilinear", antialias=True)
-    return np.asarray(middle[0].permute(1, 2, 0).numpy())
+    left, top, right, bottom = _centre(*whole.shape[1:])
+    cut = whole[None, :, top:bottom, left:right]
+    if cut.shape[2:] != (height, width):
+        resize = torch.nn.functional.interpolate
+        cut = resize(cut, (height, width), mode="bilinear", antialias=True)
+    return np.asarray(cut[0].permute(1, 2, 0).numpy())
 
 
 def work(how: dict[str, Any] | None, items: Sequence[Item]) -> list[Any]:
@@ -180,11 +201,10 @@ def work(how: dict[str, Any] | None, items: Sequence[Item]) -> list[Any]:
     if how is None:
         return [_tried(looked_at, *item[:2]) for item in items]
     answers: list[Any] = []
-    with ExitStack() as stack:
-        file = stack.enter_context(open(how["path"], "r+b")) if how["path"] else None
+    with open(how["path"] or os.devnull, "r+b") as file:
         for item in items:
-            found = _tried(_stored, item[0], item[1], item[2:4], how)
-            if file is not None and not isinstance(found, str):
+            found = _tried(_stored, *item[:2], item[2:4], how)
+            if how["path"] and not isinstance(found, str):
                 file.seek(item[4])
                 file.write(found[1])
                 found = found[0], b""
@@ -192,21 +212,19 @@ def work(how: dict[str, Any] | None, items: Sequence[Item]) -> list[Any]:
     return answers
 
 
-def _stored(
-    file: str | bytes, name: str, size: tuple[int, int], how: dict[str, Any]
-) -> tuple[int, bytes | memoryview]:
+def _stored(file: File, size: tuple[int, int], how: dict[str, Any]) -> tuple[int, Any]:
     side, (*most, channels) = how["image_size"], how["box"]
-    with opened(file, name) as image:
-        is_plain = (
-            image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L") and _turn(image) is None
-        )
+    with opened(file) as image:
+        is_plain = image.format in _JPEG and image.mode in ("RGB", "L") and _turn(image) is None
+        # Where JPEG can be decoded at half its size, Pillow is as quick as torchvision.
+        is_near = min(image.size) < 2 * min(size)
+        if is_near:
+            _check_size(image)
         if not how["path"] and is_plain and image.size == size[::-1]:
             image.load()
             content = _content(file)
             return _digest(content), content
         pixels = None
-        # Pillow is as quick where it can decode at half the size.
-        is_near = min(image.size) < 2 * min(size)
         if how["torchvision"] and is_plain and image.mode == "RGB" and side is None and is_near:
             # What it cannot read, Pillow does, or says why not.
             with suppress(RuntimeError):
@@ -224,16 +242,13 @@ def _stored(
     return _digest(pixels.tobytes()), box.data
 
 
-def _content(file: str | bytes) -> bytes:
-    if isinstance(file, bytes):
-        return file
-    with open(file, "rb") as opened_file:
-        return opened_file.read()
+def _content(file: File) -> bytes:
+    return file if isinstance(file, bytes) else file.read_bytes()
 
 
-def _centre(height: int, width: int) -> tuple[float, float, float, float]:
-    """Returns left, top, right and bottom of the central part of at most 2:1."""
-    tall, wide = min(height, 2 * width), min(width, 2 * height)
+def _centre(height: int, width: int) -> tuple[int, int, int, int]:
+    """Returns left, top, right and bottom of the part that is stored."""
+    tall, wide = middle(height, width)
     left, top = (width - wide) // 2, (height - tall) // 2
     return left, top, left + wide, top + tall
 
@@ -242,11 +257,11 @@ def _digest(content: Any) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def _tried(do: Callable[..., Any], file: str | bytes, name: str, *given: Any) -> Any:
+def _tried(do: Callable[..., Any], file: File, name: str, *given: Any) -> Any:
     try:
-        return do(file, name, *given)
+        return do(file, *given)
     except BadImage as error:
-        return str(error)
+        return f"{name} {error}"
     except FileNotFoundError:
         return f"{name} must stay where it is while it is read, but it is not there any more."
     except Exception as error:
@@ -255,37 +270,31 @@ def _tried(do: Callable[..., Any], file: str | bytes, name: str, *given: Any) ->
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except (SyntaxError, TypeError, ValueError, struct.error):
-        # Of damaged EXIF, which viewers pass over.
-        return None
+    # Viewers pass over damaged EXIF.
+    with suppress(SyntaxError, TypeError, ValueError, struct.error), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return None
 
 
 def main(arguments: list[str]) -> None:
-    """Answers what comes through a socket until its other end closes, or its process dies."""
+    """Answers what comes through a pipe until its other end closes."""
     # Ctrl-C is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(int(arguments[0]))
-    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, asked), daemon=True).start()
-    while True:
-        answer: Any
-        try:
-            answer = work(*asked.get())
-        except OSError as error:
-            answer = error
-        connection.send(answer)
-
-
-def _receive(connection: "Connection[Any, Any]", asked: "queue.SimpleQueue[Any]") -> None:
-    # It always reads: two that send to each other would wait for ever.
-    try:
+    # The other end closes when its process dies.
+    with suppress(EOFError, ConnectionError):
         while True:
-            asked.put(connection.recv())
-    except (OSError, EOFError):
-        os._exit(0)
+            asked = connection.recv()
+            # An image that never ends ends the process, even without its parent.
+            signal.alarm(WAIT_S)
+            answer: Any
+            try:
+                answer = work(*asked)
+            except OSError as error:
+                answer = error
+            connection.send(answer)
+            signal.alarm(0)
 
 
 if __name__ == "__main__":

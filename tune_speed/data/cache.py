@@ -1,9 +1,9 @@
 """Decoded data sets, cached on disk: each is decoded once per node, however many processes start.
 
 The name of an entry holds the data set's configuration and a fingerprint of its source files, so
-that changed files give a new entry; the old one is removed. An entry is a folder of `.npy` files,
-described and checked by `meta.json`. It is written under another name and then renamed, so that it
-is whole or not there; what a process that was killed leaves of it, the next one takes over.
+that changed files give a new entry; the old one is removed. An entry is written under another name
+and then renamed, so that it is whole or not there; what a process that was killed leaves of it, the
+next one takes over.
 
 Of a set of many files, the next start looks only at the time of change of each folder, and at some
 of the files. Who adds, removes, renames or replaces a file changes its folder; one that is written
@@ -16,14 +16,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from tune_speed.core.config import Config, canonical_hash
 from tune_speed.core.errors import DataError, StorageError
@@ -38,18 +37,16 @@ from tune_speed.data.base import (
     reading,
 )
 from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.entries import Array, DamagedEntry, EntryMeta, read_entry, write_entry
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.file_lock import file_lock
 
-Array = NDArray[Any]
+States = dict[Path, tuple[int, int] | None]
+"""Size [bytes] and time of change [ns] of each file; None where it is missing."""
 
 # Raise it when the files' layout, or the way in which images are decoded, changes.
-FORMAT_VERSION = 3
-ALWAYS_CHECKED_BYTES = 16 * 2**20
-META_FILE = "meta.json"
-
-
+FORMAT_VERSION = 4
 LOCK_WAIT_S = 60.0
 """Longest wait for a sign of life of another process that prepares the same set."""
 BEAT_S = 5.0
@@ -59,6 +56,8 @@ MANY_FILES = 10_000
 """From so many on, not each is looked at again."""
 SAMPLED_FILES = 200
 MANIFEST_S = 86_400.0
+ABANDONED_S = 7 * 86_400.0
+"""Age at which what a build left of any set is removed, if it is the same user's."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,28 +80,6 @@ class PreparedData(NamedTuple):
     """What a user should know of how the images were stored."""
 
 
-class ArrayMeta(Config):
-    """What is known of one array file."""
-
-    size_bytes: int
-    modified_ns: int
-    dtype: str
-    shape: tuple[int, ...]
-    sha256: str
-    """Over the array's content in C order."""
-
-
-class EntryMeta(Config):
-    """The text of `meta.json`."""
-
-    format_version: int
-    class_names: tuple[str, ...]
-    num_validation: int = 0
-    arrays: dict[str, ArrayMeta]
-    data_hash: str
-    notes: tuple[str, ...] = ()
-
-
 class Manifest(Config):
     """Which entry holds a set of many files, and how these were found."""
 
@@ -113,10 +90,6 @@ class Manifest(Config):
     """Time of change [ns] of each folder."""
     files: dict[str, tuple[int, int]]
     """Size [bytes] and time of change [ns] of some files."""
-
-
-class DamagedEntry(Exception):
-    """An entry is there, but not as it was written."""
 
 
 def prepare(
@@ -137,9 +110,10 @@ def prepare(
         written, or its lock stays taken.
     """
     folder = Path(os.path.abspath((cache_dir or default_cache_dir()).expanduser()))
-    name = (None if download else _name_by_manifest(dataset, folder)) or _entry_name(dataset)
-    found = _read(folder / name)
-    if found is not None:
+    if not download and (found := _read_by_manifest(dataset, folder)):
+        return found
+    states = _states(dataset)
+    if found := _read(folder / _entry_name(dataset, states)):
         return found
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,9 +130,11 @@ def prepare(
             if on_progress is not None:
                 on_progress(done, total)
 
-        # Another process may have prepared it while this one waited.
-        found = _read(folder / _entry_name(dataset))
-        return found or _build(dataset, folder, download, progressed)
+        # Another process may have prepared or downloaded it while this one waited.
+        if None in states.values() or not states:
+            states = _states(dataset)
+        found = _read(folder / _entry_name(dataset, states))
+        return found or _build(dataset, folder, states, download, progressed)
 
 
 @contextmanager
@@ -186,62 +162,72 @@ def _signs_of_life(lock: Path) -> Iterator[Callable[[], None]]:
 
 
 def _build(
-    dataset: DatasetConfig, folder: Path, download: bool, on_progress: OnProgress
+    dataset: DatasetConfig, folder: Path, states: States, download: bool, on_progress: OnProgress
 ) -> PreparedData:
     """Decodes the set and returns it as read back from the cache; the caller holds the lock."""
     if download and isinstance(dataset, ImageFiles):
         with reading(dataset):
             dataset.fetch()
-    # Left by a process that was killed while it prepared the set.
-    _remove(folder, f"{_set_name(dataset)}-*.tmp-*")
-    were_present = all(path.exists() for path in dataset.sources())
-    folders, before = _folders_of(dataset), _entry_name(dataset)
+        states = _states(dataset)
+    _remove_abandoned(folder)
     began = time.time()
+    folders = _folders(dataset, states)
     with _writing(folder, f"{_set_name(dataset)}.partial") as partial:
-        if isinstance(dataset, ImageFiles):
-            arrays, meta = _stored(dataset, partial, on_progress)
-        else:
-            arrays, meta = _decoded(dataset, partial, download, on_progress)
-        name = _entry_name(dataset)
-        if were_present and name != before:
-            raise DataError(
-                f"The files of {dataset!r} must not change while they are read, but they did. Try"
-                " again when they are complete."
-            )
-        _write_files(partial, arrays, meta)
-        _put(partial, folder / name)
-    _remove(folder, f"{_set_name(dataset)}-*", keep=name)
+        arrays, meta = _stored(dataset, partial, download, on_progress)
+        states = _unchanged(dataset, states)
+        write_entry(partial, arrays, meta)
+        for known in partial.glob("*_rows-*"):
+            known.unlink()
+        entry = folder / _entry_name(dataset, states)
+        shutil.rmtree(entry, ignore_errors=True)
+        partial.rename(entry)
+    for old in folder.glob(f"{_set_name(dataset)}-*"):
+        if old != entry:
+            # A process that still maps it is not hurt.
+            shutil.rmtree(old, ignore_errors=True)
     try:
-        data = read_entry(folder / name)
+        data = _prepared(entry)
     except DamagedEntry as error:
         raise StorageError(
-            f"{folder / name} must read back as it was written, but: {error}. Is the disk sound?"
+            f"{entry} must read back as it was written, but: {error}. Is the disk sound?"
         ) from error
     assert data is not None
-    _write_manifest(dataset, folder, Manifest(entry=name, checked=began, folders=folders, files={}))
+    if folders:
+        sampled = [*states.items()][:: -(-len(states) // SAMPLED_FILES)]
+        files = {str(path): state for path, state in sampled if state is not None}
+        manifest = Manifest(entry=entry.name, checked=began, folders=folders, files=files)
+        with suppress(StorageError):
+            replace_text(_manifest_file(dataset, folder), manifest.model_dump_json())
     return data
 
 
 def _stored(
-    dataset: ImageFiles, partial: Path, on_progress: OnProgress
-) -> tuple[dict[str, Array], EntryMeta]:
-    """Returns what belongs to the images, which are in files of `partial` then."""
-    with reading(dataset):
-        listing = dataset.listing()
-    labels = [part.labels for part in (listing.train, listing.test) if part is not None]
-    _check(dataset, labels, listing.class_names)
-    arrays, notes = dataset.store_in(partial, listing, on_progress)
-    return {**arrays, **_groups(listing)}, _meta(listing, notes)
-
-
-def _decoded(
     dataset: DatasetConfig, partial: Path, download: bool, on_progress: OnProgress
 ) -> tuple[dict[str, Array], EntryMeta]:
-    shutil.rmtree(partial)
-    with reading(dataset):
-        data = dataset.decode(download=download, on_progress=on_progress)
+    """Returns the entry's arrays but for those that are in files of `partial` then."""
+    data: DecodedData | EncodedData
+    if isinstance(dataset, ImageFiles):
+        with reading(dataset):
+            data = dataset.listing()
+        _check(dataset, data)
+        arrays, notes = dataset.store_in(partial, data, on_progress)
+    else:
+        with reading(dataset):
+            data = dataset.decode(download=download, on_progress=on_progress)
+        _check(dataset, data)
+        arrays, notes = _arrays_of(dataset, data), ()
+    meta = EntryMeta(
+        format_version=FORMAT_VERSION,
+        class_names=data.class_names,
+        num_validation=data.num_validation,
+        arrays={},
+        notes=notes,
+    )
+    return arrays if data.groups is None else {**arrays, "groups": data.groups}, meta
+
+
+def _arrays_of(dataset: DatasetConfig, data: DecodedData) -> dict[str, Array]:
     parts = {"train": data.train, **({"test": data.test} if data.test else {})}
-    _check(dataset, [images.labels for images in parts.values()], data.class_names)
     shapes = {images.pixels.shape[1:] for images in parts.values()}
     if len(shapes) > 1:
         raise DataError(
@@ -252,26 +238,11 @@ def _decoded(
     for part, images in parts.items():
         assert isinstance(images.pixels, np.ndarray) and len(images.pixels) == len(images.labels)
         arrays |= {f"{part}_pixels": images.pixels, f"{part}_labels": images.labels}
-        arrays[f"{part}_digests"] = _digests(images.pixels)
+        each = (hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in images.pixels)
+        arrays[f"{part}_digests"] = np.frombuffer(b"".join(each), dtype="<u8")
         if images.sizes is not None:
             arrays[f"{part}_sizes"] = images.sizes
-    partial.mkdir()
-    return {**arrays, **_groups(data)}, _meta(data)
-
-
-def _groups(data: DecodedData | EncodedData) -> dict[str, Array]:
-    return {} if data.groups is None else {"groups": data.groups}
-
-
-def _meta(data: DecodedData | EncodedData, notes: tuple[str, ...] = ()) -> EntryMeta:
-    return EntryMeta(
-        format_version=FORMAT_VERSION,
-        class_names=data.class_names,
-        num_validation=data.num_validation,
-        arrays={},
-        data_hash="",
-        notes=notes,
-    )
+    return arrays
 
 
 @contextmanager
@@ -293,32 +264,38 @@ def _writing(folder: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _put(partial: Path, entry: Path) -> None:
-    for known in partial.glob("*_rows-*"):
-        known.unlink()
-    shutil.rmtree(entry, ignore_errors=True)
-    partial.rename(entry)
-    _sync(entry.parent)
-
-
 def _read(entry: Path) -> PreparedData | None:
     try:
-        return read_entry(entry)
+        return _prepared(entry)
     except DamagedEntry as error:
         logger.warning("The cached data set %s is damaged and is decoded again: %s.", entry, error)
         return None
 
 
-def _check(dataset: DatasetConfig, parts: Sequence[Array], class_names: tuple[str, ...]) -> None:
-    for labels in parts:
-        if len(labels) == 0:
+def _prepared(entry: Path) -> PreparedData | None:
+    if (found := read_entry(entry)) is None:
+        return None
+    meta, arrays = found
+    train, test = Images.of(arrays, "train"), Images.of(arrays, "test")
+    assert train is not None
+    brought = (meta.num_validation, arrays.get("groups"))
+    digests = tuple(arrays[f"{p}_digests"] for p in ("train", "test") if f"{p}_digests" in arrays)
+    return PreparedData(
+        train, test, meta.class_names, meta.data_hash, *brought, digests, meta.notes
+    )
+
+
+def _check(dataset: DatasetConfig, data: DecodedData | EncodedData) -> None:
+    for part in (data.train, data.test):
+        if part is not None and len(part.labels) == 0:
             raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
-        limits = (len(class_names), 2)
-        assert labels.min() >= 0 and labels.max() < limits[labels.ndim - 1]
-    if len(class_names) == 1:
+        if part is not None:
+            limits = (len(data.class_names), 2)
+            assert part.labels.min() >= 0 and part.labels.max() < limits[part.labels.ndim - 1]
+    if len(data.class_names) == 1:
         raise DataError(
             f"{dataset!r} must hold images of two classes or more, but holds one alone,"
-            f" `{printable(class_names[0])}`: a second was looked for beside and below it."
+            f" `{printable(data.class_names[0])}`: a second was looked for beside and below it."
         )
 
 
@@ -331,159 +308,68 @@ def _set_name(dataset: DatasetConfig) -> str:
     return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places, **theirs})}"
 
 
-def _entry_name(dataset: DatasetConfig) -> str:
-    states: list[list[str | int]] = []
+def _entry_name(dataset: DatasetConfig, states: States) -> str:
+    files = [[str(path), *(state or ())] for path, state in states.items()]
+    return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, files])}"
+
+
+def _states(dataset: DatasetConfig) -> States:
     with reading(dataset):
-        for path in dataset.sources():
-            states.append([str(path)])
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                states[-1] += [status.st_size, status.st_mtime_ns]
-    return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, states])}"
+        return {path: _state(path) for path in dataset.sources()}
 
 
-def _folders_of(dataset: DatasetConfig) -> dict[str, int]:
+def _state(path: Path) -> tuple[int, int] | None:
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
+    return None
+
+
+def _unchanged(dataset: DatasetConfig, states: States) -> States:
+    """Returns the files' states after they were read. Raises: DataError if they were changed."""
+    after = {path: _state(path) for path in states}
+    # What is downloaded was missing.
+    if after != states and None not in states.values():
+        raise DataError(
+            f"The files of {dataset!r} must not change while they are read, but they did. Try"
+            " again when they are complete."
+        )
+    return after
+
+
+def _folders(dataset: DatasetConfig, states: States) -> dict[str, int]:
     """Returns the time of change of each folder of a set of many files, empty ones too."""
+    if len(states) < MANY_FILES:
+        return {}
     with reading(dataset):
-        if len(files := dataset.sources()) < MANY_FILES:
-            return {}
-        found = {str(path.parent) for path in files}
+        found = {str(path.parent) for path in states}
         for place in (getattr(dataset, field) for field in dataset.location_fields):
             found |= {folder for folder, _, _ in os.walk(place or "")}
         return {folder: os.stat(folder).st_mtime_ns for folder in sorted(found)}
 
 
-def _write_manifest(dataset: DatasetConfig, folder: Path, manifest: Manifest) -> None:
-    path = folder / f"{_set_name(dataset)}.json"
-    with suppress(OSError):
-        path.unlink()
-    if not manifest.folders:
-        return
-    files = dataset.sources()
-    # Of a file's states: `_entry_name` has just looked at all of them.
-    states = {str(path): path.stat() for path in files[:: -(-len(files) // SAMPLED_FILES)]}
-    sampled = {path: (state.st_size, state.st_mtime_ns) for path, state in states.items()}
-    with suppress(OSError):
-        replace_text(path, manifest.model_copy(update={"files": sampled}).model_dump_json())
+def _manifest_file(dataset: DatasetConfig, folder: Path) -> Path:
+    return folder / f"{_set_name(dataset)}.json"
 
 
-def _name_by_manifest(dataset: DatasetConfig, folder: Path) -> str | None:
-    """Returns the entry's name where folders, and some files, are as they were within a day."""
-    path = folder / f"{_set_name(dataset)}.json"
+def _read_by_manifest(dataset: DatasetConfig, folder: Path) -> PreparedData | None:
+    """Returns the entry where folders, and some files, are as they were within a day."""
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        text = _manifest_file(dataset, folder).read_bytes()
+        manifest = Manifest.model_validate_json(text)
         is_same = all(os.stat(at).st_mtime_ns == ns for at, ns in manifest.folders.items())
-        for file, state in manifest.files.items():
-            status = os.stat(file)
-            is_same &= (status.st_size, status.st_mtime_ns) == state
-    except (OSError, ValidationError, ValueError):
+        is_same &= all(_state(Path(at)) == state for at, state in manifest.files.items())
+    except (OSError, ValueError):
         return None
-    return manifest.entry if is_same and 0 <= time.time() - manifest.checked < MANIFEST_S else None
+    is_new = 0 <= time.time() - manifest.checked < MANIFEST_S
+    return _read(folder / manifest.entry) if is_same and is_new else None
 
 
-def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
-    # A process that still maps a removed entry is not hurt.
-    for entry in folder.glob(pattern):
-        if entry.name != keep:
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def read_entry(folder: Path) -> PreparedData | None:
-    """Returns the data of the entry; None without one. Raises: DamagedEntry if it was changed."""
-    if not folder.is_dir():
-        return None
-    try:
-        meta = EntryMeta.model_validate_json((folder / META_FILE).read_bytes())
-        arrays = {name: _read_array(folder, name, array) for name, array in meta.arrays.items()}
-    except (OSError, ValidationError, ValueError) as error:
-        raise DamagedEntry(f"{error}") from error
-    train = Images.of(arrays, "train")
-    if meta.data_hash != _data_hash(meta) or train is None:
-        raise DamagedEntry(f"{META_FILE} does not match its own checksum")
-    digests = (arrays[name] for name in ("train_digests", "test_digests") if name in arrays)
-    return PreparedData(
-        train=train,
-        test=Images.of(arrays, "test"),
-        class_names=meta.class_names,
-        data_hash=meta.data_hash,
-        num_validation=meta.num_validation,
-        groups=arrays.get("groups"),
-        digests=tuple(digests),
-        notes=meta.notes,
-    )
-
-
-def _digests(pixels: Any) -> Array:
-    each = (hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in pixels)
-    return np.frombuffer(b"".join(each), dtype="<u8")
-
-
-def _write_files(folder: Path, arrays: Mapping[str, Array], meta: EntryMeta) -> None:
-    """Adds `arrays` to the files of `folder`, and their description."""
-    for name, array in arrays.items():
-        with (folder / f"{name}.npy").open("wb") as file:
-            # Not through a memory map: on a full disk that would kill the process with SIGBUS.
-            np.save(file, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-    written = sorted(path for path in folder.glob("*.npy") if "_rows-" not in path.name)
-    meta = meta.model_copy(update={"arrays": {path.stem: _array_meta(path) for path in written}})
-    meta = meta.model_copy(update={"data_hash": _data_hash(meta)})
-    with (folder / META_FILE).open("w") as file:
-        file.write(meta.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(folder)
-
-
-def _array_meta(path: Path) -> ArrayMeta:
-    # Read, not mapped: mapped pages would count as memory of this process.
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        status = os.fstat(file.fileno())
-    return ArrayMeta(
-        size_bytes=status.st_size,
-        modified_ns=status.st_mtime_ns,
-        dtype=dtype.str,
-        shape=shape,
-        sha256=digest,
-    )
-
-
-def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
-    path = folder / f"{name}.npy"
-    status = path.stat()
-    if status.st_size != meta.size_bytes:
-        raise DamagedEntry(f"{path.name} has {status.st_size} bytes, not {meta.size_bytes}")
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if (array.dtype.str, array.shape) != (meta.dtype, meta.shape):
-        raise DamagedEntry(f"{path.name} has another type or shape")
-    # The checksum of a small array takes under 20 ms. That of a large one is taken only if its file
-    # was changed after it was written: damage through the file system leaves a new time of change.
-    is_suspect = status.st_mtime_ns != meta.modified_ns or array.nbytes <= ALWAYS_CHECKED_BYTES
-    if is_suspect and _sha256(array) != meta.sha256:
-        raise DamagedEntry(f"{path.name} does not match its checksum")
-    return np.asarray(array)
-
-
-def _sha256(array: Array) -> str:
-    return hashlib.sha256(array.data).hexdigest()
-
-
-def _data_hash(meta: EntryMeta) -> str:
-    # Digests follow from pixels, and what older versions hashed stays as it was.
-    arrays = {name: a for name, a in meta.arrays.items() if not name.endswith("_digests")}
-    contents = {name: [a.dtype, list(a.shape), a.sha256] for name, a in arrays.items()}
-    more = {"num_validation": meta.num_validation} if meta.num_validation else {}
-    return canonical_hash({"class_names": list(meta.class_names), "arrays": contents, **more})
-
-
-def _sync(folder: Path) -> None:
-    # Without it names in the folder may not survive a power cut.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _remove_abandoned(folder: Path) -> None:
+    for pattern in ("*.partial", "*.tmp-*"):
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                status = path.stat()
+                is_old = time.time() - status.st_mtime > ABANDONED_S
+                if is_old and status.st_uid == os.getuid():
+                    shutil.rmtree(path)

@@ -191,23 +191,25 @@ def test_image_size_stores_the_pixels_of_earlier_versions(random_pixels: Pixels)
     [
         ((400, 533), (96, 128)),
         ((80, 100), (80, 100)),
-        ((100, 400), (96, 192)),
-        ((90, 20), (40, 20)),
+        ((100, 400), (96, 144)),
+        ((90, 20), (30, 20)),
         ((1, 1), (1, 1)),
-        ((1, 900), (1, 2)),
+        ((1, 900), (1, 1)),
     ],
 )
-def test_the_short_side_is_at_most_store_size_and_the_long_one_twice_it(own, stored) -> None:
+def test_the_short_side_is_at_most_store_size_and_the_long_one_half_as_long_again(
+    own, stored
+) -> None:
     assert boxes.stored_size(*own, 96) == stored
 
 
 @pytest.mark.parametrize("decoder", [boxes.scaled, boxes.with_torchvision])
-@pytest.mark.parametrize("size", [(300, 420), (150, 420), (97, 131)])
+@pytest.mark.parametrize("size", [(300, 420), (150, 421), (97, 131)])
 def test_stored_pixels_are_those_of_torchvision(decoder, size: tuple[int, int]) -> None:
     file = photo(*size)
     height, width = boxes.stored_size(*size, 64)
     whole = pil_to_tensor(Image.open(BytesIO(file)))
-    middle = center_crop(whole, [size[0], min(size[1], 2 * size[0])])
+    middle = center_crop(whole, [size[0], min(size[1], 3 * size[0] // 2)])
     expected = resize(middle, [height, width], antialias=True).permute(1, 2, 0).numpy()
     given = file if decoder is boxes.with_torchvision else Image.open(BytesIO(file))
     found = decoder(given, height, width)
@@ -223,13 +225,13 @@ def test_images_of_several_sizes_lie_in_the_corners_of_their_boxes(kind: str, tm
     files.append(photo(30, 50, mode="CMYK"))
     found, stored = store(tmp_path, listed(*files), store_size=32, kind=kind)
     images = found["train"]
-    sizes = [[30, 40], [48, 32], [16, 32], [40, 30], [30, 50]]
+    sizes = [[30, 40], [48, 32], [16, 24], [40, 30], [30, 45]]
     assert images.sizes is not None and images.sizes.tolist() == sizes
-    assert images.pixels.shape == (5, 48, 50, 3)
+    assert images.pixels.shape == (5, 48, 45, 3)
     for pixels, (height, width) in zip(images.pixels[:], sizes, strict=True):
         assert not pixels[height:].any() and not pixels[:, width:].any()
         assert pixels[:height, :width].std() > 20
-    assert "of 1 of 5 images" in stored.notes[0]
+    assert "of 2 of 5 images, longer than 3:2" in stored.notes[0]
     whole = np.asarray(Image.open(BytesIO(files[0])))
     assert np.array_equal(images.pixels[:1][0, :30, :40], whole)
 
@@ -283,8 +285,26 @@ def test_all_damaged_images_are_named_and_the_others_kept(tmp_path, monkeypatch,
 
 def test_too_large_images_are_refused_before_they_are_decoded() -> None:
     header = encode_image(Image.new("1", (20_000, 20_000)))
-    with pytest.raises(DataError, match=r"image 0 must have at most 268 million pixels"):
+    with pytest.raises(DataError, match=r"image 0 must have at most 100 million pixels"):
         decode(header, image_size=8)
+
+
+@pytest.mark.parametrize("kind", ["pixels", "jpeg"])
+@pytest.mark.parametrize(
+    ("options", "store_size", "is_read"),
+    [({}, 50, True), ({}, 51, False), ({}, None, False), ({"progressive": True}, 50, False)],
+)
+def test_of_jpeg_what_counts_is_how_much_is_decoded(
+    tmp_path: Path, monkeypatch, options, store_size, is_read, kind
+) -> None:
+    monkeypatch.setattr(boxes, "MOST_PIXELS", 100 * 100 - 1)
+    part = listed(photo(100, 100, **options))
+    if is_read:
+        found, _ = store(tmp_path, part, store_size=store_size, kind=kind)
+        assert found["train"].pixels.shape == (1, 50, 50, 3)
+        return
+    with pytest.raises(DataError, match="image 0 must have at most"):
+        store(tmp_path, part, store_size=store_size, kind=kind)
 
 
 def test_of_an_animated_image_the_first_frame_is_read_and_it_is_said(tmp_path: Path) -> None:
@@ -301,9 +321,9 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_an_error() -
     with Pool(2) as pool:
         answers = pool.answers(None, iter(items))
         next(answers)
-        os.kill(pool._workers[1].process.pid, signal.SIGKILL)
+        os.kill(pool.workers[1].process.pid, signal.SIGKILL)
         assert sum(len(chunk) for chunk, _ in answers) == 200 - 64
-        pool._workers[0].process.kill()
+        pool.workers[0].process.kill()
         broken = dict.fromkeys(["box"], None)  # a worker ends with a traceback
         with pytest.raises(DataError, match="image 0 to image 63"):
             list(pool.answers(broken, iter(items)))

@@ -69,11 +69,10 @@ class ImageFiles(DatasetConfig):
         if download:
             self.fetch()
         listing = self.listing()
-        with tempfile.TemporaryDirectory() as folder:
-            arrays = dict(self.store_in(Path(folder), listing, on_progress).arrays)
-            for name in ("train_pixels", "test_pixels", "train_encoded", "test_encoded"):
-                if (file := Path(folder, f"{name}.npy")).exists():
-                    arrays[name] = np.load(file, allow_pickle=False)
+        with tempfile.TemporaryDirectory() as name:
+            found = self.store_in(Path(name), listing, on_progress).arrays
+            files = Path(name).glob("*.npy")
+            arrays = {**{path.stem: np.load(path, allow_pickle=False) for path in files}, **found}
         train, test = Images.of(arrays, "train"), Images.of(arrays, "test")
         assert train is not None
         brought = (listing.num_validation, listing.groups)
