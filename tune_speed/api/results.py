@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from tune_speed.core.config import Config, did_you_mean
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Config, descriptions, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, Status
 from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tune_speed.cli import common, completion
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def list_(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="Of trials: the study.", autocompletion=completion.studies),
+        typer.Option(help="Of trials: the study.", autocompletion=common.studies),
     ] = None,
     where: Annotated[
         str | None,
@@ -103,7 +103,7 @@ def list_(
 def show(
     run_id: Annotated[
         str,
-        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=completion.trials),
+        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=common.trials),
     ],
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -157,7 +157,7 @@ def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = Fals
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(help="MLflow run ids, or STUDY/TRIAL.", autocompletion=completion.trials),
+        typer.Argument(help="MLflow run ids, or STUDY/TRIAL.", autocompletion=common.trials),
     ],
     all_: Annotated[
         bool, typer.Option("--all", help="Settings that are the same in all of them too.")
@@ -232,7 +232,7 @@ def _print_entry(
 
 
 def _field_rows() -> list[dict[str, Any]]:
-    from tune_speed.core.descriptions import descriptions
+    from tune_speed.core.config import descriptions
     from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
     from tune_speed.training.recipe import Recipe

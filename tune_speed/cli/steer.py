@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tune_speed.cli import common, completion
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.text import counted
 
@@ -119,7 +119,7 @@ def note(
         str,
         typer.Argument(
             help="A trial, STUDY/TRIAL or an MLflow run id; or a study, to list.",
-            autocompletion=completion.studies_and_trials,
+            autocompletion=common.studies_and_trials,
         ),
     ],
     text: Annotated[str | None, typer.Argument(help="What to note; '' removes it.")] = None,
@@ -153,9 +153,7 @@ def note(
 
 
 def delete(
-    study: Annotated[
-        str, typer.Argument(help="The study's name.", autocompletion=completion.studies)
-    ],
+    study: Annotated[str, typer.Argument(help="The study's name.", autocompletion=common.studies)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:

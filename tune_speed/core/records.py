@@ -24,11 +24,18 @@ from pydantic import (
 )
 
 from tune_speed.core.config import Config
-from tune_speed.core.device import Device
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import Interval, counted, interval_fields
-from tune_speed.core.words import IN_WORDS, NoteKind, Notes, ProposalReason, StopKind, StopReason
+from tune_speed.core.words import (
+    IN_WORDS,
+    Device,
+    NoteKind,
+    Notes,
+    ProposalReason,
+    StopKind,
+    StopReason,
+)
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"

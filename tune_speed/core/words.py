@@ -2,7 +2,7 @@
 
 A sentence is a format string over the figures. What is in square brackets is left out where one
 of its figures is missing. Beside Python's formats there are `{steps:counted step}`, `{s:compact}`
-and `{flag:?text}`, which is `text`.
+and `{flag:?text}`, which is `text`. Devices, too, are named here.
 """
 
 import math
@@ -11,7 +11,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import cache, lru_cache
 from string import Formatter
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -27,6 +27,7 @@ from pydantic import (
 from tune_speed.core import old_words
 from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of
+from tune_speed.core.old_words import read_device
 from tune_speed.core.text import compact, counted
 
 IN_WORDS = "in words"
@@ -327,3 +328,30 @@ def _figure(value: Any) -> Any:
     """Returns a figure as JSON has it: a number of Python's, one that is not finite as a text."""
     value = value.item() if hasattr(value, "item") else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Device(Worded):
+    """Devices that train together, all of one type; `str` is their name."""
+
+    type: str
+    """Such as `NVIDIA H200`, or a CPU's model: `AMD EPYC`."""
+    count: Annotated[int, Field(gt=0)] = 1
+    threads: Annotated[int, Field(ge=0)] | None = None
+    """Of one operation on a CPU, 0 if that is not known; None: it is none."""
+
+    @classmethod
+    def read(cls, text: str) -> dict[str, Any]:
+        return read_device(text)
+
+    def __str__(self) -> str:
+        one = f"cpu ({self.threads} threads, {self.type})" if self.threads else self.type
+        return one if self.count == 1 else f"{self.count} x {one}"
+
+    @property
+    def kind(self) -> Literal["cpu", "cuda"]:
+        """What torch calls it."""
+        return "cuda" if self.threads is None else "cpu"
+
+    @property
+    def one(self) -> Self:
+        return self.model_copy(update={"count": 1})

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tune_speed.core.config import Component, Config
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, Config, descriptions
 from tune_speed.study.fields import component_of, entries_of, nested_of, number_types, properties
 from tune_speed.study.schema import StudySchema
 from tune_speed.training.workload import WORKLOADS, Workload

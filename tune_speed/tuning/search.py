@@ -27,8 +27,7 @@ from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.driver.trials import Observer
-from tune_speed.tuning.services import connected, ends_at, plan_of, tags_of
-from tune_speed.tuning.warm_start import describe, read_new
+from tune_speed.tuning.services import connected, describe, ends_at, plan_of, read_new, tags_of
 
 if TYPE_CHECKING:  # Ray takes a second to import.
     from tune_speed.tuning.ray.nodes import Nodes

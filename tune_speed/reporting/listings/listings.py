@@ -28,8 +28,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
-from tune_speed.core.config import Config, Table, did_you_mean
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Config, Table, descriptions, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.data.split import SplitConfig

@@ -12,8 +12,7 @@ from tune_speed.reporting.page.answer import Answer, answer_of
 from tune_speed.reporting.page.site import board_table, render
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import file_stem
-from tune_speed.reporting.study.endings import endings_of
-from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, endings_of
 
 # Of the board of estimates; the table of all trials has the rest.
 ROWS = 10

@@ -19,7 +19,7 @@ from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.words import StopReason
 from tune_speed.runtime.device import resolve_device
-from tune_speed.runtime.temporary import TemporaryFolder
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.training.distributed import supervisor
 from tune_speed.training.objective import Trial, run_trial
 from tune_speed.training.trial import TrialSpec

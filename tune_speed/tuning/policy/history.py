@@ -9,11 +9,10 @@ import numpy as np
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
-from tune_speed.tuning.policy.base import Leader, Outcome, Problem, Proposal
+from tune_speed.tuning.policy.base import Leader, Outcome, Parts, Problem, Proposal
 from tune_speed.tuning.policy.curve import CurveTable, FloatArray, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import RELIABLE
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import WHOLE, Ended, Trial
 
 SCHEDULE_PLACES = np.arange(1, 33) / 32
