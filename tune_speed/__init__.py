@@ -39,7 +39,6 @@ __all__ = [
     "train",
 ]
 
-
 # Lazily, as most need pandas or torch.
 __getattr__ = lazy_names(
     __name__,

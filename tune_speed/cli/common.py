@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from tune_speed.core.comparability import Totals
     from tune_speed.core.records import TrialRecord
 
-
 STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PROPOSED = re.compile(rb'\{"event": "proposed", "trial_id": "(t[0-9]{4,})"')
 """How a line of a ledger begins that has a trial's name."""
 
 
 def studies(incomplete: str) -> list[str]:
-    return sorted(name for name in _names(studies_folder()) if name.startswith(incomplete))
+    try:
+        names = os.listdir(studies_folder())
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete) and STUDY.fullmatch(name))
 
 
 def trials(incomplete: str) -> list[str]:
@@ -53,13 +56,6 @@ def studies_and_trials(incomplete: str) -> list[str]:
 def files(incomplete: str) -> list[str]:
     shipped = [path.stem for path in sorted(shipped_folder().glob("*.yaml"))]
     return [*_files(incomplete), *(name for name in shipped if name.startswith(incomplete))]
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder) if STUDY.fullmatch(name)]
-    except OSError:
-        return []
 
 
 def _trials(study: str) -> Iterator[str]:
@@ -94,13 +90,8 @@ NOT_REACHED = 1
 # 128 and the number of SIGINT, 2: what a shell reports for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
-
 Format = Literal["table", "json", "csv", "markdown"]
-
-
 ListFormat = Literal["table", "json", "jsonl", "csv", "parquet", "markdown"]
-
-
 RecipeFormat = Literal["yaml", "script", "timm", "lightning"]
 
 
@@ -179,7 +170,6 @@ WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only thi
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Only devices whose name contains this.")
 ]
-
 
 # Characters of a line of a leaderboard that is not shown on a terminal.
 BOARD_WIDTH = 200

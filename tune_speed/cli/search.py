@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
     from tune_speed.api.study import Study
 
-
 AddressOption = Annotated[
     str | None,
     typer.Option(

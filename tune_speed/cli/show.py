@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # Where `mlflow ui` shows its pages.
 UI_ADDRESS = "http://127.0.0.1:5000"
 
-
 Listing = Literal[
     "workloads",
     "models",
@@ -149,7 +148,7 @@ def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = Fals
 
     Example: tune-speed schema > study.schema.json
     """
-    from tune_speed.study.json_schema import json_schema
+    from tune_speed.study.schema import json_schema
 
     common.say_json(json_schema())
 

@@ -15,9 +15,7 @@ from tune_speed.core.text import counted
 if TYPE_CHECKING:
     from tune_speed.tuning.driver.requests import Answer
 
-
 StudyArgument = Annotated[str, typer.Argument(help="A study that is searched, by its name.")]
-
 
 Action = Literal["stop", "pause", "go-on", "set"]
 

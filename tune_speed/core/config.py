@@ -106,7 +106,7 @@ class Component:
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, __: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        # Study files have a schema of their own (`study.json_schema`); plugins only need that there
+        # Study files have a schema of their own (`study.schema`); plugins only need that there
         # is one.
         return {"description": self.form()}
 

@@ -17,7 +17,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    SerializationInfo,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
@@ -369,10 +368,6 @@ def in_words(certificate: Any) -> Any:
     return found
 
 
-def _dump_certificate(certificate: Any, info: SerializationInfo) -> Any:
-    return in_words(certificate) if info.context == IN_WORDS else certificate
-
-
 class TrialRecord(Record):
     """One configuration of a study, finished."""
 
@@ -409,7 +404,10 @@ class TrialRecord(Record):
     finished_at: str = ""
     plugins: dict[str, str] = Field(default_factory=dict)
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
-    certificate: Annotated[dict[str, Any] | None, PlainSerializer(_dump_certificate)] = None
+    certificate: Annotated[
+        dict[str, Any] | None,
+        PlainSerializer(lambda own, info: in_words(own) if info.context == IN_WORDS else own),
+    ] = None
     """Of a certified result: all that `certificate.Certificate` holds."""
     prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""

@@ -34,7 +34,6 @@ IN_WORDS = "in words"
 """Context in which records are dumped for people and scripts, who read sentences."""
 Figure = str | int | float
 
-
 CLOCK_CHANGE = "{was_ms:.3g} → {now_ms:.3g} ms a step, by {windows:counted window}"
 """What a run's first steps took by windows at the time, and take by all."""
 
@@ -306,17 +305,11 @@ def read_notes(text: str) -> tuple[Note, ...]:
     return tuple(Note.model_validate(note) for note in text.split("; ") if note)
 
 
-def _read_notes(data: Any) -> Any:
-    return read_notes(data) if isinstance(data, str) else data
-
-
-def _dump_notes(
-    notes: tuple[Note, ...], handler: SerializerFunctionWrapHandler, info: SerializationInfo
-) -> Any:
-    return joined(notes) if info.context == IN_WORDS else handler(notes)
-
-
-Notes = Annotated[tuple[Note, ...], BeforeValidator(_read_notes), WrapSerializer(_dump_notes)]
+Notes = Annotated[
+    tuple[Note, ...],
+    BeforeValidator(lambda data: read_notes(data) if isinstance(data, str) else data),
+    WrapSerializer(lambda own, call, info: joined(own) if info.context == IN_WORDS else call(own)),
+]
 
 
 def joined(notes: Iterable[Note]) -> str:

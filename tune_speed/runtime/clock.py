@@ -91,16 +91,12 @@ class Clock:
         took_s = self._now() - self._started
         heartbeat.beat()
         self._seconds[self._current] += took_s
-        if self._current == "train_s":
-            self._meter(took_s)
-        self._current = None
-        self._role.close()
-
-    def _meter(self, took_s: float) -> None:
-        ended_j = self._energy_j()
+        ended_j = self._energy_j() if self._current == "train_s" else None
         if self._began_j is not None and ended_j is not None:
             self._metered_j += ended_j - self._began_j
             self._metered_s += took_s
+        self._current = None
+        self._role.close()
 
     @property
     def power_w(self) -> float | None:

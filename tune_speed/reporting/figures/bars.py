@@ -99,7 +99,6 @@ IMPORTANCE = FigureKind(
     draw=draw,
 )
 
-
 END_HEIGHT = 50.0
 END_FRAME_HEIGHT = 16.0
 MOST_KINDS = 9

@@ -185,7 +185,6 @@ SLICES = FigureKind(
     draw=draw,
 )
 
-
 GROUND_HEIGHT = 262.0
 # Along each axis.
 CELLS = 16

@@ -197,7 +197,6 @@ def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Import
 
 
 def _steps_to_target(run: RunResult) -> float | None:
-    """Returns the optimizer steps to the target; None if it was missed."""
     # Where the evaluation that met it is not on record, its share of the training clock is used.
     if run.status is not Status.REACHED or run.time_to_target_s is None:
         return None
@@ -283,7 +282,6 @@ def _shares(
 def _share_each(
     forest: Any, points: Floats, *, num_shuffles: int, rng: np.random.Generator
 ) -> Floats:
-    """Returns the share of each column of `points` (N, columns)."""
     before, count = forest.predict(points), points.shape[1]
     # Trials that were drawn may all have ended alike.
     if np.ptp(before) == 0:

@@ -198,11 +198,6 @@ def listing(what: str) -> list[dict[str, Any]]:
     return [{"name": name, **_described(kind)} for name, kind in table.items()]
 
 
-def _workloads() -> list[dict[str, Any]]:
-    text = "{0.dataset_name}: {0.target.words}, {0.mode}, at most {0.max_train_s:g} s"
-    return [{"name": name, "about": text.format(each)} for name, each in WORKLOADS.items()]
-
-
 def _speedups() -> list[dict[str, Any]]:
     by_slot = sorted(SPEEDUPS.items(), key=lambda entry: entry[1].slot)
     about = {name: first_paragraph(descriptions(Recipe).get(name)) for name in SETTINGS}
@@ -220,8 +215,11 @@ def _described(kind: type[BaseModel]) -> dict[str, str]:
     return {"about": first_paragraph(kind.__doc__), "fields": ", ".join(fields)}
 
 
+_WORKLOAD = "{0.dataset_name}: {0.target.words}, {0.mode}, at most {0.max_train_s:g} s"
 LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "workloads": _workloads,
+    "workloads": lambda: [
+        {"name": name, "about": _WORKLOAD.format(each)} for name, each in WORKLOADS.items()
+    ],
     "speedups": _speedups,
     "metrics": lambda: [
         {"name": name, "about": metric.about, "unit": metric.unit, "source": metric.source}
@@ -230,7 +228,6 @@ LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "techniques": technique_rows,
 }
 """What is no plain table of configs."""
-
 
 BOUNDS = {
     "minimum": "≥",

@@ -13,8 +13,7 @@ from tune_speed.core.comparability import result_text, target_of
 from tune_speed.core.records import Evaluation, TrialRecord, ended_as
 from tune_speed.core.text import ABSENT, counted, device_text, duration, significant
 from tune_speed.reporting.figures import FIGURES, draw_svg, draw_trial_svg
-from tune_speed.reporting.page.site import render_part
-from tune_speed.reporting.page.study_page import RecipeYaml, recipe_of, section_of
+from tune_speed.reporting.page.site import RecipeYaml, recipe_of, render_part, section_of
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_facts, trial_table
 from tune_speed.reporting.page.words import measured_names, moment, seconds
 from tune_speed.reporting.server.channel import Moment, Part
@@ -254,9 +253,16 @@ class Results:
             "about": lambda i: self._rendered("about", self.sections[i], self.view),
             "certified": lambda i: self._board(i, "certified", "Certified results"),
             "estimates": lambda i: self._board(i, "estimates", "Fastest estimates"),
-            "recipe": self._recipe,
+            "recipe": lambda i: self._rendered(
+                "recipe",
+                {**self.sections[i], "recipe": recipe_of(self.sections[i], self._recipe_yaml)},
+            ),
             "endings": lambda i: self._rendered("endings", self.sections[i], self.anchors),
-            "trials": self._trials,
+            "trials": lambda i: self._rendered(
+                "trials",
+                {**self.sections[i], "table": trial_table(self.parts[i], anchors=self.anchors)},
+                trials_address(self.view.study),
+            ),
         }.get(kind)
         if make is None or found[3] is not None:
             return None
@@ -282,16 +288,6 @@ class Results:
         table = self.sections[index][kind]
         is_empty = not table or (kind == "estimates" and not table["board"].rows)
         return "" if is_empty else self._rendered("board", table, title)
-
-    def _recipe(self, index: int) -> str:
-        section = self.sections[index]
-        recipe = recipe_of(section, self._recipe_yaml)
-        return self._rendered("recipe", {**section, "recipe": recipe})
-
-    def _trials(self, index: int) -> str:
-        table = trial_table(self.parts[index], anchors=self.anchors)
-        section = {**self.sections[index], "table": table}
-        return self._rendered("trials", section, trials_address(self.view.study))
 
     def _figure(self, index: int, name: str) -> str:
         part = self.parts[index]

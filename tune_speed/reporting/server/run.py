@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.reporting.page.study_page import RecipeYaml
+from tune_speed.reporting.page.site import RecipeYaml
 from tune_speed.reporting.server.app import MOST_STREAMS, LivePages
 from tune_speed.reporting.server.helm import Helm
 from tune_speed.tracking.reader.studies import list_studies
@@ -253,7 +253,8 @@ class Guard:
         given = request.query_params.get(TOKEN)
         if given is not None:
             return self._welcome(request) if self._fits(given) else _denied()
-        sent = request.cookies.get(self._cookie) or _bearer(request.headers)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        sent = request.cookies.get(self._cookie) or token.strip() * (scheme.lower() == "bearer")
         return None if self._fits(sent) else _denied()
 
     def _fits(self, given: str) -> bool:
@@ -270,11 +271,6 @@ class Guard:
         given = self._token or ""
         answer.set_cookie(self._cookie, given, httponly=True, samesite="lax", path="/")
         return answer
-
-
-def _bearer(headers: Headers) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _is_own(headers: Headers) -> bool:

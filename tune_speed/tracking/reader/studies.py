@@ -129,7 +129,6 @@ ORDER BY r.start_time DESC, r.run_uuid
 _METRICS = "SELECT m.run_uuid, m.{key}, m.value FROM latest_metrics m WHERE m.run_uuid IN ({runs})"
 _TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
 
-
 # Longest wait for them; a database that is frozen would never answer.
 READ_S = 60.0
 # The latest measurements that are read: what is older was mostly made with other versions.

@@ -83,7 +83,6 @@ _KNOWN_REASONS = (
     (re.compile("(?:password )?authentication failed", re.I), _WRONG_DATABASE_LOGIN),
 )
 
-
 Result = TypeVar("Result")
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from sqlalchemy import Engine
 
-
 # Longest wait for the tables of a new database server.
 MIGRATION_S = 120.0
 # Longest wait for another process that is creating the same SQLite file, which takes a second.
@@ -224,7 +223,6 @@ def engine_of(uri: str) -> "Engine":
 
 
 def _login(uri: str) -> str:
-    """Returns as whom we log in, in words and without secrets."""
     if user := os.environ.get("MLFLOW_TRACKING_USERNAME") or urlsplit(uri).username:
         return f"user {user!r}"
     return "our token" if os.environ.get("MLFLOW_TRACKING_TOKEN") else "us, who gave no login"

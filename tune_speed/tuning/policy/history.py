@@ -138,7 +138,6 @@ class History:
         return self._table[1]
 
     def _row(self, trial: Trial, places: FloatArray, end_s: float | None) -> FloatArray:
-        """Returns a trial's row (G,) of the table; `end_s` None: over its own schedule."""
         curve = trial.ended.curve
         if end_s is None:
             planned_s = trial.planned_s()

@@ -38,7 +38,6 @@ from tune_speed.runtime import heartbeat
 if TYPE_CHECKING:
     from tune_speed.training.distributed.supervisor import RankChannel
 
-
 LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
 # How much longer than a trial may hang a process may send no heartbeat [s].
