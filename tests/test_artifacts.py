@@ -18,7 +18,7 @@ from helpers.command import Done, finished, run, run_inside
 from helpers.training.golden import EVERYWHERE
 
 import tune_speed
-from tune_speed.cli.function_file import function_of
+from tune_speed.cli.search import function_of
 from tune_speed.components.plugins import registry
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.words import IN_WORDS, joined

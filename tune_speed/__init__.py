@@ -17,10 +17,9 @@ from tune_speed.core.version import __version__
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
-    from tune_speed.api.calls import ablate, search, steer, train
+    from tune_speed.api.calls import Steering, ablate, search, steer, train
     from tune_speed.api.certified import Certified
     from tune_speed.api.results import Results
-    from tune_speed.api.steering import Steering
     from tune_speed.api.study import Study, certify
     from tune_speed.api.trained import Compared, Trained
 
@@ -40,16 +39,14 @@ __all__ = [
     "train",
 ]
 
-
 # Lazily, as most need pandas or torch.
 __getattr__ = lazy_names(
     __name__,
     {
-        "api.calls": ("ablate", "search", "steer", "train"),
+        "api.calls": ("Steering", "ablate", "search", "steer", "train"),
         "api.ablated": ("Ablated",),
         "api.certified": ("Certified",),
         "api.results": ("Results",),
-        "api.steering": ("Steering",),
         "api.study": ("Study", "certify"),
         "api.trained": ("Compared", "Trained"),
     },

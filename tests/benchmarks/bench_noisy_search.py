@@ -35,10 +35,9 @@ from truths import truth
 
 from tune_speed.core.records import Status
 from tune_speed.study.settings import UntilConfig
-from tune_speed.tuning.policy.base import Cost, Policy, Problem, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Parts, Policy, Problem, SearchTarget
 from tune_speed.tuning.policy.expected_time import doubt
 from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.simulation.benchmarks import find_benchmark
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark

@@ -39,12 +39,16 @@ from helpers.tuning.policies import FACTORIES, problem_of  # noqa: E402
 from tune_speed.core.records import Status  # noqa: E402
 from tune_speed.core.text import Interval  # noqa: E402
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy  # noqa: E402
-from tune_speed.tuning.policy.base import Outcome, Policy, Proposal  # noqa: E402
+from tune_speed.tuning.policy.base import (  # noqa: E402
+    Outcome,
+    Parts,
+    Policy,
+    Proposal,
+)
 from tune_speed.tuning.policy.curve import crossing  # noqa: E402
 from tune_speed.tuning.policy.encoding import Encoder  # noqa: E402
 from tune_speed.tuning.policy.optuna_study import Sampling  # noqa: E402
 from tune_speed.tuning.policy.samplers import hush_optuna  # noqa: E402
-from tune_speed.tuning.policy.settings import Parts  # noqa: E402
 from tune_speed.tuning.policy.time_to_target import TimeToTarget  # noqa: E402
 from tune_speed.tuning.simulation import benchmarks, scores  # noqa: E402
 from tune_speed.tuning.simulation.benchmarks import Factory, Plan, Search, Terms  # noqa: E402

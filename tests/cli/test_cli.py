@@ -17,7 +17,7 @@ from helpers.imports import imported_by_command
 from tune_speed.cli import checks, main, show
 from tune_speed.core.errors import ServiceError
 from tune_speed.reporting.listings.listings import techniques_table
-from tune_speed.runtime.temporary import PREFIX, TemporaryFolder
+from tune_speed.runtime.file_lock import PREFIX, TemporaryFolder
 from tune_speed.study.yaml import read_yaml
 from tune_speed.tuning.ray import cluster
 

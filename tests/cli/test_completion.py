@@ -9,7 +9,7 @@ import pytest
 from helpers.command import TUNE_SPEED, Done, environment, run
 
 from tune_speed import __version__
-from tune_speed.cli import completion
+from tune_speed.cli import common
 from tune_speed.study.file import shipped_files
 
 LEDGER = """\
@@ -83,18 +83,18 @@ def test_trials_are_offered_as_soon_as_the_study_is_clear(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("TUNE_SPEED_STUDIES", raising=False)
-    assert completion.trials("mi") == ["mine/", "mine_too/"]
-    assert completion.trials("ot") == []
-    assert completion.trials("mine/t0001") == ["mine/t0001"]
-    assert completion.trials("../x/") == completion.trials("none/") == []
-    assert completion.studies("") == ["mine", "mine_too", "other"]
-    assert completion.files("") == [
+    assert common.trials("mi") == ["mine/", "mine_too/"]
+    assert common.trials("ot") == []
+    assert common.trials("mine/t0001") == ["mine/t0001"]
+    assert common.trials("../x/") == common.trials("none/") == []
+    assert common.studies("") == ["mine", "mine_too", "other"]
+    assert common.files("") == [
         "best.yaml",
         "recipes/",
         "tune_speed_studies/",
         *shipped_files(),
     ]
-    assert completion.files("no/such") == []
+    assert common.files("no/such") == []
 
 
 def test_nothing_is_imported_and_no_plugin_is_loaded_to_complete(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.api.inputs import own_study_from
-from tune_speed.cli.function_file import again_with, function_of
+from tune_speed.cli.search import again_with, function_of
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.custom.shipping import packed
 from tune_speed.study.file import recipe_of, study_of

@@ -3,8 +3,14 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tune_speed.core.config import Component, Config, canonical_hash, did_you_mean, flatten
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import (
+    Component,
+    Config,
+    canonical_hash,
+    descriptions,
+    did_you_mean,
+    flatten,
+)
 from tune_speed.core.records import Evaluation
 from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from helpers.making import make_record
 
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.folders import default_cache_dir, studies_folder
 from tune_speed.core.prices import own_prices, prices_file
+from tune_speed.core.words import Device
 
 
 def test_studies_lie_where_the_user_says_or_in_the_working_folder(

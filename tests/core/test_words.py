@@ -3,10 +3,10 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from tune_speed.core.device import Device
 from tune_speed.core.records import RunResult, Status
 from tune_speed.core.words import (
     IN_WORDS,
+    Device,
     Note,
     NoteKind,
     ProposalKind,

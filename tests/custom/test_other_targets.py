@@ -24,7 +24,7 @@ from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import as_csv, as_json, as_markdown
 from tune_speed.reporting.leaderboard.text import title
-from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.reporting.trials.comparison import as_dict, compare_records

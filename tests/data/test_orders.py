@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.core.config import Component
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, descriptions
 from tune_speed.data import ORDERS
 from tune_speed.data.orders import (
     WHOLE,

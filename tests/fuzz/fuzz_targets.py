@@ -131,7 +131,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def read_ledger(data: bytes) -> None:
     """Reads a study's ledger, a certification's and an ablation's."""
-    from tune_speed.experiments.ablation.ledger import AblationLedger
+    from tune_speed.experiments.ablation.result import AblationLedger
     from tune_speed.experiments.certification.schedule import CertifyLedger
     from tune_speed.tuning.driver import ledger
 

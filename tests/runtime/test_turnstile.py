@@ -589,7 +589,7 @@ def test_any_two_keys_have_file_names_of_their_own(texts: set[str]) -> None:
 
 
 def test_the_module_needs_no_torch() -> None:
-    code = "import tune_speed.runtime.turnstile, tune_speed.runtime.cotenants"
+    code = "import tune_speed.runtime.turnstile, tune_speed.runtime.sharing"
     assert imported(code, "torch") == set()
 
 

@@ -62,7 +62,6 @@ LOADS = {
     "tune_speed.components.plugins.registry.load",
     "tune_speed.components.plugins.registry.load_from_environment",
     "tune_speed.components.plugins.registry.receive",
-    "tune_speed.cli.function_file.function_of",
     "tune_speed.components.plugins.source.run_file",
 }
 """What runs code of a plugin's, or of a training function's file."""
@@ -71,8 +70,8 @@ _HERE, _THERE = (
     {"tune_speed.components.plugins.registry.receive"},
 )
 ALLOWED_LOADS = {
-    "cli/search.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
-    "cli/function_file.py": {"tune_speed.components.plugins.source.run_file"},
+    # What --train names.
+    "cli/search.py": {"tune_speed.components.plugins.source.run_file"},
     # What a user's test names.
     "testing/collecting.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(

@@ -10,8 +10,8 @@ import pytest
 from helpers.making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.file_lock import file_lock
+from tune_speed.runtime.sharing import Tenancy
 from tune_speed.runtime.turnstile import Turnstile, make_shared_folder
 from tune_speed.tuning.driver.control import driving
 from tune_speed.tuning.driver.ledger import BALLAST_BYTES, Ledger

@@ -4,7 +4,6 @@ import pytest
 
 from tune_speed.core.config import Config
 from tune_speed.experiments.replication.checks import CHECKS
-from tune_speed.study import json_schema
 from tune_speed.study.fields import config_mistakes
 from tune_speed.study.replication import (
     UNITS,
@@ -123,7 +122,7 @@ def test_mistakes_of_several_entries_are_all_found():
 
 
 def test_json_schema_has_every_entry_written_out():
-    written = json_schema._config_schema(File, searched=False)
+    written = schema._config_schema(File, searched=False)
     validator = jsonschema.Draft202012Validator(written)
     validator.check_schema(written)
     assert validator.is_valid(file(items=[105]))

@@ -10,7 +10,7 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.data import LOADERS
 from tune_speed.study.file import shipped_files
-from tune_speed.study.json_schema import json_schema
+from tune_speed.study.schema import json_schema
 from tune_speed.study.yaml import parse_yaml, read_yaml
 
 STUDY = parse_yaml("""

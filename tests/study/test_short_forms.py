@@ -10,7 +10,7 @@ from tune_speed.components.speedups.initial_weights import PretrainOther
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.custom.shipping import packed
 from tune_speed.study.file import StudyFile, load_study, own_study_of, shipped_files, study_of
-from tune_speed.study.json_schema import json_schema
+from tune_speed.study.schema import json_schema
 from tune_speed.study.yaml import scan_yaml
 
 WHOLE = """

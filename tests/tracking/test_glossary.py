@@ -3,7 +3,7 @@ from helpers.making import make_record, make_run
 
 from tune_speed.core.records import Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.glossary import METRICS
+from tune_speed.tracking.columns import METRICS
 
 
 def test_every_metric_of_any_trial_is_documented() -> None:

@@ -8,7 +8,7 @@ from helpers.making import make_record
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards, find_history
-from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.reporting.watch.screen import standing
 from tune_speed.reporting.watch.status import glance

@@ -15,13 +15,13 @@ from tune_speed.components.optim.base import MOMENTA, set_rates
 from tune_speed.components.optim.optimizers import Adam, Sgd
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.schedules.base import Constant
-from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
+from tune_speed.components.schedules.decays import OneCycle, OneCycleFastai
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.initial_weights import Whitening
 from tune_speed.core.config import Config
 from tune_speed.data import ORDERS
-from tune_speed.runtime.training_clock import Waits
+from tune_speed.runtime.clock import Waits
 from tune_speed.training import throughput
 from tune_speed.training.build import build_model, open_loader, set_kernels
 from tune_speed.training.recipe import Recipe

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim.optimizers import Adam, Sgd, Swats
-from tune_speed.components.schedules.decays import ReduceOnPlateau
-from tune_speed.components.schedules.one_cycle import OneCycle
+from tune_speed.components.schedules.decays import OneCycle, ReduceOnPlateau
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
@@ -26,10 +25,8 @@ from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.loaders.base import Planned
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
-from tune_speed.runtime.clock import Clock, Span
-from tune_speed.runtime.cotenants import Tenancy
-from tune_speed.runtime.sharing import KnownSteps, Sharing
-from tune_speed.runtime.training_clock import Waits
+from tune_speed.runtime.clock import Clock, Span, Waits
+from tune_speed.runtime.sharing import KnownSteps, Sharing, Tenancy
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import build, loop, warm_up
 from tune_speed.training import evaluate as scoring

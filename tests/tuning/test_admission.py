@@ -8,9 +8,9 @@ from helpers.making import make_record
 from helpers.tracking.stores import store_of
 
 from tune_speed.components.plugins import registry
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.core.words import Device
 from tune_speed.study.file import StudyFile, load_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tuning import admission

@@ -14,7 +14,7 @@ from helpers.making import make_record
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Tracker, open_store
-from tune_speed.tracking.glossary import METRICS
+from tune_speed.tracking.columns import METRICS
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.models import MODEL

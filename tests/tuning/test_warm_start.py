@@ -11,7 +11,7 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.trial import make_record as record_of
 from tune_speed.tuning.driver.prior_trials import Machine
-from tune_speed.tuning.warm_start import describe, read_earlier, refuse_unknown_studies
+from tune_speed.tuning.services import describe, read_earlier, refuse_unknown_studies
 
 STUDY = """
 study: warm

@@ -26,18 +26,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
+from tune_speed.tuning.driver import control
+from tune_speed.tuning.driver.control import WAIT_S
+from tune_speed.tuning.driver.requests import Answer
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
     from tune_speed.api.inputs import Overrides, Tree
     from tune_speed.api.progress import Progress
-    from tune_speed.api.steering import Steering
     from tune_speed.api.study import Study
     from tune_speed.api.trained import Compared, Trained
     from tune_speed.core.targets import Target
     from tune_speed.custom.trial import Train
     from tune_speed.experiments.ablation.plan import AblationPlan
     from tune_speed.training.workload import Workload
+
 
 # Imports wait for the calls: torch, Ray and MLflow take seconds.
 
@@ -262,7 +265,7 @@ def ablate(
         ablate__seeds=seeds,
         ablate__retune=retune,
     )
-    from tune_speed.runtime.temporary import TemporaryFolder
+    from tune_speed.runtime.file_lock import TemporaryFolder
 
     # Each arm reads its recipe again from a file, so a dict becomes one for as long as they run.
     with TemporaryFolder() as folder:
@@ -288,7 +291,7 @@ def steer(study: "str | Study") -> "Steering":
 
     Raises: ConfigError if there is no such study here.
     """
-    from tune_speed.api.steering import Steering
+    from tune_speed.api.calls import Steering
     from tune_speed.tuning.driver.control import folder_of
 
     name = study if isinstance(study, str) else study.name
@@ -316,3 +319,44 @@ def _plan(
     path = folder / "recipe.yaml"
     path.write_text(source_of(recipe, workload, file="recipe").text, encoding="utf-8")
     return plan_ablation(str(path), overrides=overrides, check_data=check_data)
+
+
+class Steering:
+    """The search of a study that runs, in whatever process, on a machine that has its folder.
+
+    A call returns the driver's answer, or raises ConfigError (it cannot be, no search runs, or the
+    driver refuses), ServiceError (no answer within `wait_s`) or StorageError.
+    """
+
+    def __init__(self, study: str, *, wait_s: float = WAIT_S) -> None:
+        """Looks at nothing yet."""
+        self.study, self.wait_s = study, wait_s
+
+    def try_next(self, params: Mapping[str, Any]) -> Answer:
+        """Adds a trial, the next to begin; what `params` (by short names too) lack is filled."""
+        return self.send({"action": "try", "params": dict(params)})
+
+    def stop(self, trial_id: str) -> Answer:
+        """Ends a trial that runs, with what it has measured so far."""
+        return self.send({"action": "stop", "trial": trial_id})
+
+    def pause(self) -> Answer:
+        """Lets no trial begin; those that run go on to their ends."""
+        return self.send({"action": "pause"})
+
+    def go_on(self) -> Answer:
+        """Lets trials begin again."""
+        return self.send({"action": "go-on"})
+
+    def set(self, **changes: Any) -> Answer:
+        """Changes `trials`, `concurrent` or `time_budget` (None: no limit)."""
+        return self.send({"action": "set", **changes})
+
+    @in_python
+    def send(self, request: Mapping[str, Any]) -> Answer:
+        """Writes a request, `action` and its fields, such as `{"action": "stop", "trial": …}`."""
+        return control.send(self.study, request, wait_s=self.wait_s)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Returns all requests, answered or not, as dicts. Raises: ConfigError, StorageError."""
+        return control.history(self.study)

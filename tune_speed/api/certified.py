@@ -1,6 +1,7 @@
-"""A certification and its result."""
+"""A certification and its result, in words and as JSON."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 from rich.console import RenderableType
 
 from tune_speed.api.shown import Boards, Shown
-from tune_speed.core.records import TrialRecord
+from tune_speed.core.comparability import final_goodness, final_metric, goodness, target_of
+from tune_speed.core.records import Status, TrialRecord, in_words
+from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.core.text import counted, printable
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.certification.report import as_dict, certification_text, luck
+from tune_speed.experiments.run_summary import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.reporting.leaderboard.text import why_not_certified
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -72,3 +76,95 @@ class Certified(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Returns `certification`: leaderboard, luck, suggestions and certificates."""
         return {"certification": as_dict(self.result)}
+
+
+# Trials that end at most this far below the target say what length is worth.
+# A trial that misses by more misses for a reason that a longer run does not fix.
+NEAR = 0.05
+
+
+def certification_text(result: CertifyResult) -> str:
+    """Returns the findings in words, a line each."""
+    trained_on = [each.record.workload.get("certify_on") for each in result.finalists]
+    more = f", trained on {trained_on[0]}" if any(trained_on) else ""
+    head = f"the winner's luck, estimate → certified (median of the hits{more}):"
+    studies = {each.record.study for each in result.finalists}
+    why_not = why_not_certified(each for each in result.records if each.study in studies)
+    lines = [*filter(None, [why_not]), head]
+    for row in luck(result):
+        estimate, ratio = f"{row['estimate_s']:.2f} s", row["ratio"]
+        time = f"{row['certified_s']:.2f} s ({ratio:.2f}×)" if ratio else "no time"
+        again = f"{row['hits']} of {row['n']} met the target again"
+        lines.append(f"  {row['name']}: {estimate} → {time}, {again}")
+    lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
+    lines += _suggestions(result)
+    lines.append(f"certificates: {result.folder / 'certified'}; every run is in MLflow")
+    if result.undelivered:
+        lines.append(
+            f"warning: MLflow has not taken {len(result.undelivered)} of them"
+            f" ({result.undelivered[0].reason}); the same command delivers them."
+        )
+    return "\n".join(lines)
+
+
+def as_dict(result: CertifyResult) -> dict[str, Any]:
+    """Returns leaderboard, luck, suggestions and certificates as plain values."""
+    boards = make_boards(((None, record) for record in result.records), with_misses=True)
+    return {
+        "boards": [board.model_dump(mode="json") for board in boards],
+        "luck": luck(result),
+        "dropped": [p.dropped._asdict() for p in result.ranks if p.dropped is not None],
+        "suggestions": _suggestions(result),
+        "folder": str(result.folder),
+        "certificates": [in_words(record.certificate) for record in result.records],
+    }
+
+
+def luck(result: CertifyResult) -> list[dict[str, Any]]:
+    """`ratio` is certified / estimate, of hits: above 1 the finalist was lucky in the search."""
+    runs = {placed.name: placed.runs for placed in result.ranks}
+    holds = {f"{each.study}/{each.trial_id}" for each in result.records if each.is_certified}
+    rows = []
+    for each in result.finalists:
+        found = RunStatistics(tuple(map(sample_of, runs.get(each.name, ()))))
+        is_known = found.hits > 0 and each.name in holds
+        certified_s = statistics.median(found.hits_s) if is_known else None
+        estimate_s = each.record.time_to_target_s
+        row: dict[str, Any] = {
+            "name": each.name,
+            "estimate_s": estimate_s,
+            "certified_s": certified_s,
+            "ratio": certified_s / estimate_s if certified_s and estimate_s else None,
+            "hits": found.hits,
+            "n": found.n,
+        }
+        rows.append(row)
+    return rows
+
+
+def _suggestions(result: CertifyResult) -> list[str]:
+    lines = []
+    for record in result.records:
+        target = target_of(record.workload)
+        if target.seeks_best:
+            continue
+        near = NEAR if target.is_share else NEAR * abs(target.value)
+        enough = goodness(target.value, target) - near
+        slope = estimate_slope([p for p in _lengths(result.estimates) if p[1] >= enough])
+        finals = [run.final.value(target.metric) for run in record.runs if run.final is not None]
+        metrics = [metric for metric in finals if metric is not None]
+        if slope is None or record.workload.get("mode") != "fixed_length" or not metrics:
+            continue
+        run_s = statistics.median(run.clocks.train_s for run in record.runs)
+        line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
+        if line is not None:
+            lines.append(f"{record.study}/{record.trial_id}: {line}")
+    return lines
+
+
+def _lengths(records: Iterable[TrialRecord]) -> Iterator[tuple[float, float]]:
+    for record in records:
+        final, is_whole = record.runs[-1].final, record.status in (Status.REACHED, Status.MISSED)
+        # A training function need not report epochs.
+        if is_whole and final is not None and final.epoch and final_metric(record) is not None:
+            yield final.epoch, final_goodness(record)

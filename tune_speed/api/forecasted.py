@@ -21,7 +21,6 @@ from tune_speed.study.settings import parse_duration_s
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of the budget left, for which there is a forecast."""
 
-
 CAUTION = f"Beyond {CHECKED_RATIO:g} times what was spent, 80 % intervals hold less."
 
 

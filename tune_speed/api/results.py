@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from tune_speed.core.config import Config, did_you_mean
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Config, descriptions, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, Status
 from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards
@@ -230,12 +229,10 @@ def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
     """Writes a frame; mixed values and lists become JSON. Raises: ConfigError, StorageError."""
     mixed = frame.select_dtypes(object).columns
-    plain = frame.assign(**{name: frame[name].map(_as_json) for name in mixed})
+    plain = frame.assign(
+        **{name: frame[name].map(lambda v: None if v is None else json.dumps(v)) for name in mixed}
+    )
     write_file(path, plain.to_parquet(index=False))
-
-
-def _as_json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
 
 
 def _known_kind(kind: str | None) -> str | None:

@@ -157,7 +157,7 @@ def _mlflow() -> tuple[bool, str]:
 
 
 def _leftovers() -> tuple[bool, str]:
-    from tune_speed.runtime.temporary import leftovers
+    from tune_speed.runtime.file_lock import leftovers
 
     def megabytes(folder: Path) -> float:
         files = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
@@ -204,7 +204,7 @@ def doctor(
 
     Example: tune-speed doctor
     """
-    from tune_speed.runtime.temporary import remove_leftovers
+    from tune_speed.runtime.file_lock import remove_leftovers
 
     if clean:
         remove_leftovers()

@@ -1,16 +1,21 @@
-"""What commands share: options, forms, printing. Control characters never reach a terminal."""
+"""What commands share: options, forms, printing, and what a shell completes.
+
+Control characters never reach a terminal. Completion reads this folder's files: it imports no
+library and does not ask MLflow.
+"""
 
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tune_speed.cli import completion
+from tune_speed.core.folders import shipped_folder, studies_folder
 from tune_speed.core.text import printable_lines
 
 if TYPE_CHECKING:
@@ -22,17 +27,71 @@ if TYPE_CHECKING:
     from tune_speed.core.comparability import Totals
     from tune_speed.core.records import TrialRecord
 
+STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+PROPOSED = re.compile(rb'\{"event": "proposed", "trial_id": "(t[0-9]{4,})"')
+"""How a line of a ledger begins that has a trial's name."""
+
+
+def studies(incomplete: str) -> list[str]:
+    try:
+        names = os.listdir(studies_folder())
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete) and STUDY.fullmatch(name))
+
+
+def trials(incomplete: str) -> list[str]:
+    """Returns the trials, STUDY/TRIAL, that begin so; before the study is clear, the studies."""
+    study, slash, _ = incomplete.partition("/")
+    found = [study] if slash else studies(incomplete)
+    if len(found) != 1:
+        return [f"{name}/" for name in found]
+    return [name for name in _trials(found[0]) if name.startswith(incomplete)]
+
+
+def studies_and_trials(incomplete: str) -> list[str]:
+    return [*studies(incomplete), *trials(incomplete)]
+
+
+def files(incomplete: str) -> list[str]:
+    shipped = [path.stem for path in sorted(shipped_folder().glob("*.yaml"))]
+    return [*_files(incomplete), *(name for name in shipped if name.startswith(incomplete))]
+
+
+def _trials(study: str) -> Iterator[str]:
+    if not STUDY.fullmatch(study):
+        return
+    try:
+        with open(studies_folder() / study / "ledger.jsonl", "rb") as ledger:
+            for line in ledger:
+                if begin := PROPOSED.match(line):
+                    yield f"{study}/{begin[1].decode()}"
+    except OSError:
+        return
+
+
+def _files(incomplete: str) -> Iterator[str]:
+    head, name = os.path.split(incomplete)
+    try:
+        entries = sorted(os.scandir(head or "."), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        is_hidden = entry.name.startswith(".") and not name.startswith(".")
+        if is_hidden or not entry.name.startswith(name) or not entry.name.isprintable():
+            continue
+        if entry.is_dir():
+            yield f"{os.path.join(head, entry.name)}/"
+        elif entry.name.endswith((".yaml", ".yml")):
+            yield os.path.join(head, entry.name)
+
+
 NOT_REACHED = 1
 # 128 and the number of SIGINT, 2: what a shell reports for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
-
 Format = Literal["table", "json", "csv", "markdown"]
-
-
 ListFormat = Literal["table", "json", "jsonl", "csv", "parquet", "markdown"]
-
-
 RecipeFormat = Literal["yaml", "script", "timm", "lightning"]
 
 
@@ -99,21 +158,18 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         help="A recipe file, a shipped one's name, or an MLflow run id.",
-        autocompletion=completion.files,
+        autocompletion=files,
     ),
 ]
-StudyArgument = Annotated[
-    str, typer.Argument(help="A study in MLflow.", autocompletion=completion.studies)
-]
+StudyArgument = Annotated[str, typer.Argument(help="A study in MLflow.", autocompletion=studies)]
 StudyOption = Annotated[
     str | None,
-    typer.Option("--study", help="Only this study.", autocompletion=completion.studies),
+    typer.Option("--study", help="Only this study.", autocompletion=studies),
 ]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Only devices whose name contains this.")
 ]
-
 
 # Characters of a line of a leaderboard that is not shown on a terminal.
 BOARD_WIDTH = 200

@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from tune_speed.reporting.leaderboard.queries import Choice
     from tune_speed.reporting.leaderboard.ranking import Board
 
-
 BoardFormat = Literal["table", "json", "csv", "markdown", "html"]
-
 
 Sort = Literal["time", "cost", "energy"]
 
-
 Kind = Literal["estimate", "certified"]
-
 
 KindOption = Annotated[
     Kind | None, typer.Option("--kind", help="Only estimates, or only certified results.")

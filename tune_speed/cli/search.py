@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli import common, completion
+from tune_speed.cli import common
 from tune_speed.core.redact import redact
 
 if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
     from tune_speed.api.study import Study
-
 
 AddressOption = Annotated[
     str | None,
@@ -29,7 +28,7 @@ def search(
     space: Annotated[
         str,
         typer.Argument(
-            help="A study file, or the name of a shipped one.", autocompletion=completion.files
+            help="A study file, or the name of a shipped one.", autocompletion=common.files
         ),
     ],
     trials: Annotated[int | None, typer.Option(help="Trials in all.")] = None,
@@ -152,7 +151,7 @@ def _function(train: str | None, address: str | None) -> Callable[..., Any] | No
     if train is None:
         return None
     from tune_speed.api.entry import agree_on_token
-    from tune_speed.cli.function_file import function_of
+    from tune_speed.cli.search import function_of
 
     # Before the file runs: it may import Ray, which reads RAY_AUTH_MODE once, on import.
     agree_on_token(address)
@@ -171,7 +170,7 @@ def _end_of_certification(found: "Certified", train: str | None, *, is_shown: bo
 
 
 def _certify_command(study: str, train: str | None) -> str:
-    from tune_speed.cli.function_file import again_with
+    from tune_speed.cli.search import again_with
 
     return f"tune-speed certify {shlex.quote(study)}{'' if train is None else again_with(train)}"
 
@@ -220,3 +219,63 @@ def init(
         common.note("stopped; nothing was written")
         raise typer.Exit(common.INTERRUPTED) from None
     common.show(found, as_json=as_json)
+
+
+_FORM = "must be a Python file and the name of a function in it, FILE.py:FUNCTION"
+_OPTION = "--train"
+_ONE_FILE = (
+    "The file of a training function travels alone to the workers: put both into one, or install"
+    " the other, here and on all nodes."
+)
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Runs a Python file and returns the training function that `FILE.py:FUNCTION` names.
+
+    Its signature is not validated.
+
+    Raises: ConfigError if there is no such file or function, or the file does not run.
+    """
+    from tune_speed.components.plugins.source import read_file, refusal, run_file
+    from tune_speed.study.mistake import near_miss
+
+    path, function = _parts(name)
+    file = read_file(path, must=_FORM)
+    module = run_file(file, prefix="tune_speed_loop", one_file=_ONE_FILE)
+    if function not in vars(module):
+        # What the file imports is callable too, but not its own.
+        own = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
+        there = f"There are {', '.join(own[:8])}." if own else None
+        must, hint = "must have the function that --train names", near_miss(function, own) or there
+        raise refusal(must, given=f"`{function}`", file=file.path, hint=hint)
+    found: Callable[..., Any] = vars(module)[function]
+    if not callable(found):
+        must, line = f"`{function}` must be a function of (params, run)", file.table_line(function)
+        raise refusal(must, given=f"{found!r:.80}", file=file.path, line=line)
+    return found
+
+
+def again_with(name: str) -> str:
+    return f" {_OPTION} {shlex.quote(name)}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Returns file and function. Raises: ConfigError if one of them is missing."""
+    from tune_speed.components.plugins.source import refusal
+
+    # From the right, as a path may hold colons and a function's name cannot.
+    path, colon, function = name.rpartition(":")
+    if not colon:
+        path, function = name, ""
+    if path.endswith(".py") and function:
+        return path, function
+    hint = "Such as my_loop.py:my_train."
+    if path.endswith(".py"):
+        hint = f"Name the function too, such as {path}:my_train."
+    elif function and Path(f"{path}.py").is_file():
+        hint = f"Did you mean {path}.py:{function}?"
+    raise refusal(_FORM, given=repr(name), file=_OPTION, hint=hint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tune_speed.cli import common, completion
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # Where `mlflow ui` shows its pages.
 UI_ADDRESS = "http://127.0.0.1:5000"
-
 
 Listing = Literal[
     "workloads",
@@ -46,7 +45,7 @@ def list_(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="Of trials: the study.", autocompletion=completion.studies),
+        typer.Option(help="Of trials: the study.", autocompletion=common.studies),
     ] = None,
     where: Annotated[
         str | None,
@@ -119,7 +118,7 @@ def list_(
 def show(
     run_id: Annotated[
         str,
-        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=completion.trials),
+        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=common.trials),
     ],
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -165,7 +164,7 @@ def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = Fals
 
     Example: tune-speed schema > study.schema.json
     """
-    from tune_speed.study.json_schema import json_schema
+    from tune_speed.study.schema import json_schema
 
     common.say_json(json_schema())
 
@@ -173,7 +172,7 @@ def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = Fals
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(help="MLflow run ids, or STUDY/TRIAL.", autocompletion=completion.trials),
+        typer.Argument(help="MLflow run ids, or STUDY/TRIAL.", autocompletion=common.trials),
     ],
     all_: Annotated[
         bool, typer.Option("--all", help="Settings that are the same in all of them too.")
@@ -248,7 +247,7 @@ def _print_entry(
 
 
 def _field_rows() -> list[dict[str, Any]]:
-    from tune_speed.core.descriptions import descriptions
+    from tune_speed.core.config import descriptions
     from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
     from tune_speed.training.recipe import Recipe

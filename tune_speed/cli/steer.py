@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tune_speed.cli import common, completion
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.text import counted
 
 if TYPE_CHECKING:
     from tune_speed.tuning.driver.requests import Answer
 
-
 StudyArgument = Annotated[str, typer.Argument(help="A study that is searched, by its name.")]
-
 
 Action = Literal["stop", "pause", "go-on", "set"]
 
@@ -119,7 +117,7 @@ def note(
         str,
         typer.Argument(
             help="A trial, STUDY/TRIAL or an MLflow run id; or a study, to list.",
-            autocompletion=completion.studies_and_trials,
+            autocompletion=common.studies_and_trials,
         ),
     ],
     text: Annotated[str | None, typer.Argument(help="What to note; '' removes it.")] = None,
@@ -153,9 +151,7 @@ def note(
 
 
 def delete(
-    study: Annotated[
-        str, typer.Argument(help="The study's name.", autocompletion=completion.studies)
-    ],
+    study: Annotated[str, typer.Argument(help="The study's name.", autocompletion=common.studies)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:

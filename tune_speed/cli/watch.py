@@ -152,7 +152,7 @@ def report(
 
     Example: tune-speed report digits_quickstart --html report.html --png figures
     """
-    from tune_speed.reporting.page.study_page import study_page
+    from tune_speed.reporting.page.site import study_page
     from tune_speed.reporting.study.reader import read_study
     from tune_speed.runtime.atomic_file import replace_text
     from tune_speed.tracking.store.uri import tracking_uri

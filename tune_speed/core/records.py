@@ -17,18 +17,24 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    SerializationInfo,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
 
 from tune_speed.core.config import Config
-from tune_speed.core.device import Device
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import Interval, counted, interval_fields
-from tune_speed.core.words import IN_WORDS, NoteKind, Notes, ProposalReason, StopKind, StopReason
+from tune_speed.core.words import (
+    IN_WORDS,
+    Device,
+    NoteKind,
+    Notes,
+    ProposalReason,
+    StopKind,
+    StopReason,
+)
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -362,10 +368,6 @@ def in_words(certificate: Any) -> Any:
     return found
 
 
-def _dump_certificate(certificate: Any, info: SerializationInfo) -> Any:
-    return in_words(certificate) if info.context == IN_WORDS else certificate
-
-
 class TrialRecord(Record):
     """One configuration of a study, finished."""
 
@@ -402,7 +404,10 @@ class TrialRecord(Record):
     finished_at: str = ""
     plugins: dict[str, str] = Field(default_factory=dict)
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
-    certificate: Annotated[dict[str, Any] | None, PlainSerializer(_dump_certificate)] = None
+    certificate: Annotated[
+        dict[str, Any] | None,
+        PlainSerializer(lambda own, info: in_words(own) if info.context == IN_WORDS else own),
+    ] = None
     """Of a certified result: all that `certificate.Certificate` holds."""
     prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""

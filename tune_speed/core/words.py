@@ -2,7 +2,7 @@
 
 A sentence is a format string over the figures. What is in square brackets is left out where one
 of its figures is missing. Beside Python's formats there are `{steps:counted step}`, `{s:compact}`
-and `{flag:?text}`, which is `text`.
+and `{flag:?text}`, which is `text`. Devices, too, are named here.
 """
 
 import math
@@ -11,7 +11,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import cache, lru_cache
 from string import Formatter
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -27,12 +27,12 @@ from pydantic import (
 from tune_speed.core import old_words
 from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of
+from tune_speed.core.old_words import read_device
 from tune_speed.core.text import compact, counted
 
 IN_WORDS = "in words"
 """Context in which records are dumped for people and scripts, who read sentences."""
 Figure = str | int | float
-
 
 CLOCK_CHANGE = "{was_ms:.3g} → {now_ms:.3g} ms a step, by {windows:counted window}"
 """What a run's first steps took by windows at the time, and take by all."""
@@ -311,17 +311,11 @@ def read_notes(text: str) -> tuple[Note, ...]:
     return tuple(Note.model_validate(note) for note in text.split("; ") if note)
 
 
-def _read_notes(data: Any) -> Any:
-    return read_notes(data) if isinstance(data, str) else data
-
-
-def _dump_notes(
-    notes: tuple[Note, ...], handler: SerializerFunctionWrapHandler, info: SerializationInfo
-) -> Any:
-    return joined(notes) if info.context == IN_WORDS else handler(notes)
-
-
-Notes = Annotated[tuple[Note, ...], BeforeValidator(_read_notes), WrapSerializer(_dump_notes)]
+Notes = Annotated[
+    tuple[Note, ...],
+    BeforeValidator(lambda data: read_notes(data) if isinstance(data, str) else data),
+    WrapSerializer(lambda own, call, info: joined(own) if info.context == IN_WORDS else call(own)),
+]
 
 
 def joined(notes: Iterable[Note]) -> str:
@@ -333,3 +327,30 @@ def _figure(value: Any) -> Any:
     """Returns a figure as JSON has it: a number of Python's, one that is not finite as a text."""
     value = value.item() if hasattr(value, "item") else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Device(Worded):
+    """Devices that train together, all of one type; `str` is their name."""
+
+    type: str
+    """Such as `NVIDIA H200`, or a CPU's model: `AMD EPYC`."""
+    count: Annotated[int, Field(gt=0)] = 1
+    threads: Annotated[int, Field(ge=0)] | None = None
+    """Of one operation on a CPU, 0 if that is not known; None: it is none."""
+
+    @classmethod
+    def read(cls, text: str) -> dict[str, Any]:
+        return read_device(text)
+
+    def __str__(self) -> str:
+        one = f"cpu ({self.threads} threads, {self.type})" if self.threads else self.type
+        return one if self.count == 1 else f"{self.count} x {one}"
+
+    @property
+    def kind(self) -> Literal["cpu", "cuda"]:
+        """What torch calls it."""
+        return "cuda" if self.threads is None else "cpu"
+
+    @property
+    def one(self) -> Self:
+        return self.model_copy(update={"count": 1})

@@ -16,11 +16,12 @@ others measure between two steps, busy work keeps measurements from beginning.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
-from tune_speed.core.records import Clocks
+from tune_speed.core.records import Clocks, StepTime
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.turnstile import Turnstile
 
@@ -90,16 +91,12 @@ class Clock:
         took_s = self._now() - self._started
         heartbeat.beat()
         self._seconds[self._current] += took_s
-        if self._current == "train_s":
-            self._meter(took_s)
-        self._current = None
-        self._role.close()
-
-    def _meter(self, took_s: float) -> None:
-        ended_j = self._energy_j()
+        ended_j = self._energy_j() if self._current == "train_s" else None
         if self._began_j is not None and ended_j is not None:
             self._metered_j += ended_j - self._began_j
             self._metered_s += took_s
+        self._current = None
+        self._role.close()
 
     @property
     def power_w(self) -> float | None:
@@ -153,3 +150,49 @@ class Clock:
         spans = {span: self.elapsed(span) for span in SPANS}
         waiting_s = self._turnstile.waited_s - self._waited_before_s
         return Clocks(**spans, waiting_s=waiting_s, wall_s=self._now() - self._born)
+
+
+@dataclass
+class Phase:
+    """A stretch of a run whose steps have one shape, hence one throughput key."""
+
+    step_time: StepTime
+    samples_per_step: int
+    """Effective batch size."""
+    samples: int = 0
+    """Training samples seen in it so far."""
+
+
+def isolated_train_s(phases: Iterable[Phase], *, other_s: float = 0.0) -> float:
+    """Returns Σ (samples / samples per step) · isolated seconds of a step, over phases, + other."""
+    return other_s + sum(p.samples / p.samples_per_step * p.step_time.step_s for p in phases)
+
+
+Batch = TypeVar("Batch")
+
+
+class Waits:
+    """Adds up the host's time blocked in `next()`, over all iterators given to it."""
+
+    def __init__(self, *, now: Callable[[], float] = time.perf_counter) -> None:
+        self.waited_s = 0.0
+        """Time in `next()` so far [s], the last one of each iterator included."""
+        self._now = now
+
+    def over(self, batches: Iterator[Batch]) -> Generator[Batch]:
+        """Yields what `batches` yields; its own cost is two readings of the clock a batch."""
+        while True:
+            began = self._now()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.waited_s += self._now() - began
+            yield batch
+
+
+def fed_ratio(*, waited_s: float, wall_s: float) -> float | None:
+    """Returns 1 - waited / wall, the share of time with a batch; None where no time has passed."""
+    assert 0 <= waited_s <= wall_s, (waited_s, wall_s)
+    return 1 - waited_s / wall_s if wall_s else None

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tune_speed.core.device import Device
+from tune_speed.core.words import Device
 
 CPU_INFO = Path("/proc/cpuinfo")
 

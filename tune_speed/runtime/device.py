@@ -15,8 +15,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.words import Device
 from tune_speed.runtime.cpu_name import cpu_name
 from tune_speed.runtime.cuda_context import context_gib
 

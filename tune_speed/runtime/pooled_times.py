@@ -35,22 +35,15 @@ def pooled(
     places: dict[str, dict[str, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
     for window in windows:
         places[window.place][window.key].append(window)
-    return {
-        key: step_time
-        for place, kinds in places.items()
-        for key, step_time in _pooled_at(kinds, f"{study}/", (usual or {}).get(place)).items()
-    }
-
-
-def _pooled_at(
-    kinds: Mapping[str, Sequence[StepTime]], prefix: str, usual_s: float | None
-) -> dict[str, StepTime]:
-    every = [each for group in kinds.values() for each in group]
-    usual_s = usual_s or _usual_reference_s(every, prefix)
-    chosen = {key: _best(group) for key, group in kinds.items()}
-    values = {key: [at_speed(each, usual_s) for each in chosen[key]] for key in kinds}
-    spread, degrees = _spread(chosen, values)
-    return {key: _one(chosen[key], values[key], usual_s, spread, degrees) for key in kinds}
+    found: dict[str, StepTime] = {}
+    for place, kinds in places.items():
+        every = [each for group in kinds.values() for each in group]
+        usual_s = (usual or {}).get(place) or _usual_reference_s(every, f"{study}/")
+        chosen = {key: _best(group) for key, group in kinds.items()}
+        values = {key: [at_speed(each, usual_s) for each in chosen[key]] for key in kinds}
+        spread, degrees = _spread(chosen, values)
+        found |= {key: _one(chosen[key], values[key], usual_s, spread, degrees) for key in kinds}
+    return found
 
 
 def _usual_reference_s(windows: Sequence[StepTime], prefix: str) -> float | None:

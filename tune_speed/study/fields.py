@@ -11,8 +11,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from tune_speed.core.config import Component, Config
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, Config, descriptions
 from tune_speed.study import parameter
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.yaml import TreePath

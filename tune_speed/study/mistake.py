@@ -42,13 +42,13 @@ class Mistake(NamedTuple):
 def left_mistakes(source: Source) -> Iterator[Mistake]:
     for left in LEFT:
         path = tuple(left.path.split("."))
-        found = functools.reduce(_below, path, source.tree)
+        found = functools.reduce(
+            lambda node, name: node.get(name) if isinstance(node, Mapping) else None,
+            path,
+            source.tree,
+        )
         if found is not None and left.value in (None, found):
             yield Mistake(path, LEFT_MUST, shown(found), left.instead)
-
-
-def _below(node: Any, name: str) -> Any:
-    return node.get(name) if isinstance(node, Mapping) else None
 
 
 def shown(value: Any, *, width: int = 80) -> str:

@@ -99,7 +99,6 @@ class SearchSpace:
         return self._num_points(Parameter.values, {})
 
     def _num_points(self, values: "Values", condition: Mapping[str, Scalar]) -> int:
-        """Returns the number of points of the sub-space that depends on exactly `condition`."""
         total = 1
         for parameter in self.parameters:
             # Not the product over all parameters: it would count a point once for each value of

@@ -332,7 +332,6 @@ def combination_mistakes(
 
 
 def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Returns `tree` with its components validated; `known` caches them."""
     validated = dict(tree)
     for name, component in _component_fields().items():
         # Each component is validated once for all corners: looking up a model takes time.

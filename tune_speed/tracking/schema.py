@@ -35,8 +35,7 @@ from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.core.config import flatten
 from tune_speed.core.records import Evaluation, Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import median_time_s, ranked_s
-from tune_speed.tracking.columns import run_metrics
-from tune_speed.tracking.glossary import METRICS
+from tune_speed.tracking.columns import METRICS, run_metrics
 from tune_speed.tracking.store.uri import strip_secrets
 
 MAX_KEY = 250

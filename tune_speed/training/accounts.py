@@ -13,13 +13,12 @@ from tune_speed.components.metrics.device_counters import gpu_utilisation
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.config import Config
 from tune_speed.core.records import Clocks, Evaluation, StepTime
-from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.clock import Clock, Phase, Waits, fed_ratio, isolated_train_s
 from tune_speed.runtime.device import device_memory_gib, peak_memory_gib
 from tune_speed.runtime.pooled_times import timing_of
 from tune_speed.runtime.process import HeldUp, cpu_wait_s
 from tune_speed.runtime.sharing import CotenantHistory, Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, take_all
-from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
 from tune_speed.training.build import Job
 from tune_speed.training.ranks import Ranks
 

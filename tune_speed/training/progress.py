@@ -10,10 +10,9 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, RunResult, Status
 from tune_speed.core.words import Note, NoteKind, StopKind, StopReason
-from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.clock import Clock, Phase
 from tune_speed.runtime.device import device_of
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.runtime.training_clock import Phase
 from tune_speed.training.accounts import Counts, PhaseState, ProgressState, Readings, RunTime
 from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Evaluator

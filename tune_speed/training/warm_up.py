@@ -12,7 +12,7 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
-from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.clock import Clock, Phase, Waits
 from tune_speed.runtime.device import device_key, is_out_of_memory, synchronizer
 from tune_speed.runtime.hardware import strangers
 from tune_speed.runtime.pooled_times import pooled, with_window
@@ -20,7 +20,6 @@ from tune_speed.runtime.process import run_delay
 from tune_speed.runtime.reference_step import ReferenceStep
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import BLOCK_S, Meters, Steps, Turns, isolated_time
-from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.build import Job
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace

@@ -2,8 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -27,8 +26,7 @@ from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.requests import Answer
 from tune_speed.tuning.driver.trials import Observer
-from tune_speed.tuning.services import connected, ends_at, plan_of, tags_of
-from tune_speed.tuning.warm_start import describe, read_new
+from tune_speed.tuning.services import connected, describe, ends_at, plan_of, read_new, tags_of
 
 if TYPE_CHECKING:  # Ray takes a second to import.
     from tune_speed.tuning.ray.nodes import Nodes
@@ -82,18 +80,13 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
     """
     admitted = admission.admitted(study, start, screen.line, screen.decoded)
     with ExitStack() as stack:
-        ledger, driving = stack.enter_context(_opened(admitted, resume=start.resume))
+        ledger = stack.enter_context(Ledger(admitted.folder))
+        driving = stack.enter_context(ExitStack())
+        driving.enter_context(control.driving(admitted.folder))
+        admission.admit(ledger, admitted, resume=start.resume)
         opening = connected(admitted, ledger, start.address, screen.line)
         services = stack.enter_context(opening)
         return _Search(admitted, ledger, services, screen).run(driving)
-
-
-@contextmanager
-def _opened(admitted: Admitted, *, resume: bool) -> Iterator[tuple[Ledger, ExitStack]]:
-    with Ledger(admitted.folder) as ledger, ExitStack() as driving:
-        driving.enter_context(control.driving(admitted.folder))
-        admission.admit(ledger, admitted, resume=resume)
-        yield ledger, driving
 
 
 class _Search:
@@ -119,7 +112,9 @@ class _Search:
         self._configured = steering.configured_in(study)
         self._study = steering.steered(study, ledger.answers.values())
         self._notes = [describe(name, *found) for name, found in carried.items()]
-        self._notes += _notes_of(ledger)
+        if ledger.unproposed:
+            names = ", ".join(sorted(ledger.unproposed))
+            self._notes.append(f"the ledger lacks the proposals of {names}: taken from records")
         self._notes += steering.standing(ledger.answers.values(), study, self._study)
         self._tracker = Tracker(
             self._client,
@@ -192,7 +187,10 @@ class _Search:
                 controller,
                 self._nodes,
                 on_tick=self._tick,
-                on_stop=self._note_stop,
+                on_stop=lambda: view.note(
+                    f"stopping {counted(len(controller.trials.running), 'trial')},"
+                    f" which {switch('resume')} runs again …"
+                ),
                 steering=self._steering(),
             )
             driving.close()  # What is asked from here on is for a search that goes on.
@@ -206,10 +204,6 @@ class _Search:
             self._view.note(line)
         self._tracker.recommend(self._controller.learning.favourites)
         self._view.tick()
-
-    def _note_stop(self) -> None:
-        running = counted(len(self._controller.trials.running), "trial")
-        self._view.note(f"stopping {running}, which {switch('resume')} runs again …")
 
     def _steering(self) -> steering.Steering:
         from tune_speed.tuning.ray.concurrency import most_at_once
@@ -273,12 +267,6 @@ class _Search:
             return f"no model is logged: {error}"
         except KeyboardInterrupt:
             return f"no model is logged: it was stopped; {switch('resume')} logs it"
-
-
-def _notes_of(ledger: Ledger) -> Iterator[str]:
-    if ledger.unproposed:
-        names = ", ".join(sorted(ledger.unproposed))
-        yield f"the ledger lacks the proposals of {names}: taken from records"
 
 
 def _boards_of(

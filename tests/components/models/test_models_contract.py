@@ -4,8 +4,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 
 from tune_speed.components.models import MODELS
-from tune_speed.core.config import Component
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, descriptions
 from tune_speed.testing.models import ModelContracts
 
 FIELDS = {

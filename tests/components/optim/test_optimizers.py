@@ -9,8 +9,7 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.optim.base import set_rates
 from tune_speed.components.optim.optimizers import Adam, AdamW, Sgd
 from tune_speed.components.schedules.base import Factors
-from tune_speed.core.config import Component
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, descriptions
 from tune_speed.testing.optimizers import OptimizerContracts
 
 LR, DECAY, BETA1, BETA2, EPS = 0.1, 0.05, 0.8, 0.95, 1e-3

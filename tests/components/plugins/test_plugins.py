@@ -20,7 +20,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.listings import listings
 from tune_speed.study.fields import component_of
 from tune_speed.study.file import load_recipe, parse_recipe
-from tune_speed.study.json_schema import json_schema
+from tune_speed.study.schema import json_schema
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 

@@ -11,8 +11,7 @@ from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.schedules.base import Constant
 from tune_speed.components.schedules.decays import Cosine, MultiStep, ReduceOnPlateau, Trapezoid
-from tune_speed.core.config import Component
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, descriptions
 
 
 def test_constant_leaves_rate_and_momentum_alone():

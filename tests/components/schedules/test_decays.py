@@ -26,10 +26,11 @@ from tune_speed.components.schedules.decays import (
     Cosine,
     Exponential,
     MultiStep,
+    OneCycle,
+    OneCycleFastai,
     ReduceOnPlateau,
     Trapezoid,
 )
-from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
 from tune_speed.study.fields import config_mistakes
 
 

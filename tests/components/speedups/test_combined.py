@@ -30,8 +30,7 @@ from tune_speed.components.speedups.initial_weights import (
 )
 from tune_speed.components.speedups.losses import EasiestFirst, Focal
 from tune_speed.components.speedups.network import Boosted
-from tune_speed.core.config import Component
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, descriptions
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.data import ORDERS

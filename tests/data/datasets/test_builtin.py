@@ -12,7 +12,7 @@ from helpers.data.files import encode, write_cifar, write_mnist, write_parquet, 
 from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import descriptions
 from tune_speed.core.errors import DataError
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig

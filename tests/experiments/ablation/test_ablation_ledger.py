@@ -6,7 +6,7 @@ from helpers.making import make_record
 from helpers.texts import Texts
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
+from tune_speed.experiments.ablation.result import AblationLedger, Tried, Turn
 
 HEADER: dict[str, Any] = {
     "seeds": 5,

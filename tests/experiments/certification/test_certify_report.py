@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from helpers.making import WORKLOAD, make_evaluation, make_record, make_run
 
+from tune_speed.api.certified import as_dict, certification_text, luck
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.certification.report import as_dict, certification_text, luck
 from tune_speed.experiments.certification.schedule import CertificationSchedule
 from tune_speed.study.settings import CertifyConfig
 from tune_speed.tracking.reader.queries import TrackedTrial

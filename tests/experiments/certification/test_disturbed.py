@@ -7,12 +7,11 @@ from helpers.command import Done
 from helpers.reporting.pages import certified, page_of, trained, viewed
 from helpers.tracking.stores import store_of
 
-from tune_speed.api.certified import Certified
+from tune_speed.api.certified import Certified, certification_text, luck
 from tune_speed.core.records import NOT_CERTIFIED, Timing, TrialRecord, ended_as
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.words import read_notes
 from tune_speed.experiments.certification.certify import CertifyResult, find_leader
-from tune_speed.experiments.certification.report import certification_text, luck
 from tune_speed.experiments.certification.schedule import CertificationSchedule
 from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards

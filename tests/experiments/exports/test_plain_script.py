@@ -30,8 +30,8 @@ from torchvision.datasets import CIFAR10
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.schedules import SCHEDULES
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.words import Device
 from tune_speed.experiments.exports.formats import exported
 from tune_speed.experiments.exports.script import SCRIPT, script
 from tune_speed.study.file import RecipeFile

@@ -7,8 +7,8 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
-from tune_speed.core.device import Device
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.words import Device
 from tune_speed.data import DATASETS
 from tune_speed.experiments.published import published
 from tune_speed.training.recipe import Recipe

@@ -6,8 +6,8 @@ from helpers.experiments.replications import shipped
 from helpers.making import make_record, make_run
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.core.device import Device
 from tune_speed.core.records import Clocks
+from tune_speed.core.words import Device
 from tune_speed.experiments.published.side_by_side import OURS, paper_table
 
 

@@ -8,7 +8,7 @@ from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.ranking import make_boards
-from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.tracking.reader.study_snapshot import SearchRun

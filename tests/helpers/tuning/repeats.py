@@ -7,9 +7,8 @@ import numpy as np
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Parts, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 SPACE = SearchSpace.from_tree({"x": {"low": 0.0, "high": 1.0}, "epochs": {"low": 1, "high": 12}})

@@ -3,7 +3,7 @@ from helpers.reporting.figures import make_part, make_trial, random_part, sketch
 
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures.bars import MOST_KINDS, STOPPED, bars
-from tune_speed.reporting.study.endings import (
+from tune_speed.reporting.study.view import (
     ENDED_BELOW,
     OTHER_STOP,
     REACHED,

@@ -9,9 +9,9 @@ from helpers.command import Done
 from helpers.making import make_record, make_run
 
 from tune_speed.api.results import Results
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.words import Device
 from tune_speed.reporting.leaderboard.queries import ordered
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import COST, ENERGY, as_csv, as_markdown, told

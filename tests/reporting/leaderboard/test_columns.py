@@ -15,9 +15,8 @@ from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import as_csv, as_json
 from tune_speed.reporting.trials.comparison import compare_records
 from tune_speed.reporting.trials.text import machine_row
-from tune_speed.tracking.columns import COLUMNS, BoardColumns, columns_of, run_metrics
+from tune_speed.tracking.columns import COLUMNS, METRICS, BoardColumns, columns_of, run_metrics
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.glossary import METRICS
 
 
 def record(trial_id: str = "t0000", **fields: Any) -> TrialRecord:

@@ -16,7 +16,7 @@ from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import as_json
 from tune_speed.reporting.page.answer import answer_of
-from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Tracker, open_store
 from tune_speed.tracking.reader import leaders

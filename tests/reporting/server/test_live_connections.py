@@ -14,8 +14,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tune_speed.reporting.server import helm, run
-from tune_speed.reporting.server.guard import Guard
-from tune_speed.reporting.server.run import listen
+from tune_speed.reporting.server.run import Guard, listen
 
 HEAD = b"GET /page HTTP/1.1\r\nHost: localhost\r\n"
 WHOLE = HEAD + b"\r\n"

@@ -6,7 +6,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from tune_speed.reporting.server.guard import Guard
+from tune_speed.reporting.server.run import Guard
 
 TOKEN = "correct-horse"
 SECRET = "what is to be guarded"

@@ -17,7 +17,7 @@ from helpers.tracking.stores import put, store_of
 
 from tune_speed.cli.watch import recipe_text
 from tune_speed.core.records import Status
-from tune_speed.reporting.page.study_page import study_page
+from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.server import app as server_app
 from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages

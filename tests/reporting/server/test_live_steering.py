@@ -17,8 +17,8 @@ from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.records import Recommended
 from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
-from tune_speed.reporting.server.guard import Guard
 from tune_speed.reporting.server.helm import MOST_BYTES, Helm
+from tune_speed.reporting.server.run import Guard
 from tune_speed.tuning.driver import control
 
 TOKEN = "correct-horse"

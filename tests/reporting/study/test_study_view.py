@@ -3,14 +3,17 @@ from typing import Any
 
 import pytest
 from helpers.making import make_record
+from helpers.reporting.pages import ordinary, trained, viewed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import PROTOCOL_VERSION, Status
+from tune_speed.core.words import StopReason
 from tune_speed.reporting.study.view import (
     StudyView,
     ViewedTrial,
+    endings_of,
     part_key,
     search_clock_s,
 )
@@ -134,3 +137,34 @@ def test_the_leader_is_the_fastest_that_met_the_target_and_of_equals_the_first_b
     assert part.leader is trials[3]
     assert part.leader.record is fastest(each.record for each in trials)
     assert view(missed, trial(2, status=Status.FAILED)).parts[0].leader is None
+
+
+def test_reasons_that_differ_in_their_figures_are_one() -> None:
+    records = [
+        trained(f"t{i:04d}", Status.CAPPED, time_s=1.0 + i).model_copy(deep=True) for i in range(3)
+    ]
+    reasons = [
+        "stopped at 0.5 s: 3% likely to meet the target",
+        "stopped at 0.7 s: 12% likely to meet it",
+    ]
+    records = [
+        r.model_copy(
+            update={
+                "runs": (
+                    r.runs[0].model_copy(update={"stop_reason": StopReason.model_validate(reason)}),
+                )
+            }
+        )
+        for r, reason in zip(records, [*reasons, reasons[0]], strict=True)
+    ]
+    (ending,) = endings_of(viewed(records).parts[0])
+    assert len(ending.trials) == 3
+    assert ending.example == reasons[0]
+    assert (ending.train_s, ending.share) == (6.0, 1.0)
+
+
+def test_what_took_most_training_stands_first() -> None:
+    endings = [e for e in endings_of(viewed(ordinary()).parts[0]) if e.status != "reached"]
+    assert [ending.status for ending in endings] == ["missed", "capped", "failed"]
+    # 15 of 3.5 + 15 + 0.25 + 0.1 seconds.
+    assert endings[0].share == pytest.approx(15 / 18.85)

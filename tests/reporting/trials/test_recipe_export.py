@@ -5,8 +5,8 @@ import pytest
 from helpers.making import make_record, make_run
 
 from tune_speed.core.comparability import Totals
-from tune_speed.core.device import Device
 from tune_speed.core.records import Status, Timing, TrialRecord
+from tune_speed.core.words import Device
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.listings.listings import listing
 from tune_speed.reporting.trials.recipe_export import recipe_yaml

@@ -8,9 +8,9 @@ from helpers.making import WORKLOAD, make_record, make_run
 from sqlalchemy import NullPool, create_engine, text
 
 from tune_speed.core.comparability import board_key, totals_of
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.words import Device
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.tracking import Tracker, find_trials, open_store, schema

@@ -21,6 +21,7 @@ from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.tracking import open_store, schema
 from tune_speed.tracking.reader.queries import experiments_of
 from tune_speed.tracking.store import store
+from tune_speed.tracking.store.errors import within
 
 
 def free_port() -> int:
@@ -199,3 +200,22 @@ def test_mlflow_is_silenced_unless_the_user_says_otherwise(
     monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "info")
     store.load_mlflow()
     assert logging.getLogger("mlflow").level == logging.INFO
+
+
+def test_gives_the_result_or_the_error() -> None:
+    assert within(5, lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: 1 // 0)
+
+
+def test_none_is_a_result() -> None:
+    assert within(5, lambda: None) is None
+
+
+def test_waits_no_longer_than_asked() -> None:
+    never = threading.Event()
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"0\.1 s"):
+        within(0.1, never.wait)
+    assert time.monotonic() - start < 2
+    never.set()

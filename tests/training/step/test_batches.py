@@ -16,7 +16,7 @@ from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Resident
 from tune_speed.data.orders import SampleOrder
-from tune_speed.runtime.training_clock import Waits
+from tune_speed.runtime.clock import Waits
 from tune_speed.training.build import Job, open_loader, step_schedule_of
 from tune_speed.training.loop import train
 from tune_speed.training.ranks import ALONE, Ranks

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tune_speed.components.optim.base import OptimizerConfig, set_rates
 from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
 from tune_speed.components.schedules.base import Constant, Factors, ScheduleConfig
-from tune_speed.components.schedules.one_cycle import OneCycle
+from tune_speed.components.schedules.decays import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader, Planned

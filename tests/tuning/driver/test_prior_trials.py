@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from helpers.making import make_evaluation, make_run
 
-from tune_speed.core.device import Device
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
+from tune_speed.core.words import Device
 from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.study.space import SearchSpace

@@ -16,11 +16,11 @@ from tune_speed.tuning.policy.acquisition import (
     _some,
     best_candidate,
 )
+from tune_speed.tuning.policy.base import AcquisitionSettings
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import gain_of_run
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
-from tune_speed.tuning.policy.settings import AcquisitionSettings
 
 NAN = math.nan
 # Units, values and points of this space are the same numbers.

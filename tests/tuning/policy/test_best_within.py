@@ -13,11 +13,10 @@ from tune_speed.core.records import Status
 from tune_speed.core.text import Interval
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Parts, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.best_within import BestWithin
 from tune_speed.tuning.policy.curve import Curve, distance, metric_at
 from tune_speed.tuning.policy.expected_time import gain_of_metric
-from tune_speed.tuning.policy.settings import Parts
 
 SPACE = SearchSpace.from_tree({"x": {"low": 0.0, "high": 1.0}, "epochs": {"low": 1, "high": 40}})
 LIMIT_S = 20.0

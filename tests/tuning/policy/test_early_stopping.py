@@ -6,11 +6,10 @@ import pytest
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Parts, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.history import History
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import LUCK, Trial
 
 SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 500}})

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Parts, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.simulation.simulate import Trace, run_policy
 

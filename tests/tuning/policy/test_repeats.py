@@ -19,9 +19,8 @@ from helpers.tuning.repeats import (
 )
 
 from tune_speed.core.records import Recommended, Status
-from tune_speed.tuning.policy.base import Leader, Outcome, Proposal
+from tune_speed.tuning.policy.base import AcquisitionSettings, Leader, Outcome, Proposal
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve
-from tune_speed.tuning.policy.settings import AcquisitionSettings
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 MODES = ["fixed_length", "anytime"]

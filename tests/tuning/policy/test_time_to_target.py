@@ -11,6 +11,7 @@ from tune_speed.tuning.policy.base import (
     Cost,
     Leader,
     Outcome,
+    Parts,
     PriorTrial,
     Problem,
     Proposal,
@@ -19,7 +20,6 @@ from tune_speed.tuning.policy.base import (
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.optuna_study import Sampling
 from tune_speed.tuning.policy.samplers import SAMPLERS
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 SPACE = SearchSpace.from_tree(

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tune_speed.core.device import Device
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.words import Device
 from tune_speed.runtime.device import describe_device, set_up_process
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.trial import Allotment

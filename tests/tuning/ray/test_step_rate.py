@@ -12,7 +12,7 @@ from tune_speed.components.models.base import ModelConfig
 from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.sharing import Tenancy
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Target, Workload

@@ -21,7 +21,7 @@ from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec, make
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.ray import trial_process
-from tune_speed.tuning.ray.reports import received
+from tune_speed.tuning.ray.liveness import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 Interrupt = Callable[[], bool]

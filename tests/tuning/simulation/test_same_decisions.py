@@ -27,7 +27,7 @@ from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policies import make_policy
 from tune_speed.tuning.policy.base import Outcome, Policy, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.ray import reports
+from tune_speed.tuning.ray.liveness import end_report, running_report
 from tune_speed.tuning.ray.tuner import (
     Adapter,
     _Callback,
@@ -212,12 +212,12 @@ class Controller:
     def _is_stopped(self, trial_id: str, num_evaluations: int) -> bool:
         """Reports, and whether the process is told to stop; if so, it reports that it did."""
         record = self._record(trial_id, num_evaluations, Status.CAPPED)
-        report = reports.standing(record, before=self._num_sent[trial_id])
+        report = running_report(record, before=self._num_sent[trial_id])
         self._num_sent[trial_id] = len(record.runs[-1].evaluations)
         self._pass_on(trial_id, report)
         if trial_id not in self._told:
             return False
-        stopped = reports.ended("stopped")
+        stopped = end_report("stopped")
         self._callback.on_trial_result(trial=self._ray_trial(trial_id), result=stopped)
         return True
 
@@ -231,7 +231,7 @@ class Controller:
             status, time_s = event.answer
             reached_s = time_s if status == Status.REACHED else None
             record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
-            report = reports.ended("finished", record)
+            report = end_report("finished", record)
             self._callback.on_trial_result(trial=self._ray_trial(event.trial_id), result=report)
         record = self._controller.ledger.records[event.trial_id]
         return record.status, record.time_to_target_s or record.runs[0].clocks.train_s

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-
 LrScales = Annotated[
     tuple[Annotated[float, Field(ge=0)], ...],
     Field(

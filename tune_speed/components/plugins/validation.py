@@ -29,8 +29,7 @@ from tune_speed.components.schedules.base import ScheduleConfig
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Off, Slot, SpeedupConfig
 from tune_speed.components.speedups.chosen import Speedups
-from tune_speed.core.config import Component, Config, did_you_mean
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Component, Config, descriptions, did_you_mean
 from tune_speed.core.errors import Problem
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig

@@ -5,10 +5,11 @@ from tune_speed.components.schedules.decays import (
     Cosine,
     Exponential,
     MultiStep,
+    OneCycle,
+    OneCycleFastai,
     ReduceOnPlateau,
     Trapezoid,
 )
-from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
 
 SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "constant": Constant,

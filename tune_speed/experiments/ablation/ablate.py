@@ -24,9 +24,15 @@ from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation import plan as planning
 from tune_speed.experiments.ablation.design import settings_of, turns
-from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
 from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
-from tune_speed.experiments.ablation.result import AblationResult, AblationTask, TuningPoint
+from tune_speed.experiments.ablation.result import (
+    AblationLedger,
+    AblationResult,
+    AblationTask,
+    Tried,
+    TuningPoint,
+    Turn,
+)
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
 from tune_speed.runtime.atomic_file import replace_text

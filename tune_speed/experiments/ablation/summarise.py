@@ -267,7 +267,6 @@ def _duel(arm: TrialRecord, base: TrialRecord) -> dict[str, Any]:
 
 
 def _inverse(factor: float | None) -> float | None:
-    """Returns 1 / factor, where None is infinite on both sides."""
     if factor is None:
         return 0.0
     return 1 / factor if factor else None

@@ -22,7 +22,6 @@ from tune_speed.tuning.provenance import Surroundings
 
 CONFIDENCE = 0.95
 
-
 DROPPING_RULE = (
     "after each round a finalist is dropped whose expected time with restarts is above the best's"
     " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
@@ -100,11 +99,6 @@ class _Parts:
     def statistics(self) -> RunStatistics:
         samples = tuple(map(sample_of, self.placed.runs))
         return RunStatistics(samples, self.records[0].miss_s, CONFIDENCE)
-
-    def _all_in_time(self, theirs: FinalRank | None) -> bool:
-        """Whether a difference of means is one of all runs; of a late one there is no metric."""
-        runs = (*self.placed.runs, *(theirs.runs if theirs else ()))
-        return all(run.status is Status.REACHED for run in runs)
 
     def rows(self) -> tuple[sections.CertifiedRun, ...]:
         task = task_of(self.records[0])
@@ -237,6 +231,9 @@ class _Parts:
         theirs = next((each for each in of.ranks if each.name == rival), None)
         is_best = task_of(self.records[0]).target.seeks_best
         ratio = None if is_best else compared
+        # A difference of means is one of all runs; of a late one there is no metric.
+        runs = (*self.placed.runs, *(theirs.runs if theirs else ()))
+        all_in_time = all(run.status is Status.REACHED for run in runs)
         return sections.Verification(
             status=sections.VerificationStatus.DISTURBED
             if Timing.DISTURBED in {run.timing for run in self.placed.runs}
@@ -248,7 +245,7 @@ class _Parts:
             speedup=_inverse(ratio and ratio.ratio),
             speedup_low=_inverse(ratio and ratio.high),
             speedup_high=_inverse(ratio and ratio.low),
-            **_metric_gain(compared if is_best and self._all_in_time(theirs) else None),
+            **_metric_gain(compared if is_best and all_in_time else None),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
             method=BEST_METHOD if is_best and compared else compared and compared.method,
@@ -257,7 +254,6 @@ class _Parts:
 
 
 def _inverse(ratio: float | None) -> float | None:
-    """Returns 1 / ratio; None where it is infinite or not known."""
     return finite_or_none(1 / ratio) if ratio else None
 
 

@@ -28,9 +28,9 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Loader
 from tune_speed.data.split import Splits
 from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient, time_replays
+from tune_speed.runtime.clock import Waits
 from tune_speed.runtime.device import synchronizer
 from tune_speed.runtime.step_timer import warm_up
-from tune_speed.runtime.training_clock import Waits
 from tune_speed.training import build
 from tune_speed.training.build import open_dummy
 from tune_speed.training.flops import step_flop

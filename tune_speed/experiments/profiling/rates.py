@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from tune_speed.experiments.profiling.result import DeviceRates
-from tune_speed.runtime.temporary import TemporaryFolder
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.training.worker import local_rank
 
 # A repetition this long is long enough [s].

@@ -10,8 +10,7 @@ from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Palette, Sketch
 from tune_speed.reporting.figures.facts import duration, shortened, time_unit
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
-from tune_speed.reporting.study.endings import ENDED_BELOW, IN_TIME, REACHED, endings_of
-from tune_speed.reporting.study.view import StudyPart
+from tune_speed.reporting.study.view import ENDED_BELOW, IN_TIME, REACHED, StudyPart, endings_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +98,6 @@ IMPORTANCE = FigureKind(
     " differences that the parameters predict together.",
     draw=draw,
 )
-
 
 END_HEIGHT = 50.0
 END_FRAME_HEIGHT = 16.0

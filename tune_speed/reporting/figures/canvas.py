@@ -65,7 +65,6 @@ _BY_STATUS: Mapping[Status, tuple[Look, str]] = {
 LOOKS = {status: look for status, (look, _) in _BY_STATUS.items()}
 WORDS = {status: words for status, (_, words) in _BY_STATUS.items()}
 
-
 # Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
 # Of one that has a page's whole width; a phone scrolls it.

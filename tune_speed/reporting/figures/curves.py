@@ -181,7 +181,6 @@ CURVES = FigureKind(
     draw=draw,
 )
 
-
 TRIAL_HEIGHT = 210.0
 # Evaluations that are drawn as points too.
 MOST_POINTS = 40

@@ -70,18 +70,14 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     return Sketch(canvas, _alt(ends, front, target))
 
 
-def _met(target: Target) -> str:
-    if target.seeks_best:
-        return target.did_meet
-    return f"met the target {facts.metric_words(target)} {facts.score(target.value)}"
-
-
 def _alt(ends: Sequence[facts.End], front: Sequence[facts.End], target: Target) -> str:
     top = (front or pareto(ends, target))[-1]
     hits = sum(end.trial.record.time_to_target_s is not None for end in ends)
     metric, best = facts.metric_words(target), "lowest" if target.mode == "min" else "highest"
+    met = f"met the target {metric} {facts.score(target.value)}"
+    met = target.did_meet if target.seeks_best else met
     text = (
-        f"{hits} of {counted(len(ends), 'evaluated trial')} {_met(target)}. The {best}"
+        f"{hits} of {counted(len(ends), 'evaluated trial')} {met}. The {best}"
         f" {metric}, {facts.score(top.metric)}, is that of {facts.name_of(top.trial)} after"
         f" {facts.duration(top.train_s)} of training"
     )
@@ -101,7 +97,6 @@ FRONT = FigureKind(
     " have taken longer.",
     draw=draw,
 )
-
 
 MARKERS = "osD^vPX*"
 NAME_WIDTH = 34

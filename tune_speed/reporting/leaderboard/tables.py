@@ -52,14 +52,6 @@ def _than_rival(row: Row) -> str:
     return faster_text(row) + (f", {row.rival}" if row.rival else "")
 
 
-def _expected(row: Row) -> str:
-    return interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
-
-
-def _metric(row: Row) -> str:
-    return metric_text(row.mean_metric, row.mean_metric_low, row.mean_metric_high)
-
-
 def _search_cost(row: Row) -> str:
     if row.study_trials is None or row.study_device_s is None:
         return ABSENT
@@ -90,8 +82,16 @@ SHOWN: dict[str, Shown] = {
         "median [s]",
         "Median [s] (interval)",
     ),
-    EXPECTED: Shown(_expected, "expected [s]", "Expected with restarts [s] (95 %)"),
-    METRIC: Shown(_metric, "metric (95 %)", "Metric at the end (95 %)"),
+    EXPECTED: Shown(
+        lambda row: interval_text(row.expected_s, row.expected_low_s, row.expected_high_s),
+        "expected [s]",
+        "Expected with restarts [s] (95 %)",
+    ),
+    METRIC: Shown(
+        lambda row: metric_text(row.mean_metric, row.mean_metric_low, row.mean_metric_high),
+        "metric (95 %)",
+        "Metric at the end (95 %)",
+    ),
     "train_s": Shown(
         lambda row: COLUMNS["time_to_target_s"].text(row.time_to_target_s), "time [s]", "Time [s]"
     ),

@@ -79,7 +79,6 @@ _ORDERS = {
     "energy": "Ranked by expected energy: expected time × mean power of all devices. ",
 }
 
-
 _FIGURES = ("the metric is the mean of its runs", "expected_s is the expected time with restarts")
 
 

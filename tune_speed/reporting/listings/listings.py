@@ -28,8 +28,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
-from tune_speed.core.config import Config, Table, did_you_mean
-from tune_speed.core.descriptions import descriptions
+from tune_speed.core.config import Config, Table, descriptions, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.data.augmentation.config import Augmentation
@@ -202,11 +201,6 @@ def listing(what: str) -> list[dict[str, Any]]:
     return [{"name": name, **_described(kind)} for name, kind in table.items()]
 
 
-def _workloads() -> list[dict[str, Any]]:
-    text = "{0.dataset_name}: {0.target.words}, {0.mode}, at most {0.max_train_s:g} s"
-    return [{"name": name, "about": text.format(each)} for name, each in WORKLOADS.items()]
-
-
 def _speedups() -> list[dict[str, Any]]:
     by_slot = sorted(SPEEDUPS.items(), key=lambda entry: entry[1].slot)
     about = {name: first_paragraph(descriptions(Recipe).get(name)) for name in SETTINGS}
@@ -247,8 +241,11 @@ def _described(kind: type[BaseModel]) -> dict[str, str]:
     return {"about": first_paragraph(kind.__doc__), "fields": ", ".join(fields)}
 
 
+_WORKLOAD = "{0.dataset_name}: {0.target.words}, {0.mode}, at most {0.max_train_s:g} s"
 LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "workloads": _workloads,
+    "workloads": lambda: [
+        {"name": name, "about": _WORKLOAD.format(each)} for name, each in WORKLOADS.items()
+    ],
     "speedups": _speedups,
     "metrics": lambda: [
         {"name": name, "about": metric.about, "unit": metric.unit, "source": metric.source}
@@ -258,7 +255,6 @@ LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "augmentation": _augmentation,
 }
 """What is no plain table of configs."""
-
 
 BOUNDS = {
     "minimum": "≥",

@@ -25,8 +25,7 @@ from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
-from tune_speed.reporting.page.site import board_table, in_order, render, render_part
-from tune_speed.reporting.page.study_page import RecipeYaml
+from tune_speed.reporting.page.site import RecipeYaml, board_table, in_order, render, render_part
 from tune_speed.reporting.page.words import moment, seconds
 from tune_speed.reporting.server.channel import Channel, Moment, Part, in_thread
 from tune_speed.reporting.server.helm import Helm, fields_of
@@ -157,20 +156,15 @@ class LivePages:
             found = asyncio.ensure_future(self._opened(study))
         # Those that were asked for last are last.
         self._studies[study] = found
-        self._forget()
+        done = [name for name, task in self._studies.items() if task.done() and not _viewers(task)]
+        for name in done[: max(0, len(self._studies) - MOST_STUDIES)]:
+            del self._studies[name]
         return await asyncio.shield(found)
 
     async def _opened(self, study: str) -> Channel:
         own: dict[str, Any] = {"recipe_yaml": self._recipe_yaml, "helm": self._helm}
         open_it = partial(LiveStudy, self._uri, study, **own)
         return Channel((await in_thread(open_it)).read, heavy=self._heavy)
-
-    def _forget(self) -> None:
-        unseen = [
-            name for name, task in self._studies.items() if task.done() and not _viewers(task)
-        ]
-        for name in unseen[: max(0, len(self._studies) - MOST_STUDIES)]:
-            del self._studies[name]
 
 
 def _viewers(opened: asyncio.Task[Channel]) -> int:

@@ -177,7 +177,6 @@ def _elapsed_s(view: StudyView, until_s: float) -> float:
 
 
 def _last_written_s(view: StudyView) -> float:
-    """Returns the latest moment at which somebody has written [s since 1970]."""
     # MLflow does not say when a metric was logged: a running trial's is taken from its own clock.
     finished = [t.record.finished_at for t in (*view.trials, *view.certified)]
     texts = [*finished, *(search.updated_at for search in view.searches)]

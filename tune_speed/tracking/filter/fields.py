@@ -64,17 +64,12 @@ class FieldReader:
         last_parts = {place.rpartition(".")[2] for place in self.settings}
         return {*COLUMNS, *RECIPE_FIELDS, *self.settings, *last_parts}
 
-    @cached_property
-    def _by_last_part(self) -> Mapping[str, list[str]]:
-        places: dict[str, list[str]] = {}
-        for place in self.settings:
-            places.setdefault(place.rpartition(".")[2], []).append(place)
-        return places
-
     def _places(self, name: str) -> list[str]:
         if name in self.settings:
             return [name]
-        return [] if name in RECIPE_FIELDS else self._by_last_part.get(name, [])
+        if name in RECIPE_FIELDS:
+            return []
+        return [place for place in self.settings if place.rpartition(".")[2] == name]
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.text import recorded_device
-from tune_speed.runtime.temporary import TemporaryFolder
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader import mlflow_filter
 from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, runs_with

@@ -11,8 +11,7 @@ from tune_speed.core.records import Status, StepTime
 from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import experiments_with, runs_with
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
-from tune_speed.tracking.store.deadline import within
-from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.errors import errors_of, within
 from tune_speed.tracking.store.store import open_store
 
 if TYPE_CHECKING:
@@ -129,7 +128,6 @@ ORDER BY r.start_time DESC, r.run_uuid
 """
 _METRICS = "SELECT m.run_uuid, m.{key}, m.value FROM latest_metrics m WHERE m.run_uuid IN ({runs})"
 _TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
-
 
 # Longest wait for them; a database that is frozen would never answer.
 READ_S = 60.0

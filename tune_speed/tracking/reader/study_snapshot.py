@@ -26,7 +26,6 @@ IS_KILLED, IS_NOT_KILLED = "attributes.status = 'KILLED'", "attributes.status !=
 
 _log = logging.getLogger(__name__)
 
-
 TrialKey = tuple[str, str]
 """Run id of the search, and trial id."""
 

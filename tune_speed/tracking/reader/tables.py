@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.queries import TrackedTrial
-from tune_speed.tracking.store.deadline import within
-from tune_speed.tracking.store.errors import explain
-from tune_speed.tracking.store.probe import engine_of
+from tune_speed.tracking.store.errors import explain, within
+from tune_speed.tracking.store.store import engine_of
 from tune_speed.tracking.store.uri import sqlite_path, store_kind
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, TimeInterval
 from tune_speed.core.text import INFINITE, counted, device_text, significant
 from tune_speed.tracking import schema
-from tune_speed.tracking.glossary import METRICS
+from tune_speed.tracking.columns import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
 
 NOTE = "mlflow.note.content"

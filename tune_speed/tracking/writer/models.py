@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tune_speed.runtime.temporary import TemporaryFolder
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.store.deadline import within
+from tune_speed.tracking.store.errors import within
 from tune_speed.tracking.writer import descriptions
 
 if TYPE_CHECKING:

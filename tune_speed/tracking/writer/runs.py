@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted, setting, switch
-from tune_speed.runtime.temporary import TemporaryFolder
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.store.errors import errors_of

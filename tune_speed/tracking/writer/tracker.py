@@ -22,8 +22,7 @@ from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.store import sqlite
-from tune_speed.tracking.store.deadline import within
-from tune_speed.tracking.store.errors import errors_of, explain
+from tune_speed.tracking.store.errors import errors_of, explain, within
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets, tracking_uri
 from tune_speed.tracking.writer import descriptions

@@ -19,8 +19,8 @@ from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.configs import Automatic, Streaming
 from tune_speed.data.loaders.worker_pool import most_slots
 from tune_speed.data.split import Splits
+from tune_speed.runtime.clock import Waits
 from tune_speed.runtime.device import release_memory, synchronizer
-from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.autotune.micro_batch import Batch, TakeStep, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.recipe import Recipe

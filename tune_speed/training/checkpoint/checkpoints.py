@@ -260,7 +260,6 @@ def noted(notes: list[Note], step: int, error: Exception) -> list[Note]:
 
 
 def _scratch_file() -> IO[bytes]:
-    """Returns a file without a name, in memory where the system has such."""
     # Not in this process's memory, whose peak is a result of the trial.
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("tune_speed", os.MFD_CLOEXEC), "w+b")

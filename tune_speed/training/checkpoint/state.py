@@ -114,7 +114,6 @@ def restore(training: Training, state: State) -> None:
 
 
 def _with_plain_rates(state: State) -> State:
-    """Returns an optimizer's state as it is where steps are not recorded."""
     groups = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
     return {**state, "param_groups": groups}
 

@@ -103,7 +103,6 @@ def split(content: bytes) -> tuple[Header, memoryview]:
 
 
 def _header(content: bytes, begin: int) -> tuple[Header, int]:
-    """Returns the header at `begin`, and where the payload begins."""
     end = content.find(b"\n", begin, begin + LONGEST_HEADER_BYTES)
     if end < 0:
         raise BadCheckpoint("it is cut off in its header")
@@ -303,7 +302,6 @@ def _remove(place: str) -> None:
 
 
 def _open_remote(place: str) -> tuple[Any, str]:
-    """Returns the file system and the path in it, whose folder is there."""
     import fsspec
 
     files, path = fsspec.core.url_to_fs(place)

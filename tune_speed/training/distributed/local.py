@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, resource_tracker
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.words import StopReason
 from tune_speed.runtime.device import resolve_device
-from tune_speed.runtime.temporary import TemporaryFolder
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.training.distributed import supervisor
 from tune_speed.training.objective import Trial, run_trial
 from tune_speed.training.trial import TrialSpec
@@ -57,7 +56,9 @@ class LocalCrew:
                 given=str(size),
                 hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
             )
-        context = _context()
+        # Torch is imported once for all ranks, in all trials; optimizers import `torch._dynamo`.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "torch._dynamo"])
         self._folder = TemporaryFolder()
         self._pipes: list[connection.Connection] = []
         self._processes: list[BaseProcess] = []
@@ -120,13 +121,6 @@ class LocalCrew:
         )
 
 
-def _context() -> ForkServerContext:
-    """Returns what starts ranks: torch is imported once for all of them, in all trials."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch._dynamo"])  # Optimizers import the latter.
-    return context
-
-
 class _Here:
     """Gives a rank what this process has now, before configurations are unpickled there."""
 
@@ -172,7 +166,6 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 def _end_with_supervisor() -> None:
-    """Ends this process when its supervisor is gone, whatever it is doing then."""
     parent = parent_process()
     assert parent is not None
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Batch, Loader
-from tune_speed.runtime.training_clock import Waits
+from tune_speed.runtime.clock import Waits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import Group

@@ -7,7 +7,6 @@ The controller knows neither Ray nor time-sharing: whatever runs the trials take
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tune_speed.core.records import Status, StepTime, TrialRecord
 from tune_speed.core.words import StopKind, StopReason
@@ -65,13 +64,11 @@ class SearchController:
         elif isinstance(request, Stop):
             self.finished(self.trials.running[request.trial].stopped())
         elif isinstance(request, Set):
-            self._set(request.changes)
+            search = self.study.search.model_copy(update=request.changes)
+            self.study = replace(self.study, search=search)
+            cotenants = {"max_cotenants": search.at_once - 1}
+            self.allotment = self.allotment.model_copy(update=cotenants)
         return True
-
-    def _set(self, changes: dict[str, Any]) -> None:
-        self.study = replace(self.study, search=self.study.search.model_copy(update=changes))
-        cotenants = {"max_cotenants": self.study.search.at_once - 1}
-        self.allotment = self.allotment.model_copy(update=cotenants)
 
     @property
     def num_begun(self) -> int:
@@ -122,7 +119,6 @@ class SearchController:
 
     @property
     def _is_exhausted(self) -> bool:
-        """Whether the policy found nothing to try, and no running trial could change that."""
         return self._found_nothing and not self.trials.running
 
     def propose(self) -> SpecBase | None:

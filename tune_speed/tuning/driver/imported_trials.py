@@ -73,12 +73,11 @@ def import_trials(given: PriorFile, *, space: SearchSpace, workload: Workload) -
             trials.append(found)
         else:
             left_out[found].append(row.where)
-    reasons = {f"{why} ({_some(rows)})": len(rows) for why, rows in left_out.items()}
+    reasons = {
+        f"{why} ({', '.join(rows[:MOST_LINES])}{', …' * (len(rows) > MOST_LINES)})": len(rows)
+        for why, rows in left_out.items()
+    }
     return CarriedOver(tuple(trials), reasons)
-
-
-def _some(rows: Sequence[str]) -> str:
-    return ", ".join(rows[:MOST_LINES]) + (", …" if len(rows) > MOST_LINES else "")
 
 
 def read_rows(given: PriorFile) -> Iterator[Row]:

@@ -103,8 +103,8 @@ class Learning:
     def _make_policy(self) -> Policy:
         # SciPy and Optuna take 0.8 s to import.
         from tune_speed.tuning.policies import make_policy
+        from tune_speed.tuning.policy.base import Parts
         from tune_speed.tuning.policy.optuna_study import Sampling
-        from tune_speed.tuning.policy.settings import Parts
 
         workload, search, space = self._study.workload, self._study.search, self._study.space
         aim = workload.target

@@ -23,9 +23,8 @@ from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Outcome, Problem, Proposal, SearchTarget
+from tune_speed.tuning.policy.base import Cost, Outcome, Parts, Problem, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve, FloatArray, Mode, crossing
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 PredictedCost = Callable[[Mapping[str, Any]], float | None]

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from tune_speed.tuning.policy.base import AcquisitionSettings
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import BoolArray, Encoder
 from tune_speed.tuning.policy.expected_time import gain_of_metric, gain_of_run, log_expected_s
@@ -43,7 +44,6 @@ from tune_speed.tuning.policy.gaussian_process import (
     fit_scales,
     with_repeats,
 )
-from tune_speed.tuning.policy.settings import AcquisitionSettings
 
 
 class Evidence(NamedTuple):

@@ -72,5 +72,4 @@ class BestWithin(TimeToTarget):
 
 
 def _mean_s(known: Known) -> float:
-    """Returns what the runs that ended in time took, in the mean [s]."""
     return sum(trial.ended.train_s for trial in known.runs if trial.met) / known.hits

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tune_speed.core.words import StopKind, StopReason
-from tune_speed.tuning.policy.base import alone
+from tune_speed.tuning.policy.base import Parts, alone
 from tune_speed.tuning.policy.curve import distance
 from tune_speed.tuning.policy.history import History
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import Trial
 
 NUM_RUNGS = 4

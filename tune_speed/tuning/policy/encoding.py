@@ -23,9 +23,8 @@ from scipy.stats import qmc
 
 from tune_speed.study.parameter import Parameter, Scalar, is_number
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import ParamsKey
+from tune_speed.tuning.policy.base import ParamsKey, Parts
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.settings import Parts
 
 BoolArray = npt.NDArray[np.bool_]
 

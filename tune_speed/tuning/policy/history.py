@@ -9,11 +9,10 @@ import numpy as np
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
-from tune_speed.tuning.policy.base import Leader, Outcome, Problem, Proposal
+from tune_speed.tuning.policy.base import Leader, Outcome, Parts, Problem, Proposal
 from tune_speed.tuning.policy.curve import CurveTable, FloatArray, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import RELIABLE
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import WHOLE, Ended, Trial
 
 SCHEDULE_PLACES = np.arange(1, 33) / 32
@@ -139,7 +138,6 @@ class History:
         return self._table[1]
 
     def _row(self, trial: Trial, places: FloatArray, end_s: float | None) -> FloatArray:
-        """Returns a trial's row (G,) of the table; `end_s` None: over its own schedule."""
         curve = trial.ended.curve
         if end_s is None:
             planned_s = trial.planned_s()

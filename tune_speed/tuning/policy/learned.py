@@ -22,11 +22,11 @@ from tune_speed.core.words import StopKind, StopReason
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Allowed, Candidate, Model, candidates
+from tune_speed.tuning.policy.base import Parts
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import Known, Trial
 
 NUM_FAVOURITES = 100

@@ -16,7 +16,7 @@ import numpy as np
 from tune_speed.core.records import Recommended, Status
 from tune_speed.core.words import ProposalKind, ProposalReason, StopReason
 from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
-from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Problem, Proposal
+from tune_speed.tuning.policy.base import Leader, Outcome, Parts, PriorTrial, Problem, Proposal
 from tune_speed.tuning.policy.curve import distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import EvenSpread
@@ -24,7 +24,6 @@ from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.learned import Learned, Settling
 from tune_speed.tuning.policy.optuna_study import GAIN, OptunaStudy, Sampling
-from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.trials import WHOLE, Trial
 
 NUM_REPEATED = 3

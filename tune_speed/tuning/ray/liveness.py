@@ -2,6 +2,18 @@
 
 A trial that hangs ends itself (`Watchdog`) and says why. A process that is frozen, or whose
 interpreter lock a library holds, can do neither: it sends no heartbeat, and the driver kills it.
+
+Reports of its process to the driver have, of a curve, only what the driver has not seen:
+
+| field    | meaning                                                                  |
+|----------|--------------------------------------------------------------------------|
+| `record` | the record so far as JSON, without the evaluations that were sent before |
+| `before` | how many these are                                                       |
+| `end`    | `finished`: this is the trial's record; `hung`: likewise, and the        |
+|          | process is about to end; `interrupted`, `stopped`: the trial has ended   |
+| `done`   | whether the process can take another trial                               |
+
+Without `record` and `end` it is a heartbeat. Ray delivers reports in order, each once.
 """
 
 # Both measure time in looks, each of which counts a few seconds at most, not by a clock. A process
@@ -13,13 +25,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
 from tune_speed.core.errors import TuneSpeedError, readable
+from tune_speed.core.records import Evaluation, TrialRecord
 from tune_speed.runtime import heartbeat
 
 if TYPE_CHECKING:
@@ -120,3 +133,32 @@ class OwnTime:
         self.passed_s += min(since_s, LONGEST_LOOK_S)
         self._looked_s += since_s
         return True
+
+
+How = Literal["finished", "hung", "interrupted", "stopped"]
+
+
+def running_report(record: TrialRecord, *, before: int) -> dict[str, Any]:
+    """Returns the report of a running trial of which `before` evaluations were sent."""
+    short = _with_curve(record, record.runs[-1].evaluations[before:])
+    return {"record": short.model_dump_json(), "before": before}
+
+
+def end_report(how: How, record: TrialRecord | None = None) -> dict[str, Any]:
+    report: dict[str, Any] = {"end": how, "done": how != "hung"}
+    if record is not None:
+        report |= {"record": record.model_dump_json(), "before": 0}
+    return report
+
+
+def received(report: Mapping[str, Any], newest: TrialRecord | None = None) -> TrialRecord:
+    """Returns the whole record of a report; `newest` is that of the report before it."""
+    record, before = TrialRecord.model_validate_json(report["record"]), report["before"]
+    known = () if newest is None else newest.runs[-1].evaluations
+    assert before <= len(known), "a report was lost"
+    return _with_curve(record, (*known[:before], *record.runs[-1].evaluations))
+
+
+def _with_curve(record: TrialRecord, evaluations: Sequence[Evaluation]) -> TrialRecord:
+    run = record.runs[-1].model_copy(update={"evaluations": tuple(evaluations)})
+    return record.model_copy(update={"runs": (*record.runs[:-1], run)})

@@ -27,8 +27,14 @@ from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.driver.trial_files import write_trial_file
-from tune_speed.tuning.ray import reports
-from tune_speed.tuning.ray.liveness import LEAVE_S, Watchdog, leave, watch_rank
+from tune_speed.tuning.ray.liveness import (
+    LEAVE_S,
+    Watchdog,
+    end_report,
+    leave,
+    running_report,
+    watch_rank,
+)
 from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
 
 if TYPE_CHECKING:
@@ -206,7 +212,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         return {"done": False, "training_iteration": self._iteration, **self.step()}
 
     def step(self) -> dict[str, Any]:
-        """Returns the next report of the trial, see `reports`. Raises: what the trial raises."""
+        """Returns the next report of the trial, see `liveness`. Raises: what the trial raises."""
         trial = self._trial
         if trial.is_hung:
             leave()  # A further request says that the driver has the record.
@@ -214,14 +220,14 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             self._end_trial()
             if trial.spec.checkpoint is not None:  # It may be newer than the driver's decision.
                 discard(trial.spec.checkpoint.place)
-            return reports.ended("stopped")
+            return end_report("stopped")
         found = self._thread.poll(
             timeout_s=trial.config["heartbeat_s"], every_s=trial.config["report_every_s"]
         )
         if isinstance(found, TrialRecord):
             before = trial.num_sent
             trial.num_sent = len(found.runs[-1].evaluations)
-            return reports.standing(found, before=before)
+            return running_report(found, before=before)
         return {} if found is None else self._ended(found)
 
     def stop_trial(self) -> None:
@@ -312,11 +318,11 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     def _ended(self, end: End) -> dict[str, Any]:
         self._watchdog.rest()
         if end.error is None:
-            return reports.ended("hung" if end.is_hung else "finished", end.record)
+            return end_report("hung" if end.is_hung else "finished", end.record)
         from tune_speed.training.loop import Interrupted
 
         if isinstance(end.error, Interrupted):
-            return reports.ended("interrupted")
+            return end_report("interrupted")
         raise end.error
 
     def _hung(self, stacks: str, quiet_s: float) -> None:

@@ -25,15 +25,14 @@ from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import switch
 from tune_speed.core.words import StopKind, StopReason
+from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.runtime.process import handlers_kept
-from tune_speed.runtime.temporary import TemporaryFolder
 from tune_speed.study.validation import most_devices
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.steering import Steering
 from tune_speed.tuning.ray import compat
-from tune_speed.tuning.ray.liveness import MARGIN_S, START_S, OwnTime
+from tune_speed.tuning.ray.liveness import MARGIN_S, START_S, OwnTime, received
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.reports import received
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 # Of a process, and of all together. Ctrl-C waits for a heartbeat; a report takes the driver 2 ms,

@@ -160,7 +160,11 @@ class _Simulation:
             if now_s > budget_s:
                 break
             if kind == _REPORT:
-                self._evaluate(now_s, number, worker)
+                trial = self._running[number]
+                if (how := self._ending(trial)) is None:
+                    self._push(trial, worker)
+                else:
+                    self._end(now_s, worker, trial, *how)
                 continue
             self._policy.spent = now_s / budget_s
             if (proposal := self._policy.ask()) is None:
@@ -184,13 +188,6 @@ class _Simulation:
         at_s = trial.started_s + self._overhead_s + train_s
         number = trial_number(trial.proposal.trial_id)
         heapq.heappush(self._events, (at_s, _REPORT, number, worker))
-
-    def _evaluate(self, now_s: float, number: int, worker: int) -> None:
-        trial = self._running[number]
-        if (how := self._ending(trial)) is None:
-            self._push(trial, worker)
-        else:
-            self._end(now_s, worker, trial, *how)
 
     def _ending(self, trial: _Running) -> tuple[Status, str] | None:
         """Reports the next evaluation; returns how the trial ends there, or None if it runs on."""
