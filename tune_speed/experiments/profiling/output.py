@@ -18,6 +18,7 @@ WORDS: dict[Phase, str] = {
     "optimizer": "optimizer",
     "loop": "other",
 }
+PEAKS = {"compute": "arithmetic", "memory": "memory"}
 NOTHING = "nothing stands out: no phase takes a share of which a change of the recipe is known"
 
 
@@ -26,20 +27,15 @@ def phase_rows(found: ProfileResult) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
     for phase in PHASES:
         ms, bounds = getattr(found.times, f"{phase}_ms"), found.phase_bounds.get(phase)
-        if ms == 0 and phase in ("forward", "backward", "optimizer", "images", "forward_backward"):
+        if ms == 0 and phase not in ("data_wait", "loop"):
             continue
-        row = {
-            "phase": WORDS[phase],
-            "ms": round(ms, 3),
-            "share": f"{ms / found.times.profiled_step_ms:.1%}",
-            "TFLOP/s": None,
-            "of the peak": None,
-        }
+        rate, peak = "", ""
         if bounds is not None:
-            peak = {"compute": "arithmetic", "memory": "memory"}[bounds.binding]
-            row["TFLOP/s"] = float(f"{bounds.achieved_tflop_per_s:.3g}") or None
-            row["of the peak"] = f"{bounds.roof_frac:.0%} ({peak})"
-        rows.append(row)
+            rate = f"{bounds.achieved_tflop_per_s:.3g}" if bounds.gflop else ""
+            peak = f"{bounds.roof_frac:.0%} ({PEAKS[bounds.binding]})"
+        share = f"{ms / found.times.profiled_step_ms:.1%}"
+        row = {"phase": WORDS[phase], "ms": round(ms, 3), "share": share}
+        rows.append({**row, "TFLOP/s": rate, "of the measured peak": peak})
     return rows
 
 
@@ -50,37 +46,31 @@ def ms_text(ms: float) -> str:
 def sentences(found: ProfileResult) -> list[str]:
     times, bounds, rates = found.times, found.bounds, found.rates
     low, high = ms_text(times.step_low_ms), ms_text(times.step_high_ms)
-    lines = [
-        f"A step as it runs takes {ms_text(times.step_ms)} ({low} to {high}), and"
-        f" {ms_text(times.profiled_step_ms)} where it is recorded ({times.num_steps} steps)."
-    ]
+    recorded = f"{ms_text(times.profiled_step_ms)} where it is recorded ({times.num_steps} steps)"
+    lines = [f"A step takes {ms_text(times.step_ms)} as it runs ({low} to {high}), {recorded}."]
     if times.idle_ms is not None:
-        share = times.idle_ms / times.step_ms
-        lines.append(f"The device computes nothing for {ms_text(times.idle_ms)} of it ({share:.0%}).")
+        idle = f"{ms_text(times.idle_ms)} of it ({times.idle_ms / times.step_ms:.0%})"
+        lines.append(f"The device computes nothing for {idle}.")
     peaks = [f"{rate:.3g} TFLOP/s in {name}" for name, rate in rates.matrix_tflop_per_s.items()]
-    memory = f"{rates.memory_gb_per_s:.3g} GB/s"
-    lines.append(f"Measured peaks: matrix products {', '.join(peaks)}; memory {memory}.")
+    memory = f"{rates.memory_gb_per_s:.3g} GB/s of memory"
+    lines.append(f"Measured peaks: {', '.join(peaks)}; {memory}.")
     if bounds is not None:
-        what = {"compute": "arithmetic", "memory": "memory"}[bounds.binding]
-        lines.append(
-            f"{bounds.achieved_tflop_per_s:.3g} TFLOP/s, {bounds.peak_frac:.0%} of the peak of"
-            f" matrix products, at {bounds.intensity_flop_per_byte:.3g} FLOP a byte: {what} binds,"
-            f" and takes at least {bounds.roof_frac:.0%} of a step."
-        )
+        work = f"{bounds.gflop:.4g} GFLOP and about {bounds.moved_mib:,.0f} MiB moved"
+        binds = f"{PEAKS[bounds.binding]} binds, for {bounds.roof_frac:.0%} of a step at least"
+        lines.append(f"{work} a step, {bounds.achieved_tflop_per_s:.3g} TFLOP/s: {binds}.")
     lines += [f"`{field}`: auto, found {value}." for field, value in found.resolved.items()]
     if found.devices > 1:
         lines.append(f"One of {found.devices} devices was profiled, without averaging gradients.")
     return lines
 
 
-def advice_text(advice: Advice) -> str:
-    changes = ", ".join(f"`{c.field}` {c.before} → {c.after}" for c in advice.changes)
-    said = ": ".join(filter(None, [advice.because, changes]))
-    return "; ".join(filter(None, [said, advice.hint]))
-
-
 def advice_texts(found: ProfileResult) -> list[str]:
     return [f"{each.rule}: {advice_text(each)}" for each in found.advice] or [NOTHING]
+
+
+def advice_text(advice: Advice) -> str:
+    changes = ", ".join(f"`{c.field}` {c.before} → {c.after}" for c in advice.changes)
+    return "; ".join(filter(None, [advice.because, changes, advice.hint]))
 
 
 def as_renderables(found: ProfileResult) -> tuple[RenderableType, ...]:

@@ -63,7 +63,7 @@ def open_pipeline(
     model.train()
     forward = build.build_forward(model, recipe)
     loader = build.open_loader(recipe, splits.train, splits, seed=seed, device=device)
-    try:
+    with closing(loader):
         stepper = Stepper.still(model, forward, recipe, device=device)
         marks = Marks(stepper.scaler)
         # As for a recorded step, so that batches come before their images are made.
@@ -88,30 +88,29 @@ def open_pipeline(
 
         with closing(steps):
             yield Pipeline(take, take_group, stepper, loader, shape)
-    finally:
-        loader.close()
 
 
-class StepBytes(NamedTuple):
-    """Bytes of a step, by the symbols of this module's table."""
-
-    parameters: int
-    gradients: int
-    optimizer_state: int
-    saved: int
-    images: int
-    num_micro_batches: int
-
-    def by_phase(self) -> dict[Phase, int]:
-        # An estimate: what is not saved (activations' gradients, results of element-wise
-        # operations) is left out, and what a cache holds is counted.
-        p, g, s, a, x, m = self
-        return {
-            "images": m * (x + x // 4),
-            "forward": m * (p + x + a),
-            "backward": m * (p + a + g) + (m - 1) * g,
-            "optimizer": 2 * p + g + 2 * s,
-        }
+def moved_bytes(pipeline: Pipeline) -> dict[Phase, int]:
+    """Returns the bytes of this module's table, of the uncompiled network; takes a step of it."""
+    # An estimate: what is not saved (activations' gradients, results of element-wise operations) is
+    # left out, and what a cache holds is counted.
+    stepper, shape = pipeline.stepper, pipeline.shape
+    recipe, model, size = stepper.recipe, stepper.model, micro_batch_of(stepper.recipe)
+    eager = Stepper.still(model, model, recipe, device=stepper.device, is_recorded=False)
+    images, labels = pipeline.loader.dummy(size)
+    group = Group(size, [(images, labels)])
+    a = saved_bytes(lambda: eager.take_still(group, shape), model)
+    p = sum(each.nbytes for each in model.parameters())
+    g = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    leaves = tree_leaves(list(stepper.optimizer.state.values()))
+    s = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+    m, x = accumulation_of(recipe) * shape.growth, images.nbytes
+    return {
+        "images": m * (x + x // 4),
+        "forward": m * (p + x + a),
+        "backward": m * (p + a + g) + (m - 1) * g,
+        "optimizer": 2 * p + g + 2 * s,
+    }
 
 
 def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
@@ -131,39 +130,17 @@ def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
     return sum(saved_by_address.values())
 
 
-def count_bytes(pipeline: Pipeline) -> StepBytes:
-    """Returns what steps of the network move, uncompiled; takes one of them."""
-    trained, shape = pipeline.stepper, pipeline.shape
-    recipe, model = trained.recipe, trained.model
-    size = micro_batch_of(recipe)
-    eager = Stepper.still(model, model, recipe, device=trained.device, is_recorded=False)
-    images, labels = pipeline.loader.dummy(size)
-    group = Group(size, [(images, labels)])
-    parameters, state = list(model.parameters()), trained.optimizer.state
-    return StepBytes(
-        saved=saved_bytes(lambda: eager.take_still(group, shape), model),
-        parameters=sum(each.nbytes for each in parameters),
-        gradients=sum(each.nbytes for each in parameters if each.requires_grad),
-        optimizer_state=sum(
-            leaf.nbytes for leaf in tree_leaves(list(state.values())) if isinstance(leaf, Tensor)
-        ),
-        images=images.nbytes,
-        num_micro_batches=accumulation_of(recipe) * shape.growth,
-    )
-
-
-def count_flop(pipeline: Pipeline) -> dict[Phase, float] | None:
+def count_flop(pipeline: Pipeline, *, channels: int) -> dict[Phase, float] | None:
     """Returns the operations of forward and backward of a step; None if they are not counted."""
     model, recipe, shape = pipeline.stepper.model, pipeline.stepper.recipe, pipeline.shape
-    _, channels, *_ = next(iter(pipeline.loader.dummy(1))).shape
     total = step_flop(model, recipe, shape, channels=channels)
     if total is None:
         return None
-    image_shape = (channels, shape.height, shape.width)
-    both = training_flop_per_sample(model, image_shape=image_shape) or 0.0
-    forward = training_flop_per_sample(model, image_shape=image_shape, has_backward=False) or 0.0
+    size = (channels, shape.height, shape.width)
+    both = training_flop_per_sample(model, image_shape=size) or 0.0
+    forward = training_flop_per_sample(model, image_shape=size, has_backward=False) or 0.0
     # Where a speed-up chooses samples, all of them go forward and this share is learned from.
     learned_frac = 1.0 if total == both else (total - forward) / both
     backward = learned_frac * (both - forward)
-    num_samples = pipeline.samples_per_step
-    return {"forward": num_samples * (total - backward), "backward": num_samples * backward}
+    samples = pipeline.samples_per_step
+    return {"forward": samples * (total - backward), "backward": samples * backward}

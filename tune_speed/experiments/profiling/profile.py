@@ -14,15 +14,15 @@ multicore architectures", CACM 52(4), 2009. We differ in measuring both rates.
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.config import flatten
+from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
-from tune_speed.data.loaders.configs import Streaming
 from tune_speed.experiments.profiling import pipeline as pipelines
 from tune_speed.experiments.profiling import result
 from tune_speed.experiments.profiling.advice import Situation, advise
@@ -35,7 +35,6 @@ from tune_speed.runtime.step_timer import BLOCK_S, Meters, Steps, Timed, time_st
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.autotune.loader_workers import usable_cores
-from tune_speed.training.autotune.step_options import CHOICES
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
@@ -48,6 +47,7 @@ RECORD_S = 1.0
 # Steps are taken for so long [s] before any is timed, two at least; and timed for so long at most.
 WARM_UP_S, TIMED_S = 1.0, 4.0
 MIB, MS = 1024**2, 1e3
+UNRECORDED = ("cuda_graph", "False")
 
 
 def profile_recipe(
@@ -103,7 +103,6 @@ def _profile(
     # What one of its devices does in a step.
     alone = recipe.model_copy(update={"devices": 1})
     devices.reset_peak_memory(device)
-    synchronize = devices.synchronizer(device)
     opened = pipelines.open_pipeline(
         alone, splits, seed=file.run.seed, device=device, before_step=check_stop
     )
@@ -112,23 +111,23 @@ def _profile(
         timed = _time(pipeline, device)
         num_steps = steps or min(MOST_STEPS, max(FEWEST_STEPS, int(RECORD_S / timed.step_s)))
         on_line(f"recording {num_steps} steps")
-        recorded = _record(pipeline, num_steps, device, trace)
+        recorded = record(pipeline.take, num_steps=num_steps, device=device, trace=trace)
         peak_gib = devices.peak_memory_gib(device)
-        flop, moved = pipelines.count_flop(pipeline), pipelines.count_bytes(pipeline)
+        channels = splits.train.pixels.shape[3]
+        work = pipelines.count_flop(pipeline, channels=channels), pipelines.moved_bytes(pipeline)
     check_stop()
     devices.release_memory(device)
     on_line("measuring matrix products and copies")
     names = dict.fromkeys((recipe.precision, "fp32", "bf16"))
-    rates = measure_rates(names, device=device, synchronize=synchronize)
+    rates = measure_rates(names, device=device)
     check_stop()
     times = _step_times(timed, recorded, num_steps, pipeline.samples_per_step)
     found = result.ProfileResult(
         **_described(file, recipe, device, pipeline),
         peak_memory_gib=peak_gib,
         times=times,
-        work=_step_work(flop, moved),
         rates=rates,
-        **_bounds(flop, moved, times, rates, recipe.precision),
+        **bounds_of(*work, times, rates, recipe.precision),
     )
     num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     # A pixel has one byte; spare cores are those beyond the threads of this process.
@@ -156,21 +155,6 @@ def _time(pipeline: pipelines.Pipeline, device: torch.device) -> Timed:
     return time_steps(steps, Meters(synchronize, now), step_s=step_s, limit_s=TIMED_S)
 
 
-def _record(
-    pipeline: pipelines.Pipeline, num_steps: int, device: torch.device, trace: Path | None
-) -> Recorded:
-    try:
-        return record(
-            pipeline.take,
-            num_steps=num_steps,
-            device=device,
-            synchronize=devices.synchronizer(device),
-            trace=None if trace is None else str(trace),
-        )
-    except OSError as error:
-        raise StorageError(f"{trace} cannot be written: {error}") from error
-
-
 def _described(
     file: RecipeFile, recipe: Recipe, device: torch.device, pipeline: pipelines.Pipeline
 ) -> dict[str, Any]:
@@ -193,23 +177,16 @@ def _described(
 
 
 def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
-    fields = ("batch_size", "accumulation_steps", *CHOICES)
-    found = {name: str(getattr(ran, name)) for name in fields if getattr(given, name) == "auto"}
+    before, after = (flatten(each.model_dump(mode="json")) for each in (given, ran))
+    found = {name: str(after[name]) for name, value in before.items() if value == "auto"}
     # By default it is `auto`, and on a CPU nothing is recorded.
-    if not ran.cuda_graph:
-        found.pop("cuda_graph", None)
-    if given.effective_batch_size is not None:
-        found["batch_size"] = str(ran.batch_size)
-    ours, loader = given.loader, ran.loader
-    if isinstance(ours, Streaming) and ours.workers == "auto" and isinstance(loader, Streaming):
-        found["loader.workers"] = str(loader.workers)
-    return found
+    return {name: value for name, value in found.items() if (name, value) != UNRECORDED}
 
 
 def _step_times(
     timed: Timed, recorded: Recorded, num_steps: int, samples_per_step: int
 ) -> result.StepTimes:
-    # By samples, so that a ragged step at an epoch's end counts as a part of one.
+    # By samples, as a step at an epoch's end may have fewer.
     a_step = samples_per_step / recorded.num_samples
     busy_s = a_step * recorded.busy_s
     return result.StepTimes(
@@ -218,65 +195,50 @@ def _step_times(
         step_high_ms=MS * timed.high_s,
         num_steps=num_steps,
         profiled_step_ms=MS * a_step * sum(recorded.total_s.values()),
-        busy_ms=MS * busy_s,
         idle_ms=MS * max(0.0, timed.step_s - busy_s) if recorded.is_device_seen else None,
         num_launches=a_step * recorded.num_launches,
         **{f"{phase}_ms": MS * a_step * s for phase, s in recorded.total_s.items()},
     )
 
 
-def _step_work(
-    flop: dict[result.Phase, float] | None, moved: pipelines.StepBytes
-) -> result.StepWork:
-    return result.StepWork(
-        gflop=None if flop is None else sum(flop.values()) / 1e9,
-        parameters_mib=moved.parameters / MIB,
-        optimizer_state_mib=moved.optimizer_state / MIB,
-        activations_mib=moved.saved / MIB,
-        moved_mib=sum(moved.by_phase().values()) / MIB,
-    )
-
-
-def _bounds(
+def bounds_of(
     flop: dict[result.Phase, float] | None,
-    moved: pipelines.StepBytes,
+    moved: dict[result.Phase, int],
     times: result.StepTimes,
     rates: result.DeviceRates,
     precision: str,
 ) -> dict[str, Any]:
     """Returns the bounds of the step and of its phases; without operations those of some."""
-    matrix, by_phase, known = rates.matrix_tflop_per_s[precision], moved.by_phase(), flop or {}
-    total = sum(known.values()), sum(by_phase.values())
 
-    def bounds(work: tuple[float, float], ms: float) -> result.Bounds:
-        return roofline(*work, matrix, rates.memory_gb_per_s, time_s=ms / MS)
+    def bounds(phase: str, of: Collection[result.Phase]) -> result.Bounds | None:
+        flops, time_s = (
+            sum((flop or {}).get(p, 0.0) for p in of),
+            getattr(times, f"{phase}_ms") / MS,
+        )
+        is_known = time_s > 0 and (flop is not None or not {"forward", "backward"} & {*of})
+        matrix, memory = rates.matrix_tflop_per_s[precision], rates.memory_gb_per_s
+        num_bytes = sum(moved[p] for p in of)
+        return roofline(flops, num_bytes, matrix, memory, time_s=time_s) if is_known else None
 
-    works = {phase: (known.get(phase, 0.0), bytes_) for phase, bytes_ in by_phase.items()}
-    if flop is None:
-        del works["forward"], works["backward"]
-    elif times.forward_backward_ms:
-        works = {"forward_backward": total}
-    phases = {
-        phase: bounds(work, ms)
-        for phase, work in works.items()
-        if (ms := getattr(times, f"{phase}_ms"))
-    }
-    return {
-        "bounds": None if flop is None else bounds(total, times.step_ms),
-        "phase_bounds": phases,
-    }
+    phases: dict[result.Phase, Collection[result.Phase]] = {phase: (phase,) for phase in moved}
+    if times.forward_backward_ms:
+        phases = {"forward_backward": moved}
+    found = {phase: bounds(phase, of) for phase, of in phases.items()}
+    known = {phase: each for phase, each in found.items() if each is not None}
+    return {"bounds": bounds("step", moved), "phase_bounds": known}
 
 
 def roofline(
-    flop: float, moved_bytes: float, tflop_per_s: float, gb_per_s: float, *, time_s: float
+    flop: float, num_bytes: float, tflop_per_s: float, gb_per_s: float, *, time_s: float
 ) -> result.Bounds:
-    """In this module's symbols F is `flop`, B `moved_bytes`, R and W follow."""
-    compute_s, memory_s = flop / (1e12 * tflop_per_s), moved_bytes / (1e9 * gb_per_s)
+    """In this module's symbols F is `flop`, B `num_bytes`, R and W follow."""
+    compute_s, memory_s = flop / (1e12 * tflop_per_s), num_bytes / (1e9 * gb_per_s)
     return result.Bounds(
+        gflop=flop / 1e9,
+        moved_mib=num_bytes / MIB,
         compute_bound_ms=MS * compute_s,
         memory_bound_ms=MS * memory_s,
         binding="compute" if compute_s >= memory_s else "memory",
-        intensity_flop_per_byte=flop / moved_bytes,
         achieved_tflop_per_s=flop / time_s / 1e12,
         peak_frac=compute_s / time_s,
         roof_frac=max(compute_s, memory_s) / time_s,

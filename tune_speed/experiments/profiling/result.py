@@ -14,7 +14,7 @@ class StepTimes(Record):
     """Milliseconds of one optimizer step of `samples_per_step` samples.
 
     The phases are those of steps that `torch.profiler` records, which cost more than steps as they
-    run: `profiled_step_ms` is their sum. No step waits for the device between its phases.
+    run; `profiled_step_ms` is their sum.
     """
 
     step_ms: float
@@ -37,13 +37,11 @@ class StepTimes(Record):
     loop_ms: float
     """All else [ms]."""
     profiled_step_ms: float
-    busy_ms: float
-    """Kernels on a GPU, operations on a CPU, of a recorded step [ms]."""
     idle_ms: float | None
-    """Of a step as it runs, the device computed nothing, `step_ms` less `busy_ms` and at least 0
-    [ms]; None where the profiler saw no kernel of a GPU."""
+    """A step as it runs less its kernels on a GPU, operations on a CPU, at least 0 [ms]: the device
+    computes nothing. None where no kernel of a GPU was seen."""
     num_launches: float
-    """Kernels of a GPU, operations of a CPU, in a step."""
+    """These kernels or operations of a step."""
 
 
 class DeviceRates(Record):
@@ -55,27 +53,16 @@ class DeviceRates(Record):
     """Bytes read and written by a copy within the device's memory [10⁹ byte/s]."""
 
 
-class StepWork(Record):
-    """What a step computes and moves."""
-
-    gflop: float | None
-    """Operations of forward and backward [10⁹ FLOP]: convolutions, matrix products and attention.
-    None for a network without any."""
-    parameters_mib: float
-    optimizer_state_mib: float
-    activations_mib: float
-    """What the forward of one micro-batch saves for its backward [MiB], uncompiled."""
-    moved_mib: float
-    """Least bytes that a step moves within the device, an estimate [MiB]."""
-
-
 class Bounds(Record):
-    """How quick a phase, or a whole step, could be at best, by measured rates."""
+    """What a phase or a whole step computes and moves, and how quick it could be at best."""
 
+    gflop: float
+    """Convolutions, matrix products and attention [10⁹ FLOP]."""
+    moved_mib: float
+    """Least bytes moved within the device, an estimate [MiB]; see `pipeline`."""
     compute_bound_ms: float
     memory_bound_ms: float
     binding: Literal["compute", "memory"]
-    intensity_flop_per_byte: float
     achieved_tflop_per_s: float
     """Operations over the time [10¹² FLOP/s]."""
     peak_frac: float
@@ -122,7 +109,6 @@ class ProfileResult(Record):
     resolved: dict[str, str]
     """What was found for fields that are `auto`."""
     times: StepTimes
-    work: StepWork
     rates: DeviceRates
     bounds: Bounds | None
     """Of a step as it runs; None for a network whose operations are not counted."""
