@@ -222,12 +222,10 @@ def test_profile_prints_phases_rates_and_advice(
     assert str(profiled[0]["file"].recipe.batch_size) == "50"
 
 
-def test_profile_that_was_stopped_found_nothing_and_a_wrong_picture_measures_nothing(
+def test_profile_that_was_stopped_found_nothing(
     profiled: list[dict[str, Any]], call: Call, tmp_path: Path
 ) -> None:
     (tmp_path / "tiny.yaml").write_text(RECIPE)
-    refused = call("profile", "tiny.yaml", "--out", "profile.txt", folder=tmp_path)
-    assert refused.code == 2 and not profiled
     stopped = call("profile", "tiny.yaml", "--steps", "1", folder=tmp_path)
     assert stopped.code == 130 and "nothing was found yet" in stopped.err and not stopped.out
 

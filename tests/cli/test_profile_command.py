@@ -1,5 +1,6 @@
 """`tune-speed profile` as a user runs it, on digits."""
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,7 @@ import torch
 from helpers.command import Done, start
 from helpers.experiments.ablations import RECIPE, write_recipe
 
-from tune_speed.experiments.profiling.phases import PHASES
-from tune_speed.experiments.profiling.rates import averaging_s
-from tune_speed.experiments.profiling.result import ProfileResult
+from tune_speed.experiments.profiling.result import PHASES, ProfileResult
 
 pytestmark = pytest.mark.slow
 
@@ -25,28 +24,27 @@ def refused(call: Callable[..., Done], tmp_path: Path) -> Any:
 
 def test_profile_says_where_the_time_goes(tmp_path: Path, call: Callable[..., Done]) -> None:
     write_recipe(tmp_path)
-    options = ("--steps", "4", "--set", "loader.workers=auto", "--out", "profile.png", "--json")
+    options = ("--steps", "4", "--set", "loader.workers=auto", "--trace", "trace.json", "--json")
     done = call("profile", "tiny.yaml", *options, folder=tmp_path)
     assert done.code == 0, done.err
     found, times = done.json, done.json["times"]
     assert ProfileResult.model_validate(found).model_dump(mode="json") == found
     assert times["profiled_step_ms"] == pytest.approx(sum(times[f"{phase}_ms"] for phase in PHASES))
-    assert times["overlap_ms"] == pytest.approx(times["profiled_step_ms"] - times["step_ms"])
     assert min(times[f"{name}_ms"] for name in ("forward", "backward", "optimizer")) > 0
-    assert (times["host_to_device_ms"], times["sync_ms"], times["num_steps"]) == (0.0, 0.0, 4)
+    assert (times["forward_backward_ms"], times["num_steps"]) == (0.0, 4)
     assert (found["samples_per_step"], found["precision"]) == (50, "fp32")
-    assert found["resolved"].keys() == {"loader.workers"}
+    assert found["resolved"].keys() == {"loader.dataloader.workers"}
     # The CIFAR ResNet-20 on 8x8 pixels: a sixteenth of 40.8 million multiply-adds, three times.
-    assert found["work"]["gflop"] == pytest.approx(50 * 3 * 2 * 40.8e6 / 16 / 1e9, rel=0.1)
-    achieved = found["work"]["gflop"] / times["step_ms"]
+    assert found["bounds"]["gflop"] == pytest.approx(50 * 3 * 2 * 40.8e6 / 16 / 1e9, rel=0.1)
+    achieved = found["bounds"]["gflop"] / times["step_ms"]
     assert found["bounds"]["achieved_tflop_per_s"] == pytest.approx(achieved)
-    assert (tmp_path / "profile.png").read_bytes()[:4] == b"\x89PNG"
-    assert "wrote profile.png" in done.err and "warming up" in done.err
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert "wrote trace.json" in done.err and "warming up" in done.err
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     write_recipe(tmp_path)
-    process = start("profile", "tiny.yaml", "--steps", "100000", folder=tmp_path)
+    process = start("profile", "tiny.yaml", "--steps", "1000", folder=tmp_path)
     assert process.stderr is not None
     assert any("warming up" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
@@ -74,16 +72,6 @@ def test_searched_value_is_refused(refused: Any, tmp_path: Path) -> None:
     text = RECIPE.replace("batch_size: 50", "batch_size: {choices: [25, 50]}")
     code, said = refused("profile", str(write_recipe(tmp_path, text)))
     assert code == 2 and "batch_size" in said
-
-
-def test_picture_of_an_unknown_format_is_refused_before_anything(refused: Any) -> None:
-    code, said = refused("profile", "no_such.yaml", "--out", "profile.gif")
-    assert code == 2 and "--out must be a file that ends in" in said
-
-
-def test_two_devices_average_gradients_in_some_time() -> None:
-    seconds = averaging_s(4096, size=2, device=torch.device("cpu"))
-    assert seconds is not None and 0 < seconds < 60
 
 
 def test_step_that_does_not_fit_is_told_in_words(

@@ -95,7 +95,6 @@ ALLOWED_PIPES = {
     "data/loaders/gather_worker.py": "a pipe from the process that started it",
     "data/loaders/worker_pool.py": "pipes to processes that this one started",
     "training/distributed/local.py": "pipes to processes that this one spawned",
-    "experiments/profiling/rates.py": "a pipe to processes that this one spawned",
 }
 """Files that receive pickles of our own processes."""
 

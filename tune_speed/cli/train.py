@@ -60,7 +60,7 @@ def profile(
     steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Steps with borders between phases, and as many without; default: 4 s each."
+            min=1, max=1000, help="Steps that are recorded; default: as many as take a second."
         ),
     ] = None,
     device: Annotated[
@@ -69,8 +69,9 @@ def profile(
     ] = None,
     set_: common.SetOption = None,
     plugin: common.PluginOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where a picture goes (.png, .svg or .pdf).")
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Where a Chrome trace of these steps goes (.json), for ui.perfetto.dev."),
     ] = None,
     download: common.DownloadOption = False,
     format_: common.FormatOption = "table",
@@ -78,18 +79,13 @@ def profile(
 ) -> None:
     """Take a recipe's training step apart: where its time goes, against what the device can do.
 
-    The recipe's own loader, model, optimizer and speed-ups run, after a warm-up; steps with borders
-    between the phases and steps without take turns. Nothing is trained or stored.
+    The recipe's own loader, model, optimizer and speed-ups run, after a warm-up: steps are timed as
+    they run, and then recorded by torch.profiler. Nothing is trained or stored.
 
-    Example: tune-speed profile recipe.yaml --steps 20 --set batch_size=256 --out profile.png
+    Example: tune-speed profile recipe.yaml --set batch_size=256 --trace trace.json
     """
-    from tune_speed.experiments.profiling import output
     from tune_speed.experiments.rerun import load_rerun
-    from tune_speed.reporting.plot_style import check_format
 
-    if out is not None:
-        # Before the measurement, which a wrong suffix would waste.
-        check_format("--out", out)
     overrides = [*(set_ or []), *([] if device is None else [f"run.device={device}"])]
     file = load_rerun(recipe, overrides=overrides, check_data=not download)
     from tune_speed.experiments.profiling.profile import profile_recipe
@@ -98,6 +94,7 @@ def profile(
     found = profile_recipe(
         file,
         steps=steps,
+        trace=trace,
         download=download,
         on_progress=progress.decoded,
         on_line=progress.line,
@@ -105,9 +102,8 @@ def profile(
     if found is None:
         common.note("stopped; nothing was found yet")
         raise typer.Exit(common.INTERRUPTED)
-    if out is not None:
-        output.plot_profile(found, out)
-        common.note(f"wrote {out}")
+    if trace is not None:
+        common.note(f"wrote {trace}")
     _print(found, "json" if as_json else format_)
 
 
@@ -121,8 +117,6 @@ def _print(found: "ProfileResult", form: common.Format) -> None:
     elif form == "table":
         common.show_parts([Group(*output.as_renderables(found))])
     else:
-        common.print_listing(output.csv_rows(found), form, title="phases")
+        common.print_listing(output.phase_rows(found), form, title="phases")
         if form == "markdown":
-            common.say("")
-            common.print_listing(output.rate_rows(found), form, title="rates")
             common.say("\n" + "\n".join(f"- {text}" for text in output.advice_texts(found)))

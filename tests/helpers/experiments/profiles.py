@@ -8,11 +8,11 @@ from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.experiments.profiling.advice import Situation
 from tune_speed.experiments.profiling.result import (
+    PHASES,
     Bounds,
     DeviceRates,
     ProfileResult,
     StepTimes,
-    StepWork,
 )
 from tune_speed.training.recipe import Recipe
 
@@ -21,35 +21,46 @@ TIMES: dict[str, float | None] = {
     "step_low_ms": 98.0,
     "step_high_ms": 104.0,
     "data_wait_ms": 2.0,
-    "unprofiled_wait_ms": 2.0,
-    "host_to_device_ms": 1.0,
+    "images_ms": 1.0,
     "forward_ms": 30.0,
     "backward_ms": 60.0,
     "forward_backward_ms": 0.0,
     "optimizer_ms": 6.0,
-    "sync_ms": 0.0,
     "loop_ms": 1.0,
-    "overlap_ms": 0.0,
     "idle_ms": 1.0,
 }
 """Of a step in which nothing stands out."""
+
+
+def make_bounds(peak_frac: float, *, binding: str = "compute") -> Bounds:
+    return Bounds(
+        gflop=4.0,
+        moved_mib=60.0,
+        compute_bound_ms=40.0,
+        memory_bound_ms=6.3,
+        binding=binding,
+        achieved_tflop_per_s=0.04,
+        peak_frac=peak_frac,
+        roof_frac=peak_frac,
+    )
 
 
 def make_profile(
     *,
     device_type: str = "cpu",
     peak_frac: float = 0.4,
+    binding: str = "compute",
     rates: dict[str, float] | None = None,
-    launch_frac: float | None = None,
     used_gib: float = 1.0,
     recipe: Recipe | None = None,
     **times: float | None,
 ) -> ProfileResult:
     """Returns a profile; what a phase takes more comes on top of the rest."""
     figures = {**TIMES, **times}
-    own = ("data_wait", "host_to_device", "forward", "backward", "forward_backward", "optimizer")
-    whole_ms = sum(figures[f"{phase}_ms"] or 0.0 for phase in (*own, "loop"))
+    whole_ms = sum(figures[f"{phase}_ms"] or 0.0 for phase in PHASES)
     recipe = recipe or make_recipe_of()
+    bounds = make_bounds(peak_frac, binding=binding)
+    by_phase = {"forward": bounds, "backward": bounds}
     return ProfileResult(
         name="tiny",
         workload_name="digits",
@@ -66,32 +77,12 @@ def make_profile(
         peak_memory_gib=used_gib,
         memory_limit_gib=10.0,
         resolved={},
-        times=StepTimes(
-            num_steps=20, launch_frac=launch_frac, profiled_step_ms=whole_ms, **figures
-        ),
-        work=StepWork(
-            gflop=4.0,
-            parameters_mib=1.0,
-            optimizer_state_mib=1.0,
-            activations_mib=20.0,
-            moved_mib=60.0,
-            copied_mib=0.0 if device_type == "cpu" else 1.5,
-        ),
+        times=StepTimes(num_steps=20, num_launches=300, profiled_step_ms=whole_ms, **figures),
         rates=DeviceRates(
-            matrix_tflop_per_s=rates or {"fp32": 0.1, "bf16": 0.11},
-            memory_gb_per_s=10.0,
-            host_to_device_gb_per_s=None if device_type == "cpu" else 5.0,
+            matrix_tflop_per_s=rates or {"fp32": 0.1, "bf16": 0.11}, memory_gb_per_s=10.0
         ),
-        bounds=Bounds(
-            compute_bound_ms=40.0,
-            memory_bound_ms=6.3,
-            host_bound_ms=None if device_type == "cpu" else 0.3,
-            binding="compute",
-            intensity_flop_per_byte=64.0,
-            achieved_tflop_per_s=0.04,
-            peak_frac=peak_frac,
-            roof_frac=peak_frac,
-        ),
+        bounds=bounds,
+        phase_bounds={**by_phase, "optimizer": make_bounds(0.3, binding="memory")},
     )
 
 
@@ -118,5 +109,4 @@ def make_situation(
         num_devices=1,
         spare_cores=spare_cores,
         set_bytes=set_bytes,
-        has_convolutions=True,
     )

@@ -1,5 +1,5 @@
 """Where the time of an optimizer step goes, against what the device could do; and what to change.
 
-Steps run with borders between their phases (`phases`), the device's rates are measured (`rates`),
-what a step computes and moves is counted (`work`), and the roofline compares them (`profile`).
+`torch.profiler` records steps with marks between phases (`phases`), rates are measured (`rates`),
+a step's work is counted (`pipeline`), and the roofline compares them (`profile`).
 """

@@ -1,11 +1,19 @@
-"""What to change about a recipe, read from where its time goes: rules in order, by phase.
+"""What to change about a recipe: four rules, each decided on shares of a step.
 
-Shares are those of the sum of the phases. Nothing is advised that `Recipe` refuses, or that has no
-effect on this device. Advice is a guess from one measurement: the changed recipe is to be profiled,
-and where it learns differently (another batch size) to be trained again.
+| rule         | figure                                                        | threshold       |
+|--------------|---------------------------------------------------------------|-----------------|
+| `data`       | waiting for batches and making images                         | `DATA_SHARE`    |
+| `launches`   | the device computes nothing though a batch is there           | `IDLE_SHARE`    |
+| `arithmetic` | forward and backward of a step that is bound by arithmetic    | `COMPUTE_SHARE` |
+| `memory`     | phases after the images that are bound by memory              | `MEMORY_SHARE`  |
+
+A rule advises the first of its changes that `Recipe` accepts and that has an effect on this device.
+Advice is a guess from one measurement: the changed recipe is to be profiled, and where it learns
+differently (another batch size) to be trained again.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -14,21 +22,25 @@ import torch
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
 from tune_speed.data.loaders.configs import Resident, Streaming
-from tune_speed.experiments.profiling.result import Advice, Change, ProfileResult
+from tune_speed.experiments.profiling.result import Advice, Change, Phase, ProfileResult
 from tune_speed.training.recipe import Recipe, not_applicable
 
 # A phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick: a
 # threshold is where its change begins to be worth a try.
-DATA_SHARE = 0.10
-COMPUTE_SHARE = 0.40
-"""Of forward and backward together."""
-OPTIMIZER_SHARE = 0.20
+DATA_SHARE, IDLE_SHARE, COMPUTE_SHARE, MEMORY_SHARE = 0.10, 0.20, 0.40, 0.20
 # How many times as quick a matrix product in another precision must be.
 FASTER_ARITHMETIC = 1.3
 # Share of the memory limit in use up to which a batch twice as large is expected to fit.
 ROOM = 0.45
 # Share of the memory limit that the whole set may take up on the device.
 RESIDENT_ROOM = 0.25
+NEAR_PEAK = 0.5
+"""Share of the measured peak from which on quicker kernels are not looked for."""
+
+Option = tuple[Mapping[str, Any], str]
+"""Values by field, those of a loader by `loader.FIELD`; and a hint, which is all without any."""
+Finding = tuple[float, float, str, list[Option]]
+"""A rule's figure, its threshold, the figure in words, and what may be changed."""
 
 
 class Situation(NamedTuple):
@@ -44,162 +56,123 @@ class Situation(NamedTuple):
     """Cores that this process may use beyond the threads of its operations."""
     set_bytes: int
     """Pixels of the training part, as bytes."""
-    has_convolutions: bool
 
-    def share(self, *phases: str) -> float:
-        """Returns the share of these phases (`forward`, …) in the sum of all, in [0, 1]."""
+    def share(self, *phases: Phase) -> float:
+        """Returns the share of these phases in the sum of all, in [0, 1]."""
         times = self.found.times
-        whole_ms = times.profiled_step_ms + (times.sync_ms or 0.0)
-        return sum(getattr(times, f"{phase}_ms") or 0.0 for phase in phases) / whole_ms
+        together_ms = math.fsum(getattr(times, f"{phase}_ms") for phase in phases)
+        return together_ms / times.profiled_step_ms
 
-    @property
-    def is_gpu(self) -> bool:
-        return self.device.type == "cuda"
+    def larger_batches(self) -> Iterator[Option]:
+        found, double = self.found, {"batch_size": 2 * self.found.batch_size}
+        if found.peak_memory_gib < ROOM * found.memory_limit_gib:
+            if found.accumulation_steps % 2 == 0:
+                yield {**double, "accumulation_steps": found.accumulation_steps // 2}, ""
+            yield double, "the effective batch doubles: tune the learning rate again"
 
-    @property
-    def has_room(self) -> bool:
-        return self.found.peak_memory_gib < ROOM * self.found.memory_limit_gib
-
-
-class Suggestion(NamedTuple):
-    """What a rule suggests, before it is checked."""
-
-    rule: str
-    phase: str
-    because: str
-    changes: Mapping[str, Any] = {}
-    """Values by field; those of a loader by `loader.FIELD`."""
-    hint: str = ""
+    def compiled(self) -> Iterator[Option]:
+        # On a CPU it needs a C++ compiler, which is not looked for.
+        if self.device.type == "cuda":
+            yield {"compile": True}, "pays where a run is longer than compiling"
 
 
-Suggestions = Iterator[Suggestion]
+def _data(at: Situation) -> Finding:
+    wait, images, options = at.share("data_wait"), at.share("images"), list[Option]()
+    loader = at.recipe.loader
+    if isinstance(loader, Streaming) and wait >= images:
+        assert loader.workers != "auto", "auto is resolved before profiling"
+        more = max(1, 2 * loader.workers)
+        if at.set_bytes < RESIDENT_ROOM * at.found.memory_limit_gib * 1024**3:
+            hint = f"the whole set, {at.set_bytes / 1024**2:,.0f} MiB, is then on the device"
+            options.append(({"loader": Resident()}, hint))
+        if more <= loader.workers + at.spare_cores:
+            options.append(({"loader.workers": more}, ""))
+    options.append(({}, "fewer or cheaper changes in `augmentation`, or a smaller `image_size`"))
+    because = f"waiting for batches takes {wait:.0%} of a step, and making images {images:.0%}"
+    return wait + images, DATA_SHARE, because, options
 
 
-def _for_data(at: Situation) -> Suggestions:
-    loader, wait, copy = at.recipe.loader, at.share("data_wait"), at.share("host_to_device")
-    if not isinstance(loader, Streaming):
-        if wait >= DATA_SHARE and at.is_gpu and isinstance(loader, Resident) and at.has_room:
-            yield _larger_batches(
-                at, "larger_batch_for_data", "data_wait", f"making batches {wait:.0%}"
-            )
-        return
-    assert loader.workers != "auto", "auto is resolved before profiling"
-    more = max(1, 2 * loader.workers)
-    if wait >= DATA_SHARE and more <= loader.workers + at.spare_cores:
-        because = f"waiting for data {wait:.0%}"
-        yield Suggestion("more_workers", "data_wait", because, {"loader.workers": more})
-    limit_bytes = at.found.memory_limit_gib * 1024**3
-    if wait + copy >= DATA_SHARE and at.set_bytes < RESIDENT_ROOM * limit_bytes:
-        because = f"waiting for data and its copies {wait + copy:.0%}"
-        hint = f"the whole set, {at.set_bytes / 1024**2:,.0f} MiB, is then on the device"
-        whole = {"loader": Resident()}
-        yield Suggestion("whole_set_on_device", "data_wait", because, whole, hint)
-    if copy >= 0.05 and not loader.pin_memory:
-        because = f"copying from the host {copy:.0%}"
-        pinned = {"loader.pin_memory": True}
-        yield Suggestion("page_locked_copies", "host_to_device", because, pinned)
+def _launches(at: Situation) -> Finding:
+    times = at.found.times
+    idle = (times.idle_ms or 0.0) / times.step_ms - at.share("data_wait")
+    because = (
+        f"the device computes nothing for {idle:.0%} of a step, while its host launches"
+        f" {times.num_launches:,.0f} operations"
+    )
+    options = [({"cuda_graph": True}, ""), *at.larger_batches(), *at.compiled()]
+    return idle, IDLE_SHARE, because, options
 
 
-def _for_arithmetic(at: Situation) -> Suggestions:
-    recipe, times = at.recipe, at.found.times
-    if at.is_gpu and (times.launch_frac or 0.0) >= 0.80 and not recipe.cuda_graph:
-        launching = f"busy launching {times.launch_frac:.0%} of the step"
-        because = f"the GPU waits for its host, which is {launching}"
-        yield Suggestion("recorded_steps", "forward", because, {"cuda_graph": True})
+def _arithmetic(at: Situation) -> Finding:
+    bounds, rates, own = at.found.bounds, at.found.rates.matrix_tflop_per_s, at.recipe.precision
     share = at.share("forward", "backward", "forward_backward")
-    if share >= COMPUTE_SHARE:
-        yield from _for_forward(at, f"forward and backward {share:.0%}")
-    ratio = times.backward_ms / times.forward_ms if times.forward_ms else 0.0
-    # About 2 is what its operations make.
-    if at.is_gpu and recipe.deterministic and ratio >= 2.6:
-        because = f"backward takes {ratio:.1f} times as long as forward"
-        hint = "a seed then no longer gives the same run twice"
-        changes = {"deterministic": False}
-        yield Suggestion("free_choice_of_kernels", "backward", because, changes, hint)
+    if bounds is None or bounds.binding == "memory":
+        return 0.0, COMPUTE_SHARE, "", []
+    peak, options = bounds.peak_frac, list[Option]()
+    other = {"fp32": "bf16", "bf16": "fp32"}.get(own, own)
+    quicker = rates.get(other, 0.0) / rates[own]
+    if quicker >= FASTER_ARITHMETIC:
+        hint = f"products in {other} are {quicker:.1f} times as quick; the accuracy may change"
+        options.append(({"precision": other}, hint))
+    options.append(({"channels_last": True}, ""))
+    if peak < NEAR_PEAK:
+        options += at.compiled()
+    else:
+        smaller = "a smaller `model` or `image_size`, `speedups.resolution`"
+        options.append(({}, f"only less arithmetic helps: {smaller}"))
+    because = f"forward and backward take {share:.0%} of a step, at {peak:.0%} of the measured peak"
+    return share, COMPUTE_SHARE, because, options
 
 
-def _for_forward(at: Situation, because: str) -> Suggestions:
-    recipe, bounds, rates = at.recipe, at.found.bounds, at.found.rates.matrix_tflop_per_s
-    other = {"fp32": "bf16", "bf16": "fp32"}.get(recipe.precision, "")
-    own_rate, other_rate = rates.get(recipe.precision, 0.0), rates.get(other, 0.0)
-    if own_rate and other_rate >= FASTER_ARITHMETIC * own_rate:
-        quicker = f"matrix products in {other} are {other_rate / own_rate:.1f} times as quick"
-        hint = "the accuracy may change" if other == "bf16" else ""
-        changes = {"precision": other}
-        yield Suggestion("faster_arithmetic", "forward", f"{because}, and {quicker}", changes, hint)
-    if not recipe.channels_last and at.has_convolutions:
-        nchw = f"{because}, with convolutions in NCHW"
-        yield Suggestion("convolutions_in_channels_last", "forward", nchw, {"channels_last": True})
-    # On a CPU it needs a C++ compiler, which is not looked for.
-    if at.is_gpu and bounds is not None and bounds.peak_frac < 0.30 and not recipe.compile:
-        slow = f"{because} at {bounds.peak_frac:.0%} of the matrix rate"
-        hint = "pays where a run is longer than compiling"
-        yield Suggestion("compiled_network", "forward", slow, {"compile": True}, hint)
+def _memory(at: Situation) -> Finding:
+    bounds, update = at.found.phase_bounds, at.share("optimizer")
+    moving = [p for p in bounds if bounds[p].binding == "memory" and p != "images"]
+    share, num_steps = at.share(*moving), 2 * at.found.accumulation_steps
+    options: list[Option] = [
+        ({"channels_last": True}, ""),
+        *at.compiled(),
+        ({"precision": "bf16"}, "half the bytes; the accuracy may change"),
+    ]
+    if 2 * update >= share:
+        fewer = ({"accumulation_steps": num_steps}, "fewer updates: tune the learning rate again")
+        options = [({"optimizer_kernels": "fused"}, ""), fewer]
+    because = f"what memory binds takes {share:.0%} of a step ({', '.join(moving)})"
+    return share, MEMORY_SHARE, because, options
 
 
-def _for_updates(at: Situation) -> Suggestions:
-    share, sync = at.share("optimizer"), at.share("sync")
-    if share >= OPTIMIZER_SHARE:
-        because = f"optimizer {share:.0%}"
-        if at.recipe.optimizer_kernels != "fused":
-            changes = {"optimizer_kernels": "fused"}
-            yield Suggestion("fused_update", "optimizer", because, changes)
-        field = "batch_size" if at.has_room else "accumulation_steps"
-        yield _doubled(at, "fewer_updates", field, "optimizer", because)
-    if at.recipe.devices > 1 and sync >= 0.15:
-        because = f"averaging gradients {sync:.0%}"
-        yield _doubled(at, "fewer_averagings", "accumulation_steps", "sync", because)
-
-
-def _for_the_rest(at: Situation) -> Suggestions:
-    loop, bounds = at.share("loop"), at.found.bounds
-    # Of a step as it runs.
-    idle = (at.found.times.idle_ms or 0.0) / at.found.times.step_ms
-    if at.is_gpu and idle >= 0.30 and at.has_room:
-        because = f"the GPU does nothing for {idle:.0%} of a step"
-        yield _larger_batches(at, "larger_batch_for_idle_gpu", "idle", because)
-    if loop >= 0.10 and at.has_room:
-        because = f"the loop's own bookkeeping {loop:.0%}"
-        yield _larger_batches(at, "larger_batch_for_loop", "loop", because)
-    if bounds is not None and bounds.peak_frac >= 0.60:
-        because = f"computing at {bounds.peak_frac:.0%} of what matrix products reach here"
-        hint = (
-            "only less arithmetic helps: a smaller network, smaller images"
-            " (`speedups.resolution`), fewer steps"
-        )
-        yield Suggestion("less_arithmetic", "forward", because, hint=hint)
-    if at.device.type == "cpu" and idle >= 0.10:
-        because = f"threads wait for a core {idle:.0%} of a step"
-        hint = "others compute on this machine, or `run.cpu_threads` is more than its cores"
-        yield Suggestion("cores_that_others_have", "idle", because, hint=hint)
+RULES: dict[str, Callable[[Situation], Finding]] = {
+    "data": _data,
+    "launches": _launches,
+    "arithmetic": _arithmetic,
+    "memory": _memory,
+}
 
 
 def advise(at: Situation) -> tuple[Advice, ...]:
-    found: dict[str, Advice] = {}
-    for rules in (_for_data, _for_arithmetic, _for_updates, _for_the_rest):
-        for rule, phase, because, changes, hint in rules(at):
+    """Returns at most one piece of advice a rule; each change is advised once."""
+    found = dict[str, Advice]()
+    for rule, look in RULES.items():
+        figure, threshold, because, options = look(at)
+        for changes, hint in options if figure >= threshold else ():
             shown = tuple(
                 Change(field=field, before=_shown(attrgetter(field)(at.recipe)), after=_shown(to))
                 for field, to in changes.items()
             )
-            # Each change is advised once.
             key = str(shown) if shown else rule
             if key not in found and _is_possible(at, changes):
-                found[key] = Advice(
-                    rule=rule, phase=phase, because=because, changes=shown, hint=hint
-                )
+                found[key] = Advice(rule=rule, because=because, changes=shown, hint=hint)
+                break
     return tuple(found.values())
 
 
 def _is_possible(at: Situation, changes: Mapping[str, Any]) -> bool:
     try:
-        recipe = changed(at.recipe, changes) if changes else at.recipe
+        recipe = changed(at.recipe, changes)
     except ConfigError:
         return False
     device, count = at.device, at.num_devices
-    return not changes or (
-        not_applicable(recipe, at.recipe, device=device, num_devices=count) is None
-    )
+    is_new = not changes or recipe != at.recipe
+    return is_new and not_applicable(recipe, at.recipe, device=device, num_devices=count) is None
 
 
 def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -207,33 +180,14 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     update: dict[str, Any] = {}
     for field, value in changes.items():
         name, _, below = field.partition(".")
-        if below:
-            value = getattr(recipe, name).model_copy(update={below: value})
-        update[name] = value
-    tree = recipe.model_copy(update=update).model_dump(mode="json")
+        update[name] = getattr(recipe, name).model_copy(update={below: value}) if below else value
     try:
-        return Recipe.model_validate(tree)
+        return Recipe.model_validate(recipe.model_copy(update=update).model_dump(mode="json"))
     # Pydantic's own, whose text is for those who read files.
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
 def _shown(value: Any) -> str:
-    for name, kind in LOADERS.items():
-        if type(value) is kind:
-            return name
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _larger_batches(at: Situation, rule: str, phase: str, because: str) -> Suggestion:
-    """Returns twice the micro-batch, at the same effective batch size where that is possible."""
-    if at.found.accumulation_steps % 2:
-        return _doubled(at, rule, "batch_size", phase, because)
-    halved = at.found.accumulation_steps // 2
-    changes = {"batch_size": 2 * at.found.batch_size, "accumulation_steps": halved}
-    return Suggestion(rule, phase, because, changes)
-
-
-def _doubled(at: Situation, rule: str, field: str, phase: str, because: str) -> Suggestion:
-    hint = "the effective batch doubles: tune the learning rate again"
-    return Suggestion(rule, phase, because, {field: 2 * getattr(at.found, field)}, hint)
+    names = [name for name, kind in LOADERS.items() if type(value) is kind]
+    return names[0] if names else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,13 +1,11 @@
 """Profiles a recipe: its own pipeline, after warm-up, taken apart and set against the device.
 
-The roofline says how quick a step could be at best. With F operations and B bytes of a step (see
-`work`), the device's rates R [FLOP/s] and W [byte/s] (see `rates`), and H bytes from the host at V
-[byte/s]:
+The roofline says how quick a phase, or a step, could be at best. With its F operations and B bytes
+(see `pipeline`), and the device's rates R [FLOP/s] and W [byte/s] (see `rates`):
 
-    t_compute = F / R      t_memory = B / W      t_host = H / V      t ≥ max(t_compute, t_memory)
+    t_compute = F / R      t_memory = B / W      t ≥ max(t_compute, t_memory)
 
-The arithmetic intensity is I = F / B [FLOP/byte]; the roof over it, min(R, I · W), is reached by
-a step that takes exactly max(t_compute, t_memory). Where I < R / W, memory binds.
+Where the arithmetic intensity I = F / B [FLOP/byte] is below R / W, memory binds.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", CACM 52(4), 2009. We differ in measuring both rates.
@@ -15,61 +13,65 @@ multicore architectures", CACM 52(4), 2009. We differ in measuring both rates.
 
 import math
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from tune_speed.components.speedups.base import Shape
+from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
-from tune_speed.data.loaders.configs import Streaming
-from tune_speed.experiments.profiling import phases, result
 from tune_speed.experiments.profiling import pipeline as pipelines
+from tune_speed.experiments.profiling import result
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
+from tune_speed.experiments.profiling.phases import Recorded, record
+from tune_speed.experiments.profiling.rates import measure_rates
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime import device as devices
-from tune_speed.runtime.process import cpu_wait_s, stop_signals
+from tune_speed.runtime.process import stop_signals
+from tune_speed.runtime.step_timer import BLOCK_S, Meters, Steps, Timed, time_steps, warm_up
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.autotune.loader_workers import usable_cores
-from tune_speed.training.autotune.step_options import CHOICES
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import accumulation_of, is_lone_image, micro_batch_of
+from tune_speed.training.warm_up import dummy_groups
 
-FEWEST_STEPS, MOST_STEPS = 10, 500
-ENOUGH_S = 4.0
-"""Without a number of steps, so many are taken of each kind as fit into this [s]."""
-# Of progress, at most.
-LINES = 5
+FEWEST_STEPS, MOST_STEPS = 2, 50
+RECORD_S = 1.0
+"""Without a number of steps, so many are recorded as fit into this [s]."""
+# Steps are taken for so long [s] before any is timed, two at least; and timed for so long at most.
+WARM_UP_S, TIMED_S = 1.0, 4.0
 MIB, MS = 1024**2, 1e3
-COMPUTING: tuple[phases.Phase, ...] = ("forward", "backward", "forward_backward", "optimizer")
+UNRECORDED = ("cuda_graph", "False")
 
 
 def profile_recipe(
     file: RecipeFile,
     *,
     steps: int | None,
+    trace: Path | None = None,
     download: bool,
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> result.ProfileResult | None:
     """Returns where the time of the recipe's steps goes, and what to try; None after Ctrl-C.
 
-    Of several devices one is profiled, with its share of the samples. `steps` are taken of each
-    kind, with borders and without; None: as many as fit into four seconds.
+    Of several devices one is profiled, with its share of the samples. `steps` are recorded; None:
+    as many as fit into a second. `trace` is a file for a Chrome trace of them.
 
-    Raises: ConfigError, also where a step does not fit into memory; DataError.
+    Raises: ConfigError, also where a step does not fit into memory; DataError; StorageError if the
+        trace cannot be written.
     """
     device = devices.resolve_device(file.run.device)
     try:
         prepare(file.workload.dataset, download=download, on_progress=on_progress)
         with stop_signals(signal.SIGINT) as is_stopped:
-            return _profile(file, device, steps, is_stopped, on_line)
+            return _profile(file, device, steps, trace, is_stopped, on_line)
     except (KeyboardInterrupt, Interrupted):
         return None
     except Exception as error:
@@ -86,6 +88,7 @@ def _profile(
     file: RecipeFile,
     device: torch.device,
     steps: int | None,
+    trace: Path | None,
     is_stopped: Callable[[], bool],
     on_line: Callable[[str], None],
 ) -> result.ProfileResult:
@@ -105,54 +108,55 @@ def _profile(
     )
     with opened as pipeline:
         on_line(f"{file.name} on {devices.describe_device(device)}: warming up")
-        step_s = pipelines.warm_up_pipeline(pipeline, alone, device=device)
-        taken = _take(pipeline, alone, steps, step_s, device, on_line)
-        idle_s = _idle_s(pipeline, alone, taken, device)
+        timed = _time(pipeline, device)
+        num_steps = steps or min(MOST_STEPS, max(FEWEST_STEPS, int(RECORD_S / timed.step_s)))
+        on_line(f"recording {num_steps} steps")
+        recorded = record(pipeline.take, num_steps=num_steps, device=device, trace=trace)
         peak_gib = devices.peak_memory_gib(device)
-        work, model = (
-            pipelines.count_work(pipeline, alone, splits, device=device),
-            pipeline.stepper.model,
-        )
+        channels = splits.train.pixels.shape[3]
+        work = pipelines.count_flop(pipeline, channels=channels), pipelines.moved_bytes(pipeline)
     check_stop()
     devices.release_memory(device)
     on_line("measuring matrix products and copies")
-    loader = recipe.loader
-    rates = measure_rates(
-        dict.fromkeys((recipe.precision, "fp32", "bf16")),
-        device=device,
-        pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
-        synchronize=devices.synchronizer(device),
-    )
+    names = dict.fromkeys((recipe.precision, "fp32", "bf16"))
+    rates = measure_rates(names, device=device)
     check_stop()
-    num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
-    is_host, sync_s = device.type == "cpu", None
-    if is_host or recipe.devices <= max(1, num_gpus):
-        sync_s = averaging_s(work.gradients, size=recipe.devices, device=device)
+    times = _step_times(timed, recorded, num_steps, pipeline.samples_per_step)
     found = result.ProfileResult(
-        **_described(file, recipe, device, pipeline.shape),
+        **_described(file, recipe, device, pipeline),
         peak_memory_gib=peak_gib,
-        times=_step_times(taken, averaging_s=sync_s, idle_s=idle_s, is_host=is_host),
-        work=_step_work(work, taken),
+        times=times,
         rates=rates,
-        bounds=roofline(
-            work.flop,
-            work.moved_bytes,
-            rates,
-            precision=recipe.precision,
-            host_bytes=taken.copied_bytes,
-            step_s=taken.step_s,
-        ),
+        **bounds_of(*work, times, rates, recipe.precision),
     )
-    has_convolutions = any(isinstance(part, nn.Conv2d) for part in model.modules())
+    num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     # A pixel has one byte; spare cores are those beyond the threads of this process.
     set_bytes = math.prod(splits.train.pixels.shape)
     spare_cores = max(0, usable_cores() - torch.get_num_threads())
-    at = Situation(recipe, found, device, num_gpus, spare_cores, set_bytes, has_convolutions)
+    at = Situation(recipe, found, device, num_gpus, spare_cores, set_bytes)
     return found.model_copy(update={"advice": advise(at)})
 
 
+def _time(pipeline: pipelines.Pipeline, device: torch.device) -> Timed:
+    """Takes each kind of step of an epoch once, then steps that warm up; times what follows."""
+    recipe, loader = pipeline.stepper.recipe, pipeline.loader
+    for group in dummy_groups(recipe, loader, pipeline.shape):
+        pipeline.take_group(group)
+    synchronize, now = devices.synchronizer(device), time.perf_counter
+    step_s = warm_up(pipeline.take, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
+    steps = Steps(
+        pipeline.take,
+        samples_per_step=pipeline.samples_per_step,
+        num_train=loader.num_samples,
+        block_s=BLOCK_S[device.type],
+        period=recipe.speedups.period,
+        is_even=not recipe.speedups.leaves_gradients_out,
+    )
+    return time_steps(steps, Meters(synchronize, now), step_s=step_s, limit_s=TIMED_S)
+
+
 def _described(
-    file: RecipeFile, recipe: Recipe, device: torch.device, shape: Shape
+    file: RecipeFile, recipe: Recipe, device: torch.device, pipeline: pipelines.Pipeline
 ) -> dict[str, Any]:
     return {
         "name": file.name,
@@ -163,129 +167,79 @@ def _described(
         "loader": next(iter(recipe.model_dump(mode="json")["loader"])),
         "batch_size": micro_batch_of(recipe),
         "accumulation_steps": accumulation_of(recipe),
-        "samples_per_step": recipe.samples_per_step * shape.growth // recipe.devices,
+        "samples_per_step": pipeline.samples_per_step,
         "devices": recipe.devices,
-        "image_height_pixels": shape.height,
-        "image_width_pixels": shape.width,
+        "image_height_pixels": pipeline.shape.height,
+        "image_width_pixels": pipeline.shape.width,
         "memory_limit_gib": devices.memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
         "resolved": _found_for_auto(file.recipe, recipe),
     }
 
 
-def _take(
-    pipeline: pipelines.Pipeline,
-    recipe: Recipe,
-    steps: int | None,
-    step_s: float,
-    device: torch.device,
-    on_line: Callable[[str], None],
-) -> phases.StepsTaken:
-    enough = min(MOST_STEPS, max(FEWEST_STEPS, int(ENOUGH_S / step_s)))
-    said = {0}
-
-    def on_block(done: int, total: int) -> None:
-        if done * LINES // total not in said:
-            said.add(done * LINES // total)
-            on_line(f"{done} of {total} steps, half of them with borders between the phases")
-
-    return phases.take_blocks(
-        pipeline.take,
-        pipeline.timer,
-        num_steps=steps or enough,
-        step_s=step_s,
-        samples_per_step=recipe.samples_per_step * pipeline.shape.growth,
-        synchronize=devices.synchronizer(device),
-        waited=lambda: pipeline.waits.waited_s,
-        core_waited=lambda: cpu_wait_s() or 0.0,
-        on_block=on_block,
-    )
-
-
-def _idle_s(
-    pipeline: pipelines.Pipeline, recipe: Recipe, taken: phases.StepsTaken, device: torch.device
-) -> float | None:
-    """Returns how long the device does nothing in a step as it runs [s]; None if unknown."""
-    if device.type == "cpu":
-        known = cpu_wait_s() is not None
-        return taken.core_wait_s / torch.get_num_threads() if known else None
-    busy = phases.busy_s_per_sample(pipeline.take, device=device)
-    samples = recipe.samples_per_step * pipeline.shape.growth
-    return None if busy is None else max(0.0, taken.step_s - busy * samples)
-
-
 def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
-    fields = ("batch_size", "accumulation_steps", *CHOICES)
-    found = {name: str(getattr(ran, name)) for name in fields if getattr(given, name) == "auto"}
+    before, after = (flatten(each.model_dump(mode="json")) for each in (given, ran))
+    found = {name: str(after[name]) for name, value in before.items() if value == "auto"}
     # By default it is `auto`, and on a CPU nothing is recorded.
-    if not ran.cuda_graph:
-        found.pop("cuda_graph", None)
-    if given.effective_batch_size is not None:
-        found["batch_size"] = str(ran.batch_size)
-    ours, loader = given.loader, ran.loader
-    if isinstance(ours, Streaming) and ours.workers == "auto" and isinstance(loader, Streaming):
-        found["loader.workers"] = str(loader.workers)
-    return found
+    return {name: value for name, value in found.items() if (name, value) != UNRECORDED}
 
 
 def _step_times(
-    taken: phases.StepsTaken, *, averaging_s: float | None, idle_s: float | None, is_host: bool
+    timed: Timed, recorded: Recorded, num_steps: int, samples_per_step: int
 ) -> result.StepTimes:
-    sum_s = sum(taken.total_s.values())
-    computing_s = sum(taken.total_s[phase] for phase in COMPUTING)
-    launch_frac = sum(taken.launched_s[phase] for phase in COMPUTING) / computing_s
+    # By samples, as a step at an epoch's end may have fewer.
+    a_step = samples_per_step / recorded.num_samples
+    busy_s = a_step * recorded.busy_s
     return result.StepTimes(
-        step_ms=MS * taken.step_s,
-        step_low_ms=MS * taken.low_s,
-        step_high_ms=MS * taken.high_s,
-        num_steps=taken.num_steps,
-        unprofiled_wait_ms=MS * taken.waited_s,
-        sync_ms=_scaled(averaging_s, MS),
-        profiled_step_ms=MS * sum_s,
-        overlap_ms=MS * (sum_s - taken.step_s),
-        idle_ms=_scaled(idle_s, MS),
-        launch_frac=None if is_host else launch_frac,
-        **{f"{phase}_ms": MS * seconds for phase, seconds in taken.total_s.items()},
+        step_ms=MS * timed.step_s,
+        step_low_ms=MS * timed.low_s,
+        step_high_ms=MS * timed.high_s,
+        num_steps=num_steps,
+        profiled_step_ms=MS * a_step * sum(recorded.total_s.values()),
+        idle_ms=MS * max(0.0, timed.step_s - busy_s) if recorded.is_device_seen else None,
+        num_launches=a_step * recorded.num_launches,
+        **{f"{phase}_ms": MS * a_step * s for phase, s in recorded.total_s.items()},
     )
 
 
-def _step_work(work: pipelines.Work, taken: phases.StepsTaken) -> result.StepWork:
-    return result.StepWork(
-        gflop=_scaled(work.flop, 1e-9),
-        parameters_mib=work.parameters / MIB,
-        optimizer_state_mib=work.optimizer_state / MIB,
-        activations_mib=work.saved / MIB,
-        moved_mib=work.moved_bytes / MIB,
-        copied_mib=taken.copied_bytes / MIB,
-    )
+def bounds_of(
+    flop: dict[result.Phase, float] | None,
+    moved: dict[result.Phase, int],
+    times: result.StepTimes,
+    rates: result.DeviceRates,
+    precision: str,
+) -> dict[str, Any]:
+    """Returns the bounds of the step and of its phases; without operations those of some."""
+
+    def bounds(phase: str, of: Collection[result.Phase]) -> result.Bounds | None:
+        flops, time_s = (
+            sum((flop or {}).get(p, 0.0) for p in of),
+            getattr(times, f"{phase}_ms") / MS,
+        )
+        is_known = time_s > 0 and (flop is not None or not {"forward", "backward"} & {*of})
+        matrix, memory = rates.matrix_tflop_per_s[precision], rates.memory_gb_per_s
+        num_bytes = sum(moved[p] for p in of)
+        return roofline(flops, num_bytes, matrix, memory, time_s=time_s) if is_known else None
+
+    phases: dict[result.Phase, Collection[result.Phase]] = {phase: (phase,) for phase in moved}
+    if times.forward_backward_ms:
+        phases = {"forward_backward": moved}
+    found = {phase: bounds(phase, of) for phase, of in phases.items()}
+    known = {phase: each for phase, each in found.items() if each is not None}
+    return {"bounds": bounds("step", moved), "phase_bounds": known}
 
 
 def roofline(
-    flop: float | None,
-    moved_bytes: float,
-    rates: result.DeviceRates,
-    *,
-    precision: str,
-    host_bytes: float,
-    step_s: float,
-) -> result.Bounds | None:
-    """In this module's symbols F is `flop`, B `moved_bytes`, H `host_bytes`; None without F."""
-    if flop is None:
-        return None
-    flop_per_s = 1e12 * rates.matrix_tflop_per_s[precision]
-    compute_s, memory_s = flop / flop_per_s, moved_bytes / (1e9 * rates.memory_gb_per_s)
-    host_rate = rates.host_to_device_gb_per_s
-    # Copies from the host can be hidden behind computing, so theirs is a bound by itself.
+    flop: float, num_bytes: float, tflop_per_s: float, gb_per_s: float, *, time_s: float
+) -> result.Bounds:
+    """In this module's symbols F is `flop`, B `num_bytes`, R and W follow."""
+    compute_s, memory_s = flop / (1e12 * tflop_per_s), num_bytes / (1e9 * gb_per_s)
     return result.Bounds(
-        compute_bound_ms=1e3 * compute_s,
-        memory_bound_ms=1e3 * memory_s,
-        host_bound_ms=1e3 * host_bytes / (1e9 * host_rate) if host_rate else None,
+        gflop=flop / 1e9,
+        moved_mib=num_bytes / MIB,
+        compute_bound_ms=MS * compute_s,
+        memory_bound_ms=MS * memory_s,
         binding="compute" if compute_s >= memory_s else "memory",
-        intensity_flop_per_byte=flop / moved_bytes,
-        achieved_tflop_per_s=flop / step_s / 1e12,
-        peak_frac=flop / step_s / flop_per_s,
-        roof_frac=max(compute_s, memory_s) / step_s,
+        achieved_tflop_per_s=flop / time_s / 1e12,
+        peak_frac=compute_s / time_s,
+        roof_frac=max(compute_s, memory_s) / time_s,
     )
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

@@ -1,49 +1,47 @@
 """What a profile found: frozen records for JSON, whose names carry their units."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from tune_speed.core.records import Record
-from tune_speed.experiments.profiling.phases import Phase
+
+Phase = Literal[
+    "data_wait", "images", "forward", "backward", "forward_backward", "optimizer", "loop"
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class StepTimes(Record):
     """Milliseconds of one optimizer step of `samples_per_step` samples.
 
-    The phases are those of steps with borders, at which the device is waited for. Their sum is
-    `profiled_step_ms`; it exceeds `step_ms` by what host and device do at the same time in steps as
-    they run, and by what the borders cost.
+    The phases are those of steps that `torch.profiler` records, which cost more than steps as they
+    run; `profiled_step_ms` is their sum.
     """
 
     step_ms: float
-    """A step as it runs, without borders [ms]."""
+    """A step as it runs, without a profiler [ms]."""
     step_low_ms: float
+    """Lower end of its 95 % interval [ms]."""
     step_high_ms: float
     num_steps: int
+    """Steps that were recorded."""
     data_wait_ms: float
-    """Waiting for batches: gathering, workers, augmentation; copies to the device left out [ms]."""
-    unprofiled_wait_ms: float
-    """The host in `next()` in steps as they run [ms]. On a GPU it may hide behind queued work."""
-    host_to_device_ms: float
-    """Copying batches from the host [ms]; 0 where the device is the host, or has the whole set."""
+    """Waiting for batches: drawing, gathering, workers, and copies to the device [ms]."""
+    images_ms: float
+    """Making images of stored pixels: crops, random changes, normalising [ms]."""
     forward_ms: float
     backward_ms: float
     forward_backward_ms: float
+    """Images, forward, backward and optimizer of a step that is one CUDA graph [ms]; else 0."""
     optimizer_ms: float
-    sync_ms: float | None
-    """Averaging gradients over devices, measured apart [ms]; 0 with one device."""
+    """From the last gradient to the end of the step: scaling, clipping, update, averages [ms]."""
     loop_ms: float
+    """All else [ms]."""
     profiled_step_ms: float
-    """Sum of the phases, `sync_ms` left out [ms]."""
-    overlap_ms: float
-    """`profiled_step_ms` less `step_ms` [ms]: what overlap hides in steps as they run, and what
-    borders cost. Below 0: the machine's unrest, as borders save nothing."""
     idle_ms: float | None
-    """Of a step as it runs, the device did nothing, within the phases [ms]. On a GPU: the step less
-    the time of its kernels. On a CPU: what a thread waited for a core that others had. None where
-    that is not known."""
-    launch_frac: float | None
-    """Share of forward, backward and optimizer that had passed when the host had queued it:
-    near 1 the device waits for its host. None where the device is the host."""
+    """A step as it runs less its kernels on a GPU, operations on a CPU, at least 0 [ms]: the device
+    computes nothing. None where no kernel of a GPU was seen."""
+    num_launches: float
+    """These kernels or operations of a step."""
 
 
 class DeviceRates(Record):
@@ -53,39 +51,24 @@ class DeviceRates(Record):
     """Matrix products by precision [10¹² FLOP/s]."""
     memory_gb_per_s: float
     """Bytes read and written by a copy within the device's memory [10⁹ byte/s]."""
-    host_to_device_gb_per_s: float | None
-    """Copies from the host [10⁹ byte/s]; None where the device is the host."""
-
-
-class StepWork(Record):
-    """What a step computes and moves."""
-
-    gflop: float | None
-    """Operations of forward and backward [10⁹ FLOP]: convolutions, matrix products and attention.
-    None for a network without any."""
-    parameters_mib: float
-    optimizer_state_mib: float
-    activations_mib: float
-    """What the forward of one micro-batch saves for its backward [MiB], uncompiled."""
-    moved_mib: float
-    """Least bytes that a step moves within the device, an estimate [MiB]; see `work`."""
-    copied_mib: float
 
 
 class Bounds(Record):
-    """How quick a step could be at best, by measured rates."""
+    """What a phase or a whole step computes and moves, and how quick it could be at best."""
 
+    gflop: float
+    """Convolutions, matrix products and attention [10⁹ FLOP]."""
+    moved_mib: float
+    """Least bytes moved within the device, an estimate [MiB]; see `pipeline`."""
     compute_bound_ms: float
     memory_bound_ms: float
-    host_bound_ms: float | None
     binding: Literal["compute", "memory"]
-    intensity_flop_per_byte: float
     achieved_tflop_per_s: float
-    """Operations over the time of a step as it runs [10¹² FLOP/s]."""
+    """Operations over the time [10¹² FLOP/s]."""
     peak_frac: float
     """Achieved over the measured matrix rate."""
     roof_frac: float
-    """The larger bound over the time of a step as it runs; 1 is as quick as can be."""
+    """The larger bound over the time: the share of the measured peak; 1 is as quick as can be."""
 
 
 class Change(Record):
@@ -99,8 +82,7 @@ class Change(Record):
 class Advice(Record):
     """Something to try."""
 
-    rule: str
-    phase: Phase | str
+    rule: Literal["data", "launches", "arithmetic", "memory"]
     because: str
     changes: tuple[Change, ...] = ()
     hint: str = ""
@@ -125,9 +107,11 @@ class ProfileResult(Record):
     peak_memory_gib: float
     memory_limit_gib: float
     resolved: dict[str, str]
+    """What was found for fields that are `auto`."""
     times: StepTimes
-    work: StepWork
     rates: DeviceRates
     bounds: Bounds | None
-    """None for a network whose operations are not counted."""
+    """Of a step as it runs; None for a network whose operations are not counted."""
+    phase_bounds: dict[Phase, Bounds]
+    """Of the phases whose work is known."""
     advice: tuple[Advice, ...] = ()
