@@ -9,7 +9,6 @@ from helpers.data.files import encode
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DecodedData
 from tune_speed.data.cache import prepare
-from tune_speed.data.datasets.decoding import Part, decode_parts
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig, make_splits
 
@@ -207,11 +206,11 @@ def test_damaged_file_is_named(tmp_path: Path, fill: Fill) -> None:
 
 def test_a_file_that_vanishes_is_named(tmp_path: Path, fill: Fill) -> None:
     fill(tmp_path, "cat/a.png", "cat/ö.png")
-    listing = ImageFolder(root=str(tmp_path), image_size=4).listing()
+    dataset = ImageFolder(root=str(tmp_path), image_size=4)
+    listing = dataset.listing()
     (tmp_path / "cat" / "ö.png").unlink()
-    part = Part("x", listing.train.images(), 2)
-    with pytest.raises(DataError, match=r"ö\.png must be an image.* No such file"):
-        decode_parts([part], image_size=4, on_progress=lambda *_: None)
+    with pytest.raises(DataError, match=r"ö\.png must stay where it is while it is read"):
+        dataset.store_in(tmp_path, listing, lambda *_: None)
 
 
 def test_the_only_image_of_a_class_is_trained_on(tmp_path: Path, fill: Fill) -> None:
