@@ -100,7 +100,7 @@ SOUND = {"images": np.zeros((3, 4, 4), np.uint8), "labels": np.zeros(3, int)}
         ({"groups": np.zeros(2, int)}, r"groups\.npy must have the shape \(3,\)"),
         (
             {"test_images": np.zeros((1, 5, 4), np.uint8), "test_labels": np.zeros(1, int)},
-            "Arrays of all parts must be alike",
+            "all parts must be alike",
         ),
     ],
 )

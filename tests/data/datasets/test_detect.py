@@ -12,10 +12,9 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.detect import detect
-from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.data.datasets.image_folder import ImageFolder, ImageTable
 from tune_speed.data.datasets.image_parquet import ImageParquet
-from tune_speed.data.datasets.image_table import ImageTable
-from tune_speed.data.datasets.tar_shards import TarShards
+from tune_speed.data.datasets.shards import TarShards
 from tune_speed.data.split import SplitConfig, make_splits
 
 Pixels = Callable[..., np.ndarray]

@@ -6,7 +6,7 @@ import pytest
 from helpers.data.files import encode
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.datasets.image_table import ImageTable
+from tune_speed.data.datasets.image_folder import ImageTable
 
 
 @pytest.fixture

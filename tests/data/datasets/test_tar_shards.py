@@ -7,7 +7,7 @@ import pytest
 from helpers.data.files import encode, write_tar
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.datasets.tar_shards import TarShards
+from tune_speed.data.datasets.shards import TarShards
 
 
 @pytest.fixture

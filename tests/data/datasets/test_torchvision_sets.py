@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torchvision import datasets
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.datasets.torchvision_sets import KINDS, TorchvisionSet
+from tune_speed.data.datasets.builtin import KINDS, TorchvisionSet
 
 Pixels = Callable[..., np.ndarray]
 

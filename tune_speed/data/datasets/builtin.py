@@ -1,4 +1,4 @@
-"""Data sets that are known by name: scikit-learn's digits, and CIFAR as torchvision stores it."""
+"""Data sets that are known by name: scikit-learn's digits, and those of torchvision."""
 
 import hashlib
 import io
@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
 
+from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import switch
-from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
+from tune_speed.data.base import (
+    DatasetConfig,
+    DecodedData,
+    Encoded,
+    EncodedData,
+    EncodedPart,
+    Images,
+    OnProgress,
+)
+from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.image_folder import files_below
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
@@ -169,13 +181,17 @@ def _read(
         train, test = (_part(files, folder) for files in (kind.train_list, kind.test_list))
         names = read_batch(folder / kind.meta["filename"], md5=kind.meta["md5"])[kind.meta["key"]]
     except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
-        hint = "Is the server reachable?" if download else f"Try `{switch('download')}`."
-        raise DataError(
-            f"{folder.absolute()} must hold {kind.__name__} as torchvision stores it, but:"
-            f" {str(error).rstrip('.')}. {hint}"
-        ) from error
+        raise _not_as_stored(folder, kind.__name__, error, download) from error
     on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
     return DecodedData(train, test, tuple(map(str, names)))
+
+
+def _not_as_stored(folder: Path, name: str, error: Exception, download: bool) -> DataError:
+    hint = "Is the server reachable?" if download else f"Try `{switch('download')}`."
+    return DataError(
+        f"{folder.absolute()} must hold {name} as torchvision stores it, but:"
+        f" {str(error).rstrip('.')}. {hint}"
+    )
 
 
 def _download(kind: "type[CIFAR10]", folder: Path) -> None:
@@ -207,3 +223,121 @@ def _part(files: Sequence[tuple[str, str]], folder: Path) -> Images:
     pixels = np.vstack([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
     labels = [label for b in batches for label in b["labels" if "labels" in b else "fine_labels"]]
     return Images(pixels.transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64))
+
+
+THREE = ("train", "val", "test")
+TWO = ("train", None, "test")
+FLAG = (True, None, False)
+KINDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "Country211": ("country211", ("train", "valid", "test")),
+    "DTD": ("dtd", THREE),
+    "EuroSAT": ("eurosat/2750", ("", None, None)),
+    "FGVCAircraft": ("fgvc-aircraft-2013b", THREE),
+    "FashionMNIST": ("FashionMNIST/raw", FLAG),
+    "Flowers102": ("flowers-102", THREE),
+    "Food101": ("food-101", TWO),
+    "GTSRB": ("gtsrb", TWO),
+    "Imagenette": ("imagenette2", ("train", "val", None)),
+    "KMNIST": ("KMNIST/raw", FLAG),
+    "MNIST": ("MNIST/raw", FLAG),
+    "OxfordIIITPet": ("oxford-iiit-pet", ("trainval", None, "test")),
+    "RenderedSST2": ("rendered-sst2", THREE),
+    "STL10": ("stl10_binary", TWO),
+    "SVHN": ("*_32x32.mat", TWO),
+    "USPS": ("usps*.bz2", FLAG),
+}
+"""torchvision's sets that need no choice but their part, apart from CIFAR: where their files are
+below `root`, a folder or a pattern, and what training, validation and test part are called."""
+
+
+class TorchvisionSet(ImageFiles):
+    """A classification set of torchvision by its name there, with the parts that it has.
+
+    Parts that it lacks are set aside from the training images.
+    """
+
+    location_fields: ClassVar[frozenset[str]] = frozenset({"root"})
+
+    set: str = Field(min_length=1)
+    """Name of the set, such as `FashionMNIST` or `Flowers102`."""
+    root: str = "data"
+    """Folder that torchvision keeps it in; `--download` fills it."""
+
+    @field_validator("set")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in KINDS:
+            near = did_you_mean(name, KINDS) or "; CIFAR-10 is `{name: cifar10}`"
+            raise ValueError(f"set must be one of {', '.join(KINDS)}{near}")
+        return name
+
+    def sources(self) -> list[Path]:
+        place = Path(self.root) / KINDS[self.set][0]
+        found = files_below(place) if place.is_dir() else sorted(place.parent.glob(place.name))
+        return found or [place]
+
+    def listing(self) -> EncodedData:
+        made = [None if split is None else self._made(split) for split in KINDS[self.set][1]]
+        train, validation, test = ([] if part is None else [_samples(part)] for part in made)
+        learnt = self._part([*train, *validation])
+        numbers = range(int(learnt.labels.max(initial=0)) + 1)
+        # Those of Imagenette are several words each.
+        names = [
+            n[0] if isinstance(n, tuple) else str(n) for n in getattr(made[0], "classes", numbers)
+        ]
+        held = sum(len(labels) for _, labels in validation)
+        return EncodedData(learnt, self._part(test) if test else None, tuple(names), held)
+
+    def fetch(self) -> None:
+        with bounded_sockets():
+            for split in KINDS[self.set][1]:
+                if split is not None:
+                    self._made(split, download=True)
+
+    def _made(self, split: Any, *, download: bool = False) -> Any:
+        """Returns torchvision's own object. Raises: DataError if files are missing or damaged."""
+        from torchvision import datasets
+
+        part = {} if split == "" else {"train" if isinstance(split, bool) else "split": split}
+        try:
+            return getattr(datasets, self.set)(self.root, **part, download=download)
+        except Exception as error:
+            # Its readers raise almost anything on files that are missing or damaged.
+            raise _not_as_stored(Path(self.root), self.set, error, download) from error
+
+    def _part(self, parts: Sequence[tuple[Any, NDArray[np.int64]]]) -> EncodedPart:
+        def images() -> Iterator[Encoded]:
+            for files, labels in parts:
+                for number, one in zip(range(len(labels)), files, strict=True):
+                    if isinstance(one, str | Path):
+                        yield Encoded(Path(one), str(one))
+                    else:
+                        yield Encoded(_pnm(one), f"image {number} of {self.set}")
+
+        return EncodedPart(self.set, images, np.concatenate([labels for _, labels in parts]))
+
+
+def _samples(made: Any) -> tuple[Any, NDArray[np.int64]]:
+    """Returns paths or arrays (H, W) or (H, W, C) of images, and their labels, from 0."""
+
+    def first(*names: str) -> Any:
+        return next((getattr(made, name) for name in names if hasattr(made, name)), None)
+
+    pairs = first("samples", "_samples")
+    images, labels = (
+        zip(*pairs, strict=True)
+        if pairs
+        else (first("data", "_image_files", "_images"), first("targets", "labels", "_labels"))
+    )
+    numbers = np.asarray(labels, np.int64)
+    if isinstance(images, list | tuple):
+        return images, numbers
+    pixels = np.asarray(images)
+    # Channels first, as in SVHN and STL10.
+    return pixels.transpose(0, 2, 3, 1) if pixels.ndim == 4 else pixels, numbers
+
+
+def _pnm(pixels: NDArray[np.uint8]) -> bytes:
+    """Returns pixels (H, W) or (H, W, 3) as a file without compression."""
+    height, width = pixels.shape[:2]
+    return f"P{6 if pixels.ndim == 3 else 5} {width} {height} 255\n".encode() + pixels.tobytes()

@@ -1,28 +1,18 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
-import csv
-import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig, Encoded, reading
-from tune_speed.data.datasets import image_parquet
+from tune_speed.data.base import DatasetConfig, Encoded, reading, shown
 from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.decoding import size_of
 from tune_speed.data.datasets.image_files import ImageFiles
-from tune_speed.data.datasets.image_folder import PARTS, ImageFolder
-from tune_speed.data.datasets.image_parquet import (
-    ImageParquet,
-    find_files,
-    is_data,
-    part_in,
-    usable_columns,
-)
-from tune_speed.data.datasets.image_table import ImageTable, columns_of
-from tune_speed.data.datasets.tar_shards import TarShards
+from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, ImageTable, rows_of
+from tune_speed.data.datasets.image_parquet import ImageParquet, usable_columns
+from tune_speed.data.datasets.shards import TarShards, find_files, is_data, part_in
 
 SIZES = (32, 48, 64, 96)
 """Sides to which larger images are scaled [pixels]."""
@@ -45,9 +35,10 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
 
     Raises: DataError if there is nothing of the kind.
     """
-    shown = os.fsencode(place).decode(errors="backslashreplace")
-    if shown != str(place):
-        raise DataError(f"{shown} must have a name in UTF-8, as study files have. Rename it.")
+    if shown(place) != str(place):
+        raise DataError(
+            f"{shown(place)} must have a name in UTF-8, as study files have. Rename it."
+        )
     if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):
         return _scaled(_table(place), most_pixels)
     if place.suffix == ".npy" or (place / "images.npy").is_file():
@@ -66,7 +57,7 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
 
 
 def _table(file: Path) -> ImageTable:
-    columns = columns_of(file)
+    _, columns = next(rows_of(file), ("", []))
     known = {name.lower(): name for name in reversed(columns)}
     path, label = (
         next((known[name] for name in usual if name in known), None) for usual in (PATHS, LABELS)
@@ -85,7 +76,7 @@ def _listing_of(file: Path) -> ImageTable | None:
     try:
         table = _table(file)
         return table if table.sources()[1:] and table.sources()[1].is_file() else None
-    except (DataError, OSError, csv.Error):
+    except (DataError, OSError):
         return None
 
 
@@ -136,10 +127,9 @@ def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
         missing = "encoded images" if not images else "integers or texts, the labels"
         raise DataError(f"{first} must have a column of {missing}, but has {', '.join(columns)}.")
     label = next((name for name in LABELS if name in labels), labels[0])
-    encoded = islice(image_parquet.read_images(first, images[0]), LOOKED_AT)
-    side, is_theirs = _side(encoded, most_pixels)
-    size = None if is_theirs else side
-    return ImageParquet(**parts, image_column=images[0], label_column=label, image_size=size)
+    dataset = ImageParquet(**parts, image_column=images[0], label_column=label)
+    side, is_theirs = _side(islice(dataset.images_of(first), LOOKED_AT), most_pixels)
+    return dataset.model_copy(update={"image_size": None if is_theirs else side})
 
 
 def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
