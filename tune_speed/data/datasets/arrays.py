@@ -124,28 +124,21 @@ class Arrays(DatasetConfig):
 
     def _given(self) -> _Given:
         """Returns what the files hold, images mapped. Raises: DataError for what does not fit."""
-        there = [part for part in ("", "validation_", "test_") if getattr(self, f"{part}images")]
-        parts = {part: self._part(part) for part in there}
-        shapes = {(images.shape[1:], labels.shape[1:]) for images, labels in parts.values()}
+        parts = [self._part(p) for p in ("", "validation_", "test_") if getattr(self, f"{p}images")]
+        shapes = {(images.shape[1:], labels.shape[1:]) for images, labels in parts}
         if len(shapes) > 1:
             raise DataError(f"Images and labels of all parts must be alike, but are of {shapes}.")
-        whole = [
-            [part for part in there if part != "test_"],
-            *([["test_"]] if "test_" in parts else []),
-        ]
-        labels, names = self._numbered(
-            [np.concatenate([parts[part][1] for part in of]) for of in whole]
-        )
+        tested = [parts.pop()] if self.test_images is not None else []
+        whole = [part for part in (parts, tested) if part]
+        labels, names = self._numbered([np.concatenate([own for _, own in p]) for p in whole])
         groups = None if self.groups is None else _mapped("groups", self.groups)
         if groups is not None:
             if groups.shape != (count := (len(labels[0]),)):
-                raise DataError(
-                    f"{self.groups} must have the shape {count}, but has {groups.shape}."
-                )
+                must = f"{self.groups} must have the shape {count}"
+                raise DataError(f"{must}, but has {groups.shape}.")
             groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
-        held = len(parts["validation_"][1]) if "validation_" in parts else 0
-        images = [[parts[part][0] for part in of] for of in whole]
-        return _Given(images, labels, names, held, groups)
+        held = sum(len(own) for _, own in parts[1:])
+        return _Given([[images for images, _ in p] for p in whole], labels, names, held, groups)
 
     def _part(self, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Returns images (N, H, W, C) and labels of a part, mapped. Raises: DataError."""
@@ -176,12 +169,11 @@ class Arrays(DatasetConfig):
         if learnt.dtype.kind not in "iuU":
             raise DataError(f"{self.labels} must hold integers or texts, but holds {learnt.dtype}.")
         kind: Any = object if learnt.dtype.kind == "U" else np.int64
-        return number_labels(
-            [
-                Labels(labels.astype(kind), None, len(labels), f"row {{}} of {file}".format)
-                for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
-            ]
-        )
+        files = [
+            Labels(labels.astype(kind), None, len(labels), f"row {{}} of {file}".format)
+            for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
+        ]
+        return number_labels(files)
 
 
 def _mapped(field: str, file: str) -> NDArray[Any]:
@@ -212,16 +204,12 @@ def _pixels(
     for array in arrays:
         for start in range(0, len(array), step):
             chunk = array[start : start + step]
-            pixels[end : end + len(chunk)] = _scaled(chunk, scale)
+            if scale is not None and chunk.dtype == np.uint16:
+                width = scale.high - scale.low
+                above = chunk.clip(scale.low, scale.high).astype(np.uint32) - scale.low
+                # Halves are rounded up, in whole numbers.
+                chunk = (2 * 255 * above + width) // (2 * width)
+            pixels[end : end + len(chunk)] = chunk
             end += len(chunk)
             count(len(chunk))
     return np.asarray(pixels)
-
-
-def _scaled(values: NDArray[Any], scale: Scale | None) -> NDArray[np.uint8]:
-    if values.dtype == np.uint8 or scale is None:
-        return values
-    width = scale.high - scale.low
-    above = values.clip(scale.low, scale.high).astype(np.uint32) - scale.low
-    # Halves are rounded up, in whole numbers.
-    return ((2 * 255 * above + width) // (2 * width)).astype(np.uint8)

@@ -21,12 +21,14 @@ from tune_speed.data.base import (
     DecodedData,
     Encoded,
     EncodedData,
-    EncodedPart,
     Images,
+    Labels,
+    Listed,
     OnProgress,
+    encoded_data,
 )
 from tune_speed.data.datasets.image_files import ImageFiles
-from tune_speed.data.datasets.image_folder import files_below
+from tune_speed.data.datasets.image_folder import ORDER, files_below
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
@@ -91,9 +93,9 @@ def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
     except Exception as error:
         # Bytes that are no pickle make almost any error.
         raise DataError(f"{path.name} is no file of CIFAR: {error}") from error
-    if not isinstance(fields, dict):
-        raise DataError(f"{path.name} is no file of CIFAR: it holds a {type(fields).__name__}")
-    return fields
+    if isinstance(fields, dict):
+        return fields
+    raise DataError(f"{path.name} is no file of CIFAR: it holds a {type(fields).__name__}")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -130,7 +132,12 @@ class Cifar10(DatasetConfig):
     """Folder that holds `cifar-10-batches-py`; `--download` fills it."""
 
     def num_train(self) -> int:
-        _check_folder(self.sources()[0].parent)
+        folder = self.sources()[0].parent
+        if not folder.is_dir():
+            raise DataError(
+                f"`root` must be a folder that holds {folder.name}, but there is no"
+                f" {folder.absolute()}. Try `{switch('download')}`, or set `root` to where it is."
+            )
         return NUM_TRAIN
 
     def num_test(self) -> int | None:
@@ -142,14 +149,25 @@ class Cifar10(DatasetConfig):
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         from torchvision import datasets
 
-        kind = getattr(datasets, self.torchvision_name)
-        return _read(kind, self.sources()[0].parent, download, on_progress)
+        kind, folder = getattr(datasets, self.torchvision_name), self.sources()[0].parent
+        if not download:
+            self.num_train()
+        try:
+            if download:
+                _download(kind, folder)
+            train, test = (_part(files, folder) for files in (kind.train_list, kind.test_list))
+            names = read_batch(folder / kind.meta["filename"], md5=kind.meta["md5"])
+            class_names = tuple(map(str, names[kind.meta["key"]]))
+        except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
+            raise _not_as_stored(folder, kind.__name__, error, download) from error
+        on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
+        return DecodedData(train, test, class_names)
 
 
 class Cifar100(Cifar10):
     """CIFAR-100: 50,000 training and 10,000 test images, 32x32 RGB, 100 classes.
 
-    Source: A. Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images.
+    Source: as of CIFAR-10.
     """
 
     torchvision_name: ClassVar[str] = "CIFAR100"
@@ -159,31 +177,6 @@ class Cifar100(Cifar10):
 
     root: str = "data"
     """Folder that holds `cifar-100-python`; `--download` fills it."""
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise DataError(
-            f"`root` must be a folder that holds {folder.name}, but there is no"
-            f" {folder.absolute()}. Try `{switch('download')}`, or set `root` to where the data"
-            " are."
-        )
-
-
-def _read(
-    kind: "type[CIFAR10]", folder: Path, download: bool, on_progress: OnProgress
-) -> DecodedData:
-    if not download:
-        _check_folder(folder)
-    try:
-        if download:
-            _download(kind, folder)
-        train, test = (_part(files, folder) for files in (kind.train_list, kind.test_list))
-        names = read_batch(folder / kind.meta["filename"], md5=kind.meta["md5"])[kind.meta["key"]]
-    except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
-        raise _not_as_stored(folder, kind.__name__, error, download) from error
-    on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
-    return DecodedData(train, test, tuple(map(str, names)))
 
 
 def _not_as_stored(folder: Path, name: str, error: Exception, download: bool) -> DataError:
@@ -277,22 +270,19 @@ class TorchvisionSet(ImageFiles):
         return found or [place]
 
     def listing(self) -> EncodedData:
-        made = [None if split is None else self._made(split) for split in KINDS[self.set][1]]
-        train, validation, test = ([] if part is None else [_samples(part)] for part in made)
-        learnt = self._part([*train, *validation])
-        numbers = range(int(learnt.labels.max(initial=0)) + 1)
+        of = zip(ORDER, KINDS[self.set][1], strict=True)
+        made = {part: self._made(split) for part, split in of if split is not None}
+        files = [self._listed(part, one) for part, one in made.items()]
         # Those of Imagenette are several words each.
         names = [
-            n[0] if isinstance(n, tuple) else str(n) for n in getattr(made[0], "classes", numbers)
+            n[0] if isinstance(n, tuple) else str(n) for n in getattr(made["train"], "classes", ())
         ]
-        held = sum(len(labels) for _, labels in validation)
-        return EncodedData(learnt, self._part(test) if test else None, tuple(names), held)
+        return encoded_data(self.set, files, names or None)
 
     def fetch(self) -> None:
         with bounded_sockets():
-            for split in KINDS[self.set][1]:
-                if split is not None:
-                    self._made(split, download=True)
+            for split in filter(lambda each: each is not None, KINDS[self.set][1]):
+                self._made(split, download=True)
 
     def _made(self, split: Any, *, download: bool = False) -> Any:
         """Returns torchvision's own object. Raises: DataError if files are missing or damaged."""
@@ -305,16 +295,20 @@ class TorchvisionSet(ImageFiles):
             # Its readers raise almost anything on files that are missing or damaged.
             raise _not_as_stored(Path(self.root), self.set, error, download) from error
 
-    def _part(self, parts: Sequence[tuple[Any, NDArray[np.int64]]]) -> EncodedPart:
-        def images() -> Iterator[Encoded]:
-            for files, labels in parts:
-                for number, one in zip(range(len(labels)), files, strict=True):
-                    if isinstance(one, str | Path):
-                        yield Encoded(Path(one), str(one))
-                    else:
-                        yield Encoded(_pnm(one), f"image {number} of {self.set}")
+    def _listed(self, part: str, made: Any) -> Listed:
+        files, labels = _samples(made)
 
-        return EncodedPart(self.set, images, np.concatenate([labels for _, labels in parts]))
+        def images() -> Iterator[Encoded]:
+            for number, one in enumerate(files):
+                if isinstance(one, str | Path):
+                    yield Encoded(Path(one), str(one))
+                else:
+                    yield Encoded(_pnm(one), where(number))
+
+        def where(number: int) -> str:
+            return f"image {number} of {self.set}"
+
+        return Listed(part, images, Labels(labels, None, len(labels), where))
 
 
 def _samples(made: Any) -> tuple[Any, NDArray[np.int64]]:

@@ -12,7 +12,7 @@ from tune_speed.data.datasets.decoding import size_of
 from tune_speed.data.datasets.image_files import ImageFiles
 from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, ImageTable, rows_of
 from tune_speed.data.datasets.image_parquet import ImageParquet, usable_columns
-from tune_speed.data.datasets.shards import TarShards, find_files, is_data, part_in
+from tune_speed.data.datasets.shards import TarShards, find_files, parts_by_name
 
 SIZES = (32, 48, 64, 96)
 """Sides to which larger images are scaled [pixels]."""
@@ -90,26 +90,22 @@ def _arrays(folder: Path) -> Arrays:
 
 def _parts(place: Path, suffixes: Sequence[str]) -> dict[str, Any]:
     """Returns where the files of each part are. Raises: DataError if one is of no part."""
-    for suffix in suffixes:
-        if place.is_file() and place.suffix == suffix:
-            return {"train": str(place)}
-        parts: dict[str | None, list[Path]] = {}
-        for path in sorted(place.rglob(f"*{suffix}")):
-            if is_data(path.relative_to(place)):
-                parts.setdefault(part_in(path.relative_to(place)), []).append(path)
-        if not parts:
-            continue
-        if None in parts and "train" in parts:
-            raise DataError(
-                f"{parts[None][0]} must be of a part by its name ({', '.join(PARTS)}), as"
-                f" {parts['train'][0]} is. Rename it, or move it elsewhere."
-            )
-        named = {part or "train": _place(files, place) for part, files in parts.items()}
-        if "train" not in named:
-            first = next(iter(parts.values()))[0]
-            raise DataError(f"{place} must hold files to train on, but holds {first.name} alone.")
-        return named
-    return {}
+    if place.is_file():
+        return {"train": str(place)} if place.suffix in suffixes else {}
+    parts: dict[str | None, list[Path]] = {}
+    for path, part in parts_by_name(place, suffixes).items():
+        parts.setdefault(part, []).append(path)
+    first = {part: files[0] for part, files in parts.items()}
+    if None in parts and "train" in parts:
+        raise DataError(
+            f"{first[None]} must be of a part by its name ({', '.join(PARTS)}), as {first['train']}"
+            " is. Rename it, or move it elsewhere."
+        )
+    named = {part or "train": _place(files, place) for part, files in parts.items()}
+    if parts and "train" not in named:
+        names = ", ".join(path.name for path in first.values())
+        raise DataError(f"{place} must hold files to train on, but holds {names} alone.")
+    return named
 
 
 def _place(files: Sequence[Path], place: Path) -> str:

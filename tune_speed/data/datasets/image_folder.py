@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
@@ -18,15 +17,16 @@ from tune_speed.core.text import counted
 from tune_speed.data.base import (
     Encoded,
     EncodedData,
-    EncodedPart,
     Labels,
+    Listed,
+    encoded_data,
     number_groups,
-    number_labels,
     shown,
 )
 from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES
 from tune_speed.data.datasets.image_files import ImageFiles
 
+ORDER = ("train", "validation", "test")
 ClassFiles = dict[str, list[Path]]
 """Image files by class folder, both in name order."""
 
@@ -67,10 +67,9 @@ class ImageFolder(ImageFiles):
     def listing(self) -> EncodedData:
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
-        held = found.get("validation", {})
-        train = _listed(self.root, number, found["train"], held)
-        test = _listed(self.root, number, found["test"]) if "test" in found else None
-        return EncodedData(train, test, tuple(map(shown, number)), sum(map(len, held.values())))
+        parts = [(part, found[part]) for part in ORDER if part in found]
+        files = [_listed(part, number, classes) for part, classes in parts]
+        return encoded_data(self.root, files, tuple(number))
 
     def _found(self) -> dict[str, ClassFiles]:
         """Returns training, validation and test part, where they are. Raises: DataError."""
@@ -178,11 +177,15 @@ def _checked(folder: Path, classes: ClassFiles, train: ClassFiles | None) -> Cla
     return classes
 
 
-def _listed(name: str, number: Mapping[str, int], *of: ClassFiles) -> EncodedPart:
-    counts = [(number[of_class], len(files)) for each in of for of_class, files in each.items()]
-    labels = np.repeat(*np.array(counts, dtype=np.int64).reshape(-1, 2).T)
-    paths = [path for each in of for files in each.values() for path in files]
-    return EncodedPart(name, lambda: (Encoded(path, shown(path)) for path in paths), labels)
+def _listed(part: str, number: Mapping[str, int], classes: ClassFiles) -> Listed:
+    paths = [*chain.from_iterable(classes.values())]
+    counts = [len(files) for files in classes.values()]
+    labels = np.repeat(np.array([number[name] for name in classes], np.int64), counts)
+
+    def images() -> Iterator[Encoded]:
+        return (Encoded(path, shown(path)) for path in paths)
+
+    return Listed(part, images, Labels(labels, None, len(paths), lambda row: shown(paths[row])))
 
 
 class _Row(NamedTuple):
@@ -227,30 +230,25 @@ class ImageTable(ImageFiles):
         if "train" not in parts:
             raise DataError(f"{self.file} must list images of the training part, but lists none.")
         several = any(self.label_separator in row.label for row in rows)
-        unnamed = next((row.where for row in rows if not (row.label or several)), None)
-        if unnamed:
-            raise DataError(f"Every image must have a label, but {unnamed} has none.")
-        num_learnt = len(parts) - parts.count("test")
-        learnt, tested = rows[:num_learnt], rows[num_learnt:]
-        listed = [learnt, tested] if tested else [learnt]
-        labels, names = number_labels([self._labels(part, several) for part in listed])
-        train, *test = map(self._part, listed, labels)
-        groups = number_groups(row.group for row in learnt) if learnt[0].group is not None else None
-        held = parts.count("validation")
-        return EncodedData(train, test[0] if test else None, (*map(shown, names),), held, groups)
+        for row in rows:
+            if not row.label and not several:
+                raise DataError(f"Every image must have a label, but {row.where} has none.")
+        of = {part: [row for row in rows if row.part == part] for part in ORDER if part in parts}
+        files = [self._listed(part, own, several) for part, own in of.items()]
+        names = [row.group for row in rows if row.part != "test"]
+        return encoded_data(
+            self.file, files, groups=None if None in names else number_groups(names)
+        )
 
-    def _part(self, rows: Sequence[_Row], labels: NDArray[Any]) -> EncodedPart:
+    def _listed(self, part: str, rows: Sequence[_Row], several: bool) -> Listed:
         def images() -> Iterator[Encoded]:
             return (Encoded(row.path, f"{shown(row.path)} ({row.where})") for row in rows)
 
-        return EncodedPart(self.file, images, labels)
-
-    def _labels(self, rows: Sequence[_Row], several: bool) -> Labels:
         given: list[Any] = [row.label for row in rows]
         if several:
             lists = (map(str.strip, label.split(self.label_separator)) for label in given)
             given = [[*filter(None, each)] for each in lists]
-        return Labels.of(given, lambda place: rows[place].where)
+        return Listed(part, images, Labels.of(given, lambda place: rows[place].where))
 
     def _rows(self) -> list[_Row]:
         """Returns the rows, part by part. Raises: DataError that names the line."""
@@ -260,7 +258,7 @@ class ImageTable(ImageFiles):
                 f"`file` must be a CSV file, but there is no {file.absolute()}. Relative paths"
                 " start at the study file's folder."
             )
-        parts: dict[str, list[_Row]] = {part: [] for part in ("train", "validation", "test")}
+        parts: dict[str, list[_Row]] = {part: [] for part in ORDER}
         part_of_group: dict[str, str] = {}
         lines = rows_of(file)
         _, names = next(lines, ("", []))

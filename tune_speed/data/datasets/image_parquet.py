@@ -1,7 +1,7 @@
 """Images in Parquet and Arrow files, in the layouts that Hugging Face's hub and `datasets` use."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import Counts, Encoded, Labels, number_groups
+from tune_speed.data.base import Counts, Encoded, EncodedData, Labels, number_groups
 from tune_speed.data.datasets.image_folder import check_column
 from tune_speed.data.datasets.shards import MAX_IMAGE_BYTES, PartFiles
 
@@ -68,12 +68,15 @@ class ImageParquet(PartFiles):
         is_there = self.image_column in usable_columns(first)[0]
         return first.suffix != ".arrow" and is_there and is_one_part
 
-    def groups_of(self, learnt: Sequence[Path], tested: Sequence[Path]) -> NDArray[np.int64] | None:
+    def listing(self) -> EncodedData:
+        return super().listing()._replace(groups=self._groups())
+
+    def _groups(self) -> NDArray[np.int64] | None:
         if (column := self.group_column) is None:
             return None
         own, theirs = (
             [str(value) for path in files for value in read_column(path, column, "group_column")]
-            for files in (learnt, tested)
+            for files in (self.files("train", "validation"), self.files("test"))
         )
         if both := sorted({*own} & {*theirs}):
             raise DataError(f"No group may be in two parts, but {both[0]!r} is also in `test`.")

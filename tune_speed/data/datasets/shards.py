@@ -4,19 +4,17 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import Encoded, EncodedData, EncodedPart, Labels, number_labels, shown
+from tune_speed.data.base import Encoded, EncodedData, Labels, Listed, encoded_data, shown
 from tune_speed.data.datasets.decoding import SUFFIXES
 from tune_speed.data.datasets.image_files import ImageFiles
-from tune_speed.data.datasets.image_folder import PARTS, is_visible
+from tune_speed.data.datasets.image_folder import ORDER, PARTS, is_visible
 
 BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
 LABEL_KINDS = ("cls", "json", "txt")
@@ -48,7 +46,7 @@ class PartFiles(ImageFiles):
         return [path for part, place in named for path in find_files(part, place, self.suffixes)]
 
     def sources(self) -> list[Path]:
-        return self.files("train", "validation", "test")
+        return self.files(*ORDER)
 
     def labels_of(self, path: Path) -> Labels:
         """Returns the labels of a file. Raises: DataError."""
@@ -61,25 +59,14 @@ class PartFiles(ImageFiles):
     def names_in(self, path: Path) -> tuple[str, ...] | None:
         """Returns the names of the classes that a file says; None: it says none."""
 
-    def groups_of(self, learnt: Sequence[Path], tested: Sequence[Path]) -> NDArray[np.int64] | None:
-        """Returns the group of each image of the files `learnt`. Raises: DataError."""
-
     def listing(self) -> EncodedData:
-        learnt, tested = self.files("train", "validation"), self.files("test")
-        files = [self.labels_of(path) for path in (*learnt, *tested)]
-        names = self.names_in(learnt[0])
-        made, names = number_labels(files, num_learnt=len(learnt), names=names)
-        train = self._part(learnt, made[: len(learnt)])
-        test = self._part(tested, made[len(learnt) :]) if tested else None
-        held = sum(map(len, made[len(self.files("train")) : len(learnt)]))
-        return EncodedData(train, test, names, held, self.groups_of(learnt, tested))
-
-    def _part(self, files: Sequence[Path], labels: Sequence[NDArray[Any]]) -> EncodedPart:
-        def images() -> Iterator[Encoded]:
-            return (image for path in files for image in self.images_of(path))
-
-        name = str(files[0] if len(files) == 1 else files[0].parent)
-        return EncodedPart(name, images, np.concatenate(labels))
+        parts = [(part, path) for part in ORDER for path in self.files(part)]
+        files = [
+            Listed(p, partial(self.images_of, path), self.labels_of(path)) for p, path in parts
+        ]
+        first = parts[0][1]
+        name = first if len(parts) == 1 else first.parent
+        return encoded_data(str(name), files, self.names_in(first))
 
 
 def find_files(field: str, place: str, suffixes: Sequence[str]) -> list[Path]:
@@ -93,20 +80,16 @@ def find_files(field: str, place: str, suffixes: Sequence[str]) -> list[Path]:
     path = Path(place)
     if path.is_file():
         return [path]
-    for suffix in suffixes:
-        found = [
-            each for each in sorted(path.rglob(f"*{suffix}")) if is_data(each.relative_to(path))
-        ]
-        part_of_file = {each: part_in(each.relative_to(path)) for each in found}
-        one_of = {part: each.name for each, part in part_of_file.items()}
-        if len(one_of) > 1 and (None in one_of or field not in one_of):
-            raise DataError(
-                f"`{field}` must be the files of one part, but {path.absolute()} holds those of"
-                f" several, by their names: {', '.join(sorted(one_of.values()))}. Put them into a"
-                " folder a part, or name one file."
-            )
-        if found:
-            return [e for e, part in part_of_file.items() if len(one_of) == 1 or part == field]
+    part_of_file = parts_by_name(path, suffixes)
+    one_of = {part: each.name for each, part in part_of_file.items()}
+    if len(one_of) > 1 and (None in one_of or field not in one_of):
+        raise DataError(
+            f"`{field}` must be the files of one part, but {path.absolute()} holds several:"
+            f" {', '.join(sorted(one_of.values()))}. Put them into a folder a part, or name one"
+            " file."
+        )
+    if part_of_file:
+        return [e for e, part in part_of_file.items() if len(one_of) == 1 or part == field]
     kinds = " or ".join(f"*{suffix}" for suffix in suffixes)
     found_there = f"holds no {kinds} files" if path.is_dir() else "does not exist"
     raise DataError(
@@ -114,6 +97,24 @@ def find_files(field: str, place: str, suffixes: Sequence[str]) -> list[Path]:
         f" {found_there}. Set `{field}` to where the data are; relative paths start at the study"
         " file's folder."
     )
+
+
+def parts_by_name(folder: Path, suffixes: Sequence[str]) -> dict[Path, str | None]:
+    """Returns the files below a folder that have the first suffix that any has, in name order.
+
+    With the part that a word of a file's name says, or else of a folder's above it; None: none.
+    """
+    for suffix in suffixes:
+        found: dict[Path, str | None] = {}
+        for path in sorted(folder.rglob(f"*{suffix}")):
+            names = path.relative_to(folder).parts
+            words = (w for name in reversed(names) for w in re.split("[^a-z]+", name.lower()))
+            # `datasets` leaves caches of what was computed next to what was saved.
+            if all(map(is_visible, names)) and not path.name.startswith("cache-"):
+                found[path] = next((PARTS[word] for word in words if word in PARTS), None)
+        if found:
+            return found
+    return {}
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -129,20 +130,17 @@ def _expanded(pattern: str) -> list[str]:
     return [before + choice + rest for choice in choices for rest in _expanded(after)]
 
 
-def is_data(path: Path) -> bool:
-    """Returns whether a file is read, by its path below the folder that is looked at."""
-    # `datasets` leaves caches of what was computed beside what was saved.
-    return all(map(is_visible, path.parts)) and not path.name.startswith("cache-")
+class Sample(NamedTuple):
+    """An image in a tar file, and its label."""
 
-
-def part_in(path: Path) -> str | None:
-    """Returns the part that a file is of by its name, or else by that of a folder above it."""
-    return next(filter(None, map(part_of, reversed(path.parts))), None)
-
-
-def part_of(name: str) -> str | None:
-    """Returns the part that a word of a file's or folder's name says; None if none does."""
-    return next((PARTS[word] for word in re.split("[^a-z]+", name.lower()) if word in PARTS), None)
+    name: str
+    offset: int
+    """Where the image starts [bytes]."""
+    size: int
+    """Of the image [bytes]."""
+    label_kind: str
+    """Extension of the label's file."""
+    label: bytes
 
 
 class TarShards(PartFiles):
@@ -161,28 +159,24 @@ class TarShards(PartFiles):
     """Field of a `.json` that holds the label: a number, a name, or a list of either."""
 
     def images_of(self, path: Path) -> Iterator[Encoded]:
-        shard = _indexed(path)
         with path.open("rb") as file:
-            for name, (offset, size) in zip(shard.names, shard.places.tolist(), strict=True):
-                file.seek(offset)
-                yield Encoded(file.read(size), f"{shown(name)} in {path}")
+            for sample in _samples(path):
+                file.seek(sample.offset)
+                yield Encoded(file.read(sample.size), f"{sample.name} in {path}")
 
     def labels_of(self, path: Path) -> Labels:
-        shard = _indexed(path)
+        samples = _samples(path)
+        found = [self._label(sample, path) for sample in samples]
+        return Labels.of(found, lambda place: f"{samples[place].name} in {path}")
 
-        def where(place: int) -> str:
-            return f"{shown(shard.names[place])} in {path}"
-
-        found = [self._label(text, where(place)) for place, text in enumerate(shard.labels)]
-        return Labels.of(found, where)
-
-    def _label(self, content: tuple[str, bytes], where: str) -> Any:
-        kind, given = content
+    def _label(self, sample: Sample, path: Path) -> Any:
+        where = f"{sample.name} in {path}"
+        is_json = sample.label_kind == "json"
         try:
-            text = given.decode().strip()
-            label = json.loads(text)[self.label_key] if kind == "json" else text
+            text = sample.label.decode().strip()
+            label = json.loads(text)[self.label_key] if is_json else text
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            form = f"JSON with `{self.label_key}`" if kind == "json" else "UTF-8"
+            form = f"JSON with `{self.label_key}`" if is_json else "UTF-8"
             raise DataError(f"The label of {where} must be {form}, but: {error!r}.") from error
         values = label if isinstance(label, list) else [label]
         if not all(type(value) in (int, str) and value != "" for value in values):
@@ -191,25 +185,15 @@ class TarShards(PartFiles):
         return int(label) if is_number else label
 
 
-class Shard(NamedTuple):
-    """Where the images of a tar file are in it, and their labels."""
-
-    names: list[str]
-    places: NDArray[np.int64]
-    """Offset and size [bytes] of each image, (N, 2)."""
-    labels: list[tuple[str, bytes]]
-    """Extension and content of each image's label."""
-
-
-def _indexed(path: Path) -> Shard:
+def _samples(path: Path) -> list[Sample]:
     status = path.stat()
-    return _index(str(path), status.st_size, status.st_mtime_ns)
+    return _listed(path, status.st_size, status.st_mtime_ns)
 
 
 # Keyed by what tells one state of a file from another.
 @cache
-def _index(path: str, size: int, modified_ns: int) -> Shard:
-    """Returns what a shard holds, in its order. Raises: DataError."""
+def _listed(path: Path, size: int, modified_ns: int) -> list[Sample]:
+    """Returns the images of a shard, in its order. Raises: DataError."""
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     try:
         with tarfile.open(path, "r:") as tar:
@@ -218,36 +202,37 @@ def _index(path: str, size: int, modified_ns: int) -> Shard:
                 stem, _, kind = place.name.partition(".")
                 if member.isreg() and is_visible(place.name):
                     samples.setdefault(str(place.parent / stem), {})[kind.lower()] = member
-        return _shard(path, size, samples)
+        with path.open("rb") as file:
+            every = (_sample(shown(name), file, size, of) for name, of in samples.items())
+            found = [sample for sample in every if sample is not None]
     except (tarfile.TarError, OSError) as error:
         raise DataError(f"{path} must be an uncompressed tar file, but: {error}.") from error
-
-
-def _shard(path: str, size: int, samples: dict[str, dict[str, tarfile.TarInfo]]) -> Shard:
-    names, places, labels = list[str](), list[tuple[int, int]](), list[tuple[str, bytes]]()
-    with open(path, "rb") as file:
-        for name, members in samples.items():
-            images = [kind for kind in members if f".{kind}" in SUFFIXES]
-            kind = next((each for each in LABEL_KINDS if each in members), None)
-            if not images:
-                continue
-            if len(images) > 1 or kind is None:
-                raise DataError(
-                    f"{shown(name)} in {path} must have one image and a label"
-                    f" ({', '.join(LABEL_KINDS)}), but has {', '.join(members)}."
-                )
-            image, label = members[images[0]], members[kind]
-            if image.offset_data + image.size > size:
-                raise DataError(f"{path} must be whole, but ends before {shown(image.name)} does.")
-            if image.size > MAX_IMAGE_BYTES or label.size > MAX_LABEL_BYTES:
-                raise DataError(
-                    f"An image must have at most {MAX_IMAGE_BYTES >> 20} MiB and its label"
-                    f" {MAX_LABEL_BYTES >> 20}, but {shown(name)} in {path} has more."
-                )
-            file.seek(label.offset_data)
-            names.append(image.name)
-            places.append((image.offset_data, image.size))
-            labels.append((kind, file.read(label.size)))
-    if not names:
+    if not found:
         raise DataError(f"{path} must hold images with labels, but holds none.")
-    return Shard(names, np.array(places, np.int64), labels)
+    return found
+
+
+def _sample(
+    name: str, file: BinaryIO, size: int, members: dict[str, tarfile.TarInfo]
+) -> Sample | None:
+    """Returns the image among the files of a name; None without any. Raises: DataError."""
+    images = [kind for kind in members if f".{kind}" in SUFFIXES]
+    kind = next((each for each in LABEL_KINDS if each in members), None)
+    if not images:
+        return None
+    if len(images) > 1 or kind is None:
+        raise DataError(
+            f"{name} in {file.name} must have one image and a label ({', '.join(LABEL_KINDS)}), but"
+            f" has {', '.join(members)}."
+        )
+    image, label = members[images[0]], members[kind]
+    if image.offset_data + image.size > size:
+        raise DataError(f"{file.name} must be whole, but ends before {shown(image.name)} does.")
+    if image.size > MAX_IMAGE_BYTES or label.size > MAX_LABEL_BYTES:
+        raise DataError(
+            f"An image must have at most {MAX_IMAGE_BYTES >> 20} MiB and its label"
+            f" {MAX_LABEL_BYTES >> 20}, but {name} in {file.name} has more."
+        )
+    file.seek(label.offset_data)
+    content = file.read(label.size)
+    return Sample(shown(image.name), image.offset_data, image.size, kind, content)
