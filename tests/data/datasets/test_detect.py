@@ -56,12 +56,10 @@ def test_a_table_of_images_is_found_with_its_columns(tmp_path: Path, random_pixe
     (tmp_path / "labels.csv").write_text(rows)
     (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
     (tmp_path / "other.csv").write_text("path,label\ngone.png,2\n")
-    file, fields = (
-        str(tmp_path / "labels.csv"),
-        {"path_column": "Filename", "label_column": "class"},
-    )
-    for place in (tmp_path, tmp_path / "labels.csv"):
-        assert detect(place, most_pixels=64) == ImageTable(file=file, **fields, image_size=28)
+    file, fields = tmp_path / "labels.csv", {"path_column": "Filename", "label_column": "class"}
+    for place in (tmp_path, file):
+        found = detect(place, most_pixels=64)
+        assert found == ImageTable(file=str(file), **fields, image_size=28)
     with pytest.raises(DataError, match=r"a column of files, .* but has only a, b"):
         detect(tmp_path / "notes.csv", most_pixels=64)
 
@@ -78,9 +76,8 @@ def test_a_pair_of_arrays_is_found(tmp_path: Path, random_pixels: Pixels) -> Non
 
 def test_tar_shards_are_found_with_their_parts(tmp_path: Path, random_pixels: Pixels) -> None:
     for name in ("train-0", "train-1", "val-0"):
-        write_tar(
-            tmp_path / f"{name}.tar", {"a.png": encode(random_pixels(8, 8, 3)), "a.cls": b"0"}
-        )
+        files = {"a.png": encode(random_pixels(8, 8, 3)), "a.cls": b"0"}
+        write_tar(tmp_path / f"{name}.tar", files)
     found = detect(tmp_path, most_pixels=64)
     train, validation = str(tmp_path), str(tmp_path / "val-0.tar")
     assert found == TarShards(train=train, validation=validation, image_size=8)
