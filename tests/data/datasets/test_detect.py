@@ -129,14 +129,6 @@ def test_files_that_are_of_no_part_are_named(names, tmp_path, random_pixels):
         ImageParquet(train=str(tmp_path)).sources()
 
 
-def test_labels_may_be_texts(tmp_path: Path, random_pixels: Pixels) -> None:
-    images = [encode(pixels) for pixels in random_pixels(2, 8, 8, 3)]
-    columns = {"image": pa.array(images, pa.binary()), "label": pa.array(["cat", "dog"])}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = detect(tmp_path / "a.parquet", most_pixels=64)
-    assert isinstance(found, ImageParquet) and found.listing().class_names == ("cat", "dog")
-
-
 def test_several_files_of_a_part_are_their_folder(tmp_path: Path, random_pixels: Pixels) -> None:
     for name in ("train/0", "train/1", "test/0"):
         shard(tmp_path / f"{name}.parquet", random_pixels)
@@ -156,16 +148,15 @@ def test_files_of_two_parts_in_one_folder_are_told_apart(tmp_path, random_pixels
     assert found.counts() == (6, 2, 0, None)
 
 
-def test_columns_are_found_by_what_they_hold(tmp_path: Path, random_pixels: Pixels) -> None:
-    columns = {
-        "id": pa.array([7, 8]),
-        "fine_label": pa.array([0, 1]),
-        "photo": pa.array([encode(p) for p in random_pixels(2, 8, 8, 3)], pa.binary()),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+@pytest.mark.parametrize("labels", [[0, 1], ["cat", "dog"]])
+def test_columns_are_found_by_what_they_hold(labels, tmp_path, random_pixels):
+    photos = [encode(pixels) for pixels in random_pixels(2, 8, 8, 3)]
+    table = pa.table({"id": [7, 8], "fine_label": labels, "photo": photos})
+    pq.write_table(table, tmp_path / "a.parquet")
     found = detect(tmp_path / "a.parquet", most_pixels=64)
     assert isinstance(found, ImageParquet)
     assert (found.image_column, found.label_column) == ("photo", "fine_label")
+    assert found.listing().class_names == tuple(map(str, labels))
 
 
 @pytest.mark.parametrize(("column", "missing"), [("x", "encoded images"), ("img", "integers")])

@@ -83,10 +83,9 @@ class Arrays(DatasetConfig):
     @model_validator(mode="after")
     def _are_pairs(self) -> Self:
         for part in ("validation", "test"):
-            fields = [f"{part}_images", f"{part}_labels"]
-            given = [name for name in fields if getattr(self, name) is not None]
-            if len(given) == 1:
-                raise ValueError(f"{' and '.join(fields)} must be given together, or neither")
+            images, labels = f"{part}_images", f"{part}_labels"
+            if (getattr(self, images) is None) != (getattr(self, labels) is None):
+                raise ValueError(f"{images} and {labels} must be given together, or neither")
         return self
 
     def counts(self) -> Counts:
@@ -106,7 +105,7 @@ class Arrays(DatasetConfig):
 
     def sources(self) -> list[Path]:
         given = (getattr(self, name) for name in sorted(self.location_fields))
-        return [Path(place) for place in given if place is not None]
+        return [*map(Path, filter(None, given))]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         given = self._given()

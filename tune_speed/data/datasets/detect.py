@@ -1,12 +1,12 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig, Encoded, reading, shown
+from tune_speed.data.base import DatasetConfig, reading, shown
 from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.decoding import size_of
 from tune_speed.data.datasets.image_files import ImageFiles
@@ -36,18 +36,15 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
     Raises: DataError if there is nothing of the kind.
     """
     if shown(place) != str(place):
-        raise DataError(
-            f"{shown(place)} must have a name in UTF-8, as study files have. Rename it."
-        )
+        raise DataError(f"{shown(place)} must have a name in UTF-8, as study files. Rename it.")
     if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):
         return _scaled(_table(place), most_pixels)
     if place.suffix == ".npy" or (place / "images.npy").is_file():
         return _arrays(place if place.is_dir() else place.parent)
-    for kind in (ImageParquet, TarShards):
-        if parts := _parts(place, kind.suffixes):
-            if kind is ImageParquet:
-                return _parquet(parts, most_pixels)
-            return _scaled(TarShards(**parts), most_pixels)
+    if parts := _parts(place, ImageParquet.suffixes):
+        return _parquet(parts, most_pixels)
+    if parts := _parts(place, TarShards.suffixes):
+        return _scaled(TarShards(**parts), most_pixels)
     if place.is_file():
         return _parquet({"train": str(place)}, most_pixels)
     tables = [table for table in map(_listing_of, sorted(place.glob("*.[ct]sv"))) if table]
@@ -101,19 +98,16 @@ def _parts(place: Path, suffixes: Sequence[str]) -> dict[str, Any]:
             f"{first[None]} must be of a part by its name ({', '.join(PARTS)}), as {first['train']}"
             " is. Rename it, or move it elsewhere."
         )
-    named = {part or "train": _place(files, place) for part, files in parts.items()}
+    named: dict[str, Any] = {}
+    for part, files in parts.items():
+        folder = files[0].parent
+        # A part's own folder, if it holds no other files.
+        whole = folder if sorted(folder.rglob(f"*{files[0].suffix}")) == files else place
+        named[part or "train"] = str(whole if files[1:] else files[0])
     if parts and "train" not in named:
         names = ", ".join(path.name for path in first.values())
         raise DataError(f"{place} must hold files to train on, but holds {names} alone.")
     return named
-
-
-def _place(files: Sequence[Path], place: Path) -> str:
-    """Returns a file, the folder that holds all files of a part alone, or `place`."""
-    folder = files[0].parent
-    if len(files) == 1:
-        return str(files[0])
-    return str(folder if sorted(folder.rglob(f"*{files[0].suffix}")) == list(files) else place)
 
 
 def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
@@ -124,25 +118,23 @@ def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
         raise DataError(f"{first} must have a column of {missing}, but has {', '.join(columns)}.")
     label = next((name for name in LABELS if name in labels), labels[0])
     dataset = ImageParquet(**parts, image_column=images[0], label_column=label)
-    side, is_theirs = _side(islice(dataset.images_of(first), LOOKED_AT), most_pixels)
-    return dataset.model_copy(update={"image_size": None if is_theirs else side})
+    sizes = {size_of(image) for image in islice(dataset.images_of(first), LOOKED_AT)}
+    side = _side(sizes, most_pixels)
+    return dataset.model_copy(update={"image_size": None if {(side, side)} == sizes else side})
 
 
 def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
     with reading(dataset):
         train = dataset.listing().train
         step = -(-len(train.labels) // LOOKED_AT)
-        side, _ = _side(islice(train.images(), 0, None, step or 1), most_pixels)
-    return dataset.model_copy(update={"image_size": side})
+        sizes = {size_of(image) for image in islice(train.images(), 0, None, step or 1)}
+    return dataset.model_copy(update={"image_size": _side(sizes, most_pixels)})
 
 
-def _side(images: Iterable[Encoded], most_pixels: int) -> tuple[int | None, bool]:
-    """Returns the side to scale to, and whether all are squares of that side; None: to none."""
-    sizes = {size_of(image) for image in images}
+def _side(sizes: set[tuple[int, int]], most_pixels: int) -> int | None:
+    """Returns the side to scale images of some sizes to; None: to none."""
     sides = {side for size in sizes for side in size}
     if len(sides) != 1 or max(sides) > LARGEST_ICON:
-        return None, False
-    side = sides.pop()
-    if side <= most_pixels:
-        return side, True
-    return max((size for size in SIZES if size <= most_pixels), default=most_pixels), False
+        return None
+    usual = max((size for size in SIZES if size <= most_pixels), default=most_pixels)
+    return max(sides) if max(sides) <= most_pixels else usual

@@ -67,8 +67,7 @@ class ImageFolder(ImageFiles):
     def listing(self) -> EncodedData:
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
-        parts = [(part, found[part]) for part in ORDER if part in found]
-        files = [_listed(part, number, classes) for part, classes in parts]
+        files = [_listed(part, number, classes) for part, classes in found.items()]
         return encoded_data(self.root, files, tuple(number))
 
     def _found(self) -> dict[str, ClassFiles]:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import Counts, Encoded, EncodedData, Labels, number_groups
-from tune_speed.data.datasets.image_folder import check_column
+from tune_speed.data.datasets.image_folder import ORDER, check_column
 from tune_speed.data.datasets.shards import MAX_IMAGE_BYTES, PartFiles
 
 if TYPE_CHECKING:
@@ -51,18 +51,15 @@ class ImageParquet(PartFiles):
     def counts(self) -> Counts:
         if self.group_column is not None:
             return super().counts()
-        train, validation, test = (
-            sum(map(num_rows, self.files(part))) for part in ("train", "validation", "test")
-        )
+        train, validation, test = (sum(map(num_rows, self.files(part))) for part in ORDER)
         return Counts(train + validation, None if self.test is None else test, validation)
 
     def is_plain(self) -> bool:
         """Returns whether images are in the named column, and each place holds one part alone."""
         first = self.files("train")[0]
-        places = {part: getattr(self, part) for part in ("train", "test")}
         is_one_part = all(
             self.files(part) in ([Path(place)], sorted(Path(place).glob("*.parquet")))
-            for part, place in places.items()
+            for part, place in (("train", self.train), ("test", self.test))
             if place is not None
         )
         is_there = self.image_column in usable_columns(first)[0]
@@ -195,10 +192,10 @@ def usable_columns(path: Path) -> tuple[list[str], list[str], list[str]]:
 def _holds_images(kind: "DataType") -> bool:
     import pyarrow as pa
 
-    if pa.types.is_struct(kind) and kind.get_field_index("path") >= 0:
+    fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+    if "path" in fields:
         return True
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        kind = kind.field("bytes").type
+    kind = fields.get("bytes", kind)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -238,8 +235,7 @@ def _open(path: Path) -> Iterator[_Table]:
 
 def _parquet(file: Any) -> _Table:
     def columns(name: str) -> "Iterator[Array]":
-        batches = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[name])
-        return (batch.column(0) for batch in batches)
+        return (b.column(0) for b in file.iter_batches(ROWS_AT_ONCE, columns=[name]))
 
     return _Table(file.schema_arrow, int(file.metadata.num_rows), columns)
 
