@@ -305,14 +305,10 @@ def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
         if size < 1:
             must = f"must leave at least one image for the {part} part of {sum(whole)} images"
             yield Problem(path="split", must=must, given=fractions)
-    subsets = {
-        "train_samples": (split.train_samples, whole.train),
-        "validation_samples": (split.validation_samples, whole.validation),
-    }
-    for field, (samples, most) in subsets.items():
-        if samples is not None and samples > most:
-            must = f"must be at most {most}"
-            yield Problem(path=f"split.{field}", must=must, given=str(samples))
+    for part, samples in (("train", split.train_samples), ("validation", split.validation_samples)):
+        if samples is not None and samples > (most := getattr(whole, part)):
+            path = f"split.{part}_samples"
+            yield Problem(path=path, must=f"must be at most {most}", given=str(samples))
 
 
 def _cut_groups(
@@ -369,8 +365,8 @@ def _by_class(data: PreparedData, order: Indices) -> list[Indices]:
 
 def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:
     numbers = quotas(np.array([len(members) for members in classes]), total)
-    taken = [members[:n] for members, n in zip(classes, numbers, strict=True)]
-    return taken, [members[n:] for members, n in zip(classes, numbers, strict=True)]
+    cut = [np.split(members, [n]) for members, n in zip(classes, numbers, strict=True)]
+    return [taken for taken, _ in cut], [left for _, left in cut]
 
 
 def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[Indices]:
@@ -379,10 +375,8 @@ def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[
     numbers = long_tail(len(classes), total, ratio=split.long_tail)
     for number, (members, wanted) in enumerate(zip(classes, numbers, strict=True)):
         if wanted > len(members):
-            must = (
-                f"must leave class {number} at most the {len(members)} images that it has, but"
-                f" long_tail={split.long_tail} gives it {wanted}"
-            )
+            has = f"must leave class {number} at most the {len(members)} images that it has"
+            must = f"{has}, but long_tail={split.long_tail} gives it {wanted}"
             raise ConfigError.of("split.train_samples", must, given=str(split.train_samples))
     return [members[:n] for members, n in zip(classes, numbers, strict=True)]
 

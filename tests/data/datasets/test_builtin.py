@@ -65,10 +65,9 @@ def test_download_fills_the_folder_and_decodes(kind, site, tmp_path, monkeypatch
 def test_missing_folder_is_named_with_what_to_try(kind: type[Cifar10], tmp_path: Path) -> None:
     dataset = kind(root=str(tmp_path))
     wanted = rf"there is no {dataset.sources()[0].parent}\. Try `--download`"
-    with pytest.raises(DataError, match=wanted):
-        dataset.num_train()
-    with pytest.raises(DataError, match=wanted):
-        prepare(dataset, cache_dir=tmp_path / "cache")
+    for ask in (dataset.num_train, partial(prepare, dataset, cache_dir=tmp_path / "cache")):
+        with pytest.raises(DataError, match=wanted):
+            ask()
 
 
 def test_incomplete_folder_is_refused(tmp_path: Path) -> None:
@@ -88,9 +87,8 @@ def test_unreachable_server_is_an_error_of_ours(tmp_path, monkeypatch):
 
 def test_digits_are_those_of_scikit_learn_stretched_to_a_byte() -> None:
     pixels, levels = decode(Digits()).train.pixels[..., 0], load_digits().images
-    assert set(zip(levels.ravel(), pixels.ravel(), strict=True)) == {
-        (level, round(level * 255 / 16)) for level in range(17)
-    }
+    pairs = {(level, round(level * 255 / 16)) for level in range(17)}
+    assert set(zip(levels.ravel(), pixels.ravel(), strict=True)) == pairs
 
 
 def test_scale_repeats_each_pixel() -> None:

@@ -81,9 +81,8 @@ def test_every_folder_is_the_part_that_its_name_says(tmp_path, fill, folders, si
 def test_a_search_is_judged_on_the_validation_part_that_lies_there(tmp_path, fill):
     names = [f"{part}/{name}/1.png" for part in ("train", "val", "test") for name in ("a", "b")]
     pixels = fill(tmp_path / "images", *names)
-    data = prepare(
-        ImageFolder(root=str(tmp_path / "images"), image_size=4), cache_dir=tmp_path / "cache"
-    )
+    dataset = ImageFolder(root=str(tmp_path / "images"), image_size=4)
+    data = prepare(dataset, cache_dir=tmp_path / "cache")
     splits = make_splits(data, SplitConfig())
     for part, images in zip(("train", "val", "test"), splits[:3], strict=True):
         assert np.array_equal(images.pixels, [pixels[f"{part}/{name}/1.png"] for name in "ab"])
@@ -96,9 +95,8 @@ def test_hidden_and_system_files_are_passed_over_at_every_depth(tmp_path: Path, 
     copies = [f"{at}{name}/1.png" for at in ("", "a/", "a/deep/") for name in hidden]
     fill(tmp_path, "a/1.png", "a/deep/2.png", "b/1.png", "b/._1.png", "a/Thumbs.db", *copies)
     dataset = ImageFolder(root=str(tmp_path), image_size=4)
-    assert [str(path.relative_to(tmp_path)) for path in dataset.sources()] == [
-        "a/1.png", "a/deep/2.png", "b/1.png",
-    ]  # fmt: skip
+    names = [str(path.relative_to(tmp_path)) for path in dataset.sources()]
+    assert names == ["a/1.png", "a/deep/2.png", "b/1.png"]
     assert list(dataset.notes()) == []
 
 
@@ -121,11 +119,11 @@ def test_images_of_every_name_are_read_and_other_files_counted_and_named(
 def test_linked_folders_are_followed_but_not_round_in_a_circle(tmp_path: Path, fill: Fill) -> None:
     fill(tmp_path, "root/a/1.png", "root/b/1.png", "far/2.png")
     links = {
-        "a/more": tmp_path / "far",
-        "a/up": tmp_path / "root",
+        "a/more": "../../far",
+        "a/up": "../../root",
         "a/self": "self",
         "a/b.png": "",
-        "c": tmp_path,
+        "c": "..",
     }
     for name, target in links.items():
         (tmp_path / "root" / name).symlink_to(target or "nowhere.png")

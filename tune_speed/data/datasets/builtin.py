@@ -300,10 +300,8 @@ class TorchvisionSet(ImageFiles):
 
         def images() -> Iterator[Encoded]:
             for number, one in enumerate(files):
-                if isinstance(one, str | Path):
-                    yield Encoded(Path(one), str(one))
-                else:
-                    yield Encoded(_pnm(one), where(number))
+                is_path = isinstance(one, str | Path)
+                yield Encoded(Path(one), str(one)) if is_path else Encoded(_pnm(one), where(number))
 
         def where(number: int) -> str:
             return f"image {number} of {self.set}"
@@ -318,11 +316,8 @@ def _samples(made: Any) -> tuple[Any, NDArray[np.int64]]:
         return next((getattr(made, name) for name in names if hasattr(made, name)), None)
 
     pairs = first("samples", "_samples")
-    images, labels = (
-        zip(*pairs, strict=True)
-        if pairs
-        else (first("data", "_image_files", "_images"), first("targets", "labels", "_labels"))
-    )
+    given = first("data", "_image_files", "_images"), first("targets", "labels", "_labels")
+    images, labels = zip(*pairs, strict=True) if pairs else given
     numbers = np.asarray(labels, np.int64)
     if isinstance(images, list | tuple):
         return images, numbers

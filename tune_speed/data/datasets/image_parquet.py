@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
@@ -66,18 +65,15 @@ class ImageParquet(PartFiles):
         return first.suffix != ".arrow" and is_there and is_one_part
 
     def listing(self) -> EncodedData:
-        return super().listing()._replace(groups=self._groups())
-
-    def _groups(self) -> NDArray[np.int64] | None:
         if (column := self.group_column) is None:
-            return None
+            return super().listing()
         own, theirs = (
             [str(value) for path in files for value in read_column(path, column, "group_column")]
             for files in (self.files("train", "validation"), self.files("test"))
         )
         if both := sorted({*own} & {*theirs}):
             raise DataError(f"No group may be in two parts, but {both[0]!r} is also in `test`.")
-        return number_groups(own)
+        return super().listing()._replace(groups=number_groups(own))
 
     def names_in(self, path: Path) -> tuple[str, ...] | None:
         """Returns the names in the metadata that Hugging Face's `datasets` writes."""
@@ -222,7 +218,7 @@ def _open(path: Path) -> Iterator[_Table]:
     kind = "Arrow" if path.suffix == ".arrow" else "Parquet"
     try:
         with pa.memory_map(str(path)) if kind == "Arrow" else ParquetFile(path) as file:
-            table = _arrow(file) if kind == "Arrow" else _parquet(file)
+            table = (_arrow if kind == "Arrow" else _parquet)(file)
             if table.num_rows > MAX_ROWS:
                 raise DataError(
                     f"{path} must have at most {MAX_ROWS:,} rows, but says it has"

@@ -4,7 +4,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
@@ -143,6 +143,10 @@ class Sample(NamedTuple):
     label: bytes
 
 
+KNOWN: dict[tuple[Path, int, int], list[Sample]] = {}
+"""What shards hold, by path, size [bytes] and time of change [ns]: each is listed once."""
+
+
 class TarShards(PartFiles):
     """Images in tar files, each next to a file of the same name that holds its label.
 
@@ -186,14 +190,12 @@ class TarShards(PartFiles):
 
 
 def _samples(path: Path) -> list[Sample]:
-    status = path.stat()
-    return _listed(path, status.st_size, status.st_mtime_ns)
-
-
-# Keyed by what tells one state of a file from another.
-@cache
-def _listed(path: Path, size: int, modified_ns: int) -> list[Sample]:
     """Returns the images of a shard, in its order. Raises: DataError."""
+    status = path.stat()
+    # What tells one state of a file from another.
+    state = (path, status.st_size, status.st_mtime_ns)
+    if state in KNOWN:
+        return KNOWN[state]
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     try:
         with tarfile.open(path, "r:") as tar:
@@ -203,13 +205,12 @@ def _listed(path: Path, size: int, modified_ns: int) -> list[Sample]:
                 if member.isreg() and is_visible(place.name):
                     samples.setdefault(str(place.parent / stem), {})[kind.lower()] = member
         with path.open("rb") as file:
-            every = (_sample(shown(name), file, size, of) for name, of in samples.items())
-            found = [sample for sample in every if sample is not None]
+            every = [_sample(shown(n), file, status.st_size, of) for n, of in samples.items()]
     except (tarfile.TarError, OSError) as error:
         raise DataError(f"{path} must be an uncompressed tar file, but: {error}.") from error
-    if not found:
+    if not (found := [sample for sample in every if sample is not None]):
         raise DataError(f"{path} must hold images with labels, but holds none.")
-    return found
+    return KNOWN.setdefault(state, found)
 
 
 def _sample(
