@@ -50,9 +50,7 @@ def test_missing_file_is_named(tmp_path: Path, images: list[bytes]) -> None:
         (ImageParquet(train=str(tmp_path / "b")), "train"),
         (ImageParquet(train=str(path), test=str(tmp_path / "b")), "test"),
     ):
-        with pytest.raises(
-            DataError, match=rf"`{field}` must be .*{tmp_path / 'b'} does not exist"
-        ):
+        with pytest.raises(DataError, match=rf"`{field}` must be .*/b does not exist"):
             dataset.sources()
     (tmp_path / "b").mkdir()
     with pytest.raises(DataError, match=r"holds no \*\.parquet or \*\.arrow files"):
@@ -103,9 +101,7 @@ def test_texts_are_classes_in_sorted_order(tmp_path, images, kind):
     path = write_parquet(tmp_path / "a.parquet", images[:3], ["owl", "cat", "owl"], label_type=kind)
     data = decode(ImageParquet(train=str(path)))
     assert data.class_names == ("cat", "owl") and data.train.labels.tolist() == [1, 0, 1]
-    test = write_parquet(
-        tmp_path / "b.parquet", images[:2], ["owl", "cart"], label_type=pa.string()
-    )
+    test = write_parquet(tmp_path / "b.parquet", images[:2], ["owl", "cart"], label_type=kind)
     with pytest.raises(DataError, match=r"row 1 of .*b\.parquet has `cart`; did you mean `cat`"):
         ImageParquet(train=str(path), test=str(test)).listing()
 

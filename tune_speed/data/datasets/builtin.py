@@ -300,8 +300,12 @@ class TorchvisionSet(ImageFiles):
 
         def images() -> Iterator[Encoded]:
             for number, one in enumerate(files):
-                is_path = isinstance(one, str | Path)
-                yield Encoded(Path(one), str(one)) if is_path else Encoded(_pnm(one), where(number))
+                if isinstance(one, str | Path):
+                    yield Encoded(Path(one), str(one))
+                    continue
+                # A PNM file: pixels as they are.
+                head = f"P{6 if one.ndim == 3 else 5} {one.shape[1]} {one.shape[0]} 255\n"
+                yield Encoded(head.encode() + one.tobytes(), where(number))
 
         def where(number: int) -> str:
             return f"image {number} of {self.set}"
@@ -324,9 +328,3 @@ def _samples(made: Any) -> tuple[Any, NDArray[np.int64]]:
     pixels = np.asarray(images)
     # Channels first, as in SVHN and STL10.
     return pixels.transpose(0, 2, 3, 1) if pixels.ndim == 4 else pixels, numbers
-
-
-def _pnm(pixels: NDArray[np.uint8]) -> bytes:
-    """Returns pixels (H, W) or (H, W, 3) as a file without compression."""
-    height, width = pixels.shape[:2]
-    return f"P{6 if pixels.ndim == 3 else 5} {width} {height} 255\n".encode() + pixels.tobytes()

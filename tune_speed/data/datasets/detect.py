@@ -40,7 +40,12 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
     if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):
         return _scaled(_table(place), most_pixels)
     if place.suffix == ".npy" or (place / "images.npy").is_file():
-        return _arrays(place if place.is_dir() else place.parent)
+        folder = place if place.is_dir() else place.parent
+        files = {name: folder / f"{name}.npy" for name in sorted(Arrays.location_fields)}
+        given: dict[str, Any] = {name: str(f) for name, f in files.items() if f.is_file()}
+        if not {"images", "labels"} <= given.keys():
+            raise DataError(f"{folder} must hold images.npy and labels.npy, but holds one alone.")
+        return Arrays(**given)
     if parts := _parts(place, ImageParquet.suffixes):
         return _parquet(parts, most_pixels)
     if parts := _parts(place, TarShards.suffixes):
@@ -75,14 +80,6 @@ def _listing_of(file: Path) -> ImageTable | None:
         return table if table.sources()[1:] and table.sources()[1].is_file() else None
     except (DataError, OSError):
         return None
-
-
-def _arrays(folder: Path) -> Arrays:
-    there = {name: folder / f"{name}.npy" for name in sorted(Arrays.location_fields)}
-    given: dict[str, Any] = {name: str(file) for name, file in there.items() if file.is_file()}
-    if not {"images", "labels"} <= given.keys():
-        raise DataError(f"{folder} must hold images.npy and labels.npy, but holds one alone.")
-    return Arrays(**given)
 
 
 def _parts(place: Path, suffixes: Sequence[str]) -> dict[str, Any]:
