@@ -17,9 +17,10 @@ import pytest
 from PIL import Image
 
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.base import Encoded, EncodedData, EncodedPart
 from tune_speed.data.datasets import image_parquet
 from tune_speed.data.datasets.builtin import read_batch
-from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
+from tune_speed.data.datasets.decoding import Storage, decode_images
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.study.file import parse_recipe
@@ -95,19 +96,20 @@ EPS = (
 )
 
 
-def decode(content: bytes, *, size: int = 1) -> Any:
-    part = Part("part", [Encoded(content, "image 0")], size)
-    return decode_parts([part], image_size=None, on_progress=lambda *_: None)
+def decode(content: bytes, folder: Path) -> None:
+    part = EncodedPart("part", lambda: [Encoded(content, "image 0")], np.zeros(1, np.int64))
+    data = EncodedData(part, None, ("a",))
+    decode_images(data, Storage(None, None, "auto"), folder, lambda *_: None)
 
 
-def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded() -> None:
-    with pytest.raises(DataError, match="at most 268 million pixels"):
-        decode(png(60_000, 60_000))
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="at most 100 million pixels"):
+        decode(png(60_000, 60_000), tmp_path)
 
 
 def test_postscript_is_no_image_whatever_it_is_called(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="image 0 must be an image"):
-        decode(EPS)
+        decode(EPS, tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(EPS)
     dataset = ImageFolder(root=str(tmp_path), image_size=8)

@@ -4,6 +4,7 @@ import pytest
 
 from tune_speed.core.config import Config
 from tune_speed.experiments.replication.checks import CHECKS
+from tune_speed.study import schema
 from tune_speed.study.fields import config_mistakes
 from tune_speed.study.replication import (
     UNITS,

@@ -7,12 +7,10 @@ training part into batches, in an order of `ORDERS`. Importing this package impo
 
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.datasets.arrays import Arrays
-from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits
-from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.data.datasets.builtin import Cifar10, Cifar100, Digits, TorchvisionSet
+from tune_speed.data.datasets.image_folder import ImageFolder, ImageTable
 from tune_speed.data.datasets.image_parquet import ImageParquet
-from tune_speed.data.datasets.image_table import ImageTable
-from tune_speed.data.datasets.tar_shards import TarShards
-from tune_speed.data.datasets.torchvision_sets import TorchvisionSet
+from tune_speed.data.datasets.shards import TarShards
 from tune_speed.data.loaders.configs import Automatic, LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import Curriculum, OrderConfig, RepeatFactor, Shuffle
 

@@ -1,15 +1,16 @@
 """What every data set gives: its size without decoding, its files, and its decoded images."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tune_speed.core.config import Config
+from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import DataError
 
 OnProgress = Callable[[int, int], None]
@@ -173,6 +174,119 @@ class EncodedData(NamedTuple):
     """As of `DecodedData`."""
     groups: NDArray[np.int64] | None = None
     """As of `DecodedData`."""
+
+
+class Labels(NamedTuple):
+    """Labels as a file has them."""
+
+    values: NDArray[Any]
+    """Numbers of classes, int64 (T,), or their names, objects (T,)."""
+    rows: NDArray[np.int64] | None
+    """Image of each value, (T,), from 0; None: the image at the same place, one value each."""
+    num_images: int
+    where: Callable[[int], str]
+    """How to call an image in messages."""
+
+    @classmethod
+    def of(cls, given: Sequence[Any], where: Callable[[int], str]) -> Self:
+        """Takes a number or a name an image, or lists of them if images are of several classes."""
+        lists = [each if isinstance(each, list) else [each] for each in given]
+        values = [*chain.from_iterable(lists)]
+        are_numbers = all(isinstance(value, int) and abs(value) < 2**63 for value in values)
+        array = np.array(values, int) if are_numbers else np.array([*map(str, values)], object)
+        several = any(isinstance(each, list) for each in given)
+        rows = np.repeat(np.arange(len(lists)), [*map(len, lists)]) if several else None
+        return cls(array, rows, len(lists), where)
+
+
+class Listed(NamedTuple):
+    """The images of one file, or of one part."""
+
+    part: str
+    """`train`, `validation` or `test`."""
+    images: Callable[[], Iterable[Encoded]]
+    labels: Labels
+
+
+def encoded_data(
+    name: str,
+    files: Sequence[Listed],
+    class_names: Sequence[str] | None = None,
+    groups: NDArray[np.int64] | None = None,
+) -> EncodedData:
+    """Returns a data set of files that are in order of their parts; see `number_labels`."""
+    learnt = [file for file in files if file.part != "test"]
+    tested = files[len(learnt) :]
+    labels, names = number_labels([file.labels for file in files], len(learnt), class_names)
+
+    def part(of: Sequence[Listed], numbered: Sequence[NDArray[Any]]) -> EncodedPart:
+        def images() -> Iterable[Encoded]:
+            return chain.from_iterable(file.images() for file in of)
+
+        return EncodedPart(name, images, np.concatenate(numbered))
+
+    train = part(learnt, labels[: len(learnt)])
+    test = part(tested, labels[len(learnt) :]) if tested else None
+    held = sum(file.labels.num_images for file in files if file.part == "validation")
+    return EncodedData(train, test, tuple(map(shown, names)), held, groups)
+
+
+def number_labels(
+    files: Sequence[Labels], num_learnt: int = 1, names: Sequence[str] | None = None
+) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+    """Returns labels, int64 (N,) a file, or float32 (N, K) if one has `rows`, and class names.
+
+    Names are numbered in sorted order, and by value if all are whole numbers; `names` are those of
+    numbers, if they are known. The first `num_learnt` files say which classes there are.
+
+    Raises: DataError for a class that these do not have, with its row.
+    """
+    values = [file.values for file in files]
+    if any(each.dtype == object for each in values):
+        found = {str(value) for each in values[:num_learnt] for value in each.tolist()}
+        are_numbers = all(name.isdecimal() and len(name) < 19 for name in found)
+        names = sorted(found, key=lambda name: (int(name) if are_numbers else 0, name))
+        number = {name: place for place, name in enumerate(names)}
+        values = [np.array([number.get(str(v), -1) for v in each.tolist()], int) for each in values]
+    elif names is None:
+        largest = max(int(each.max(initial=0)) for each in values[:num_learnt])
+        if largest >= (count := sum(file.num_images for file in files[:num_learnt])) > 0:
+            raise DataError(
+                f"Labels must number the classes from 0, but the largest is {largest} with {count}"
+                f" images, from {files[0].where(0)} on. Is this the right column?"
+            )
+        names = [*map(str, range(largest + 1))]
+    several = any(file.rows is not None for file in files)
+    made = [_numbered(*pair, names, several) for pair in zip(files, values, strict=True)]
+    return made, tuple(names)
+
+
+def _numbered(
+    file: Labels, numbers: NDArray[Any], names: Sequence[str], several: bool
+) -> NDArray[Any]:
+    rows = np.arange(file.num_images) if file.rows is None else file.rows
+    for place in np.flatnonzero((numbers < 0) | (numbers >= len(names)))[:1]:
+        where, given = file.where(int(rows[place])), file.values[place]
+        if not isinstance(given, str):
+            raise DataError(f"Labels must lie in 0 to {len(names) - 1}, but {where} has {given}.")
+        near = did_you_mean(given, names) or "."
+        must = "Labels must be among those of the training part"
+        raise DataError(f"{must}, but {where} has `{shown(given)}`{near}")
+    if not several:
+        return numbers
+    labels = np.zeros((file.num_images, len(names)), np.float32)
+    labels[rows, numbers] = 1
+    return labels
+
+
+def number_groups(names: Iterable[Any]) -> NDArray[np.int64]:
+    """Returns a number for the group of each image, (N,), by their names."""
+    return np.unique([*map(str, names)], return_inverse=True)[1].astype(np.int64)
+
+
+def shown(name: str | Path) -> str:
+    """Returns a name as texts of ours can hold it: old archives have other encodings than UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 class DecodedData(NamedTuple):

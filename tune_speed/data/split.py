@@ -117,17 +117,15 @@ def split_sizes(
     Raises: ConfigError if a part would be empty, or a subset is larger than what it is taken from.
     """
     left = num_train - num_validation
-    test = num_test or 0
     if grouped is not None:
         cut = _cut_groups(grouped, split, num_validation, cuts_test=num_test is None)
-        test += len(cut.test)
-        left -= len(cut.test)
-        validation = len(cut.validation)
+        cut_off, validation, left = map(len, cut)
     else:
-        test += _share(split.test_frac, left) if num_test is None else 0
-        left -= test if num_test is None else 0
+        cut_off = _share(split.test_frac, left) if num_test is None else 0
+        left -= cut_off
         validation = 0 if num_validation else _share(split.validation_frac, left)
-    whole = SplitSizes(train=left - validation, validation=num_validation or validation, test=test)
+        left -= validation
+    whole = SplitSizes(left, num_validation or validation, cut_off + (num_test or 0))
     if problems := tuple(_size_problems(whole, split)):
         raise ConfigError(problems=problems)
     return whole._replace(
@@ -153,34 +151,30 @@ def make_splits(
         raise ConfigError.of("split.long_tail", must, given=str(split.long_tail))
     grouped = None if data.groups is None else Grouped(data.train.labels, data.groups)
     sizes = split_sizes(num_train, num_test, split, num_validation=num_validation, grouped=grouped)
-    train, validation, test = _choose(data, split, sizes)
-    copies = _copies(data, train, validation, test)
+    train, validation, test = _choose(data, split, sizes, grouped)
+    copies = 0
+    if data.digests:
+        first, *brought = data.digests
+        judged = np.concatenate([first[validation], brought[0] if brought else first[test]])
+        copies = int(np.isin(judged, first[train]).sum())
     if trained_on == "train+validation":
         train = np.union1d(train, validation)
     counts = class_counts(data.train.labels[train], len(data.class_names))
     if not counts.all():
         missing = int(counts.argmin())
-        brought = int(class_counts(data.train.labels, len(data.class_names))[missing])
+        given = int(class_counts(data.train.labels, len(counts))[missing])
         raise DataError(
             "Every class must have an image in the training part, but class"
-            f" `{data.class_names[missing]}` has none of its {brought} there"
+            f" `{data.class_names[missing]}` has none of its {given} there"
             f" (train_samples={split.train_samples}). Add images of it, or raise train_samples."
         )
-    parts = [_rows(data.train, indices) for indices in (train, validation, test)]
+    own, held, tested = (_rows(data.train, indices) for indices in (train, validation, test))
     digest = hashlib.sha256(data.data_hash.encode())
     for part in (train, validation, test):
         digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
-    mean, std = channel_statistics(parts[0].pixels, parts[0].sizes)
-    return Splits(
-        train=parts[0],
-        validation=parts[1],
-        test=parts[2] if data.test is None else data.test,
-        mean=mean,
-        std=std,
-        num_classes=len(data.class_names),
-        split_hash=digest.hexdigest()[:16],
-        copies=copies,
-    )
+    mean, std = channel_statistics(own.pixels, own.sizes)
+    parts = (own, held, tested if data.test is None else data.test)
+    return Splits(*parts, mean, std, len(counts), digest.hexdigest()[:16], copies)
 
 
 def in_words(splits: Splits, class_names: Sequence[str]) -> Iterator[str]:
@@ -311,26 +305,16 @@ def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
         if size < 1:
             must = f"must leave at least one image for the {part} part of {sum(whole)} images"
             yield Problem(path="split", must=must, given=fractions)
-    subsets = {
-        "train_samples": (split.train_samples, whole.train),
-        "validation_samples": (split.validation_samples, whole.validation),
-    }
-    for field, (samples, most) in subsets.items():
-        if samples is not None and samples > most:
-            must = f"must be at most {most}"
-            yield Problem(path=f"split.{field}", must=must, given=str(samples))
-
-
-class _Cut(NamedTuple):
-    test: Indices
-    validation: Indices
-    train: Indices
+    for part, samples in (("train", split.train_samples), ("validation", split.validation_samples)):
+        if samples is not None and samples > (most := getattr(whole, part)):
+            path = f"split.{part}_samples"
+            yield Problem(path=path, must=f"must be at most {most}", given=str(samples))
 
 
 def _cut_groups(
     grouped: Grouped, split: SplitConfig, num_validation: int, *, cuts_test: bool
-) -> _Cut:
-    """Returns the rows of each part, in order; none for parts that are not cut off here."""
+) -> list[Indices]:
+    """Returns rows for test, validation and training; none for parts that are not cut off here."""
     count = len(grouped.labels) - num_validation
     rows = np.arange(count)
     both = np.intersect1d(grouped.groups[:count], grouped.groups[count:])
@@ -346,15 +330,16 @@ def _cut_groups(
         taken = whole_groups(left, share, seed=split.seed)
         parts.append(rows[taken])
         rows = rows[~taken]
-    return _Cut(parts[0], parts[1], rows)
+    return [*parts, rows]
 
 
-def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[Indices]:
+def _choose(
+    data: PreparedData, split: SplitConfig, sizes: SplitSizes, grouped: Grouped | None
+) -> list[Indices]:
     """Returns the indices of training, validation and (if it is cut off here) test part, sorted."""
     count = len(data.train.labels) - data.num_validation
     order = randomness.permutation(split.seed, count=count)
-    if data.groups is not None:
-        grouped = Grouped(data.train.labels, data.groups)
+    if grouped is not None:
         cut = _cut_groups(grouped, split, data.num_validation, cuts_test=data.test is None)
         test, validation, classes = (_by_class(data, order[np.isin(order, rows)]) for rows in cut)
     else:
@@ -378,18 +363,10 @@ def _by_class(data: PreparedData, order: Indices) -> list[Indices]:
     return np.split(order[np.argsort(labels, kind="stable")], np.cumsum(counts)[:-1])
 
 
-def _copies(data: PreparedData, train: Indices, validation: Indices, test: Indices) -> int:
-    if not data.digests:
-        return 0
-    own, *brought = data.digests
-    judged = np.concatenate([own[validation], brought[0] if brought else own[test]])
-    return int(np.isin(judged, own[train]).sum())
-
-
 def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:
     numbers = quotas(np.array([len(members) for members in classes]), total)
-    taken = [members[:n] for members, n in zip(classes, numbers, strict=True)]
-    return taken, [members[n:] for members, n in zip(classes, numbers, strict=True)]
+    cut = [np.split(members, [n]) for members, n in zip(classes, numbers, strict=True)]
+    return [taken for taken, _ in cut], [left for _, left in cut]
 
 
 def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[Indices]:
@@ -398,10 +375,8 @@ def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[
     numbers = long_tail(len(classes), total, ratio=split.long_tail)
     for number, (members, wanted) in enumerate(zip(classes, numbers, strict=True)):
         if wanted > len(members):
-            must = (
-                f"must leave class {number} at most the {len(members)} images that it has, but"
-                f" long_tail={split.long_tail} gives it {wanted}"
-            )
+            has = f"must leave class {number} at most the {len(members)} images that it has"
+            must = f"{has}, but long_tail={split.long_tail} gives it {wanted}"
             raise ConfigError.of("split.train_samples", must, given=str(split.train_samples))
     return [members[:n] for members, n in zip(classes, numbers, strict=True)]
 

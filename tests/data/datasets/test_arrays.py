@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.data.files import decode
 from pydantic import ValidationError
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DecodedData
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets import arrays
 from tune_speed.data.datasets.arrays import Arrays
@@ -28,10 +28,6 @@ Save = Callable[..., Arrays]
 Pixels = Callable[..., np.ndarray]
 
 
-def decode(dataset: Arrays) -> DecodedData:
-    return dataset.decode(download=False, on_progress=lambda *_: None)
-
-
 @pytest.mark.parametrize("shape", [(6, 5, 4), (6, 5, 4, 3), (6, 5, 4, 13)])
 def test_images_of_any_number_of_channels_stay_in_their_file(shape, save, random_pixels, tmp_path):
     pixels = random_pixels(*shape)
@@ -43,10 +39,8 @@ def test_images_of_any_number_of_channels_stay_in_their_file(shape, save, random
         base = base.base
     assert isinstance(base, np.memmap) and dataset.counts() == (6, None, 0, None)
     assert data.class_names == ("0", "1", "2")
-    prepared = prepare(dataset, cache_dir=tmp_path / "cache")
-    assert (
-        make_splits(prepared, SplitConfig()).train.pixels.shape[1:] == data.train.pixels.shape[1:]
-    )
+    splits = make_splits(prepare(dataset, cache_dir=tmp_path / "cache"), SplitConfig())
+    assert splits.train.pixels.shape[1:] == data.train.pixels.shape[1:]
 
 
 def test_16_bits_are_scaled_linearly(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,15 +94,13 @@ SOUND = {"images": np.zeros((3, 4, 4), np.uint8), "labels": np.zeros(3, int)}
         ({"groups": np.zeros(2, int)}, r"groups\.npy must have the shape \(3,\)"),
         (
             {"test_images": np.zeros((1, 5, 4), np.uint8), "test_labels": np.zeros(1, int)},
-            "Arrays of all parts must be alike",
+            "all parts must be alike",
         ),
     ],
 )
 def test_what_is_wrong_is_named(given, message, save):
     with pytest.raises(DataError, match=message):
-        decode(
-            save(**{"images": np.zeros((3, 4, 4), np.uint8), "labels": np.zeros(3, int), **given})
-        )
+        decode(save(**{**SOUND, **given}))
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from helpers.data.files import encode, write_cifar, write_mnist, write_parquet, write_tar
+from helpers.data.files import decode, encode, write_cifar, write_mnist, write_parquet, write_tar
 from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, CIFAR100
 
@@ -65,10 +65,9 @@ def test_download_fills_the_folder_and_decodes(kind, site, tmp_path, monkeypatch
 def test_missing_folder_is_named_with_what_to_try(kind: type[Cifar10], tmp_path: Path) -> None:
     dataset = kind(root=str(tmp_path))
     wanted = rf"there is no {dataset.sources()[0].parent}\. Try `--download`"
-    with pytest.raises(DataError, match=wanted):
-        dataset.num_train()
-    with pytest.raises(DataError, match=wanted):
-        prepare(dataset, cache_dir=tmp_path / "cache")
+    for ask in (dataset.num_train, partial(prepare, dataset, cache_dir=tmp_path / "cache")):
+        with pytest.raises(DataError, match=wanted):
+            ask()
 
 
 def test_incomplete_folder_is_refused(tmp_path: Path) -> None:
@@ -86,19 +85,14 @@ def test_unreachable_server_is_an_error_of_ours(tmp_path, monkeypatch):
         prepare(Cifar100(root=str(tmp_path)), cache_dir=tmp_path / "cache", download=True)
 
 
-def decode(scale: int) -> np.ndarray:
-    return Digits(scale=scale).decode(download=False, on_progress=lambda *_: None).train.pixels
-
-
 def test_digits_are_those_of_scikit_learn_stretched_to_a_byte() -> None:
-    pixels, levels = decode(scale=1)[..., 0], load_digits().images
-    assert set(zip(levels.ravel(), pixels.ravel(), strict=True)) == {
-        (level, round(level * 255 / 16)) for level in range(17)
-    }
+    pixels, levels = decode(Digits()).train.pixels[..., 0], load_digits().images
+    pairs = {(level, round(level * 255 / 16)) for level in range(17)}
+    assert set(zip(levels.ravel(), pixels.ravel(), strict=True)) == pairs
 
 
 def test_scale_repeats_each_pixel() -> None:
-    small, large = decode(scale=1), decode(scale=3)
+    small, large = decode(Digits()).train.pixels, decode(Digits(scale=3)).train.pixels
     assert large.shape == (1797, 24, 24, 1)
     for y, x in ((0, 0), (1, 2), (2, 1)):
         assert np.array_equal(large[:, y::3, x::3], small)
@@ -111,18 +105,14 @@ def make_digits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
     return DATASETS["digits"]()
 
 
-def make_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
-    write_cifar(CIFAR10, folder, monkeypatch)
-    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", 20)
+def make_cifar(kind: type[CIFAR10], folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
+    num_train = len(write_cifar(kind, folder, monkeypatch))
+    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", num_train)
     monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TEST", 4)
-    return DATASETS["cifar10"](root=str(folder))
+    return KINDS[kind](root=str(folder))
 
 
-def make_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
-    write_cifar(CIFAR100, folder, monkeypatch)
-    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TRAIN", 4)
-    monkeypatch.setattr("tune_speed.data.datasets.builtin.NUM_TEST", 4)
-    return DATASETS["cifar100"](root=str(folder))
+make_cifar10, make_cifar100 = partial(make_cifar, CIFAR10), partial(make_cifar, CIFAR100)
 
 
 def make_image_parquet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetConfig:
@@ -170,7 +160,7 @@ def make_torchvision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCo
 MAKERS: dict[str, Make] = {
     name.removeprefix("make_"): make
     for name, make in globals().items()
-    if name.startswith("make_") and name != "make_splits"
+    if name.removeprefix("make_") in DATASETS
 }
 
 
@@ -182,10 +172,13 @@ def dataset(
     return MAKERS[request.param](tmp_path / "source", monkeypatch)
 
 
-def test_sizes_known_before_decoding_are_those_decoded(dataset, tmp_path):
-    data = prepare(dataset, cache_dir=tmp_path)
-    assert dataset.num_train() == len(data.train.labels)
-    assert dataset.num_test() == (None if data.test is None else len(data.test.labels))
+def test_sizes_and_progress_are_those_of_what_is_decoded(dataset, tmp_path):
+    seen: list[tuple[int, int]] = []
+    data = prepare(dataset, cache_dir=tmp_path, on_progress=lambda *done: seen.append(done))
+    sizes = (len(data.train.labels), None if data.test is None else len(data.test.labels))
+    assert (dataset.num_train(), dataset.num_test()) == sizes
+    total = sum(filter(None, sizes))
+    assert seen[-1] == (total, total)
 
 
 def test_images_are_uint8_with_labels_of_known_classes(dataset, tmp_path):
@@ -200,13 +193,6 @@ def test_images_are_uint8_with_labels_of_known_classes(dataset, tmp_path):
 def test_decoding_twice_gives_the_same_hash(dataset: DatasetConfig, tmp_path: Path) -> None:
     hashes = {prepare(dataset, cache_dir=tmp_path / place).data_hash for place in ("a", "b")}
     assert len(hashes) == 1
-
-
-def test_progress_ends_with_everything_done(dataset: DatasetConfig, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    data = prepare(dataset, cache_dir=tmp_path, on_progress=lambda *done: seen.append(done))
-    total = len(data.train.labels) + (0 if data.test is None else len(data.test.labels))
-    assert seen[-1] == (total, total)
 
 
 def test_sources_are_files_that_key_the_cache(dataset: DatasetConfig, tmp_path: Path) -> None:

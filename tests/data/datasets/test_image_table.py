@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.data.files import encode
+from helpers.data.files import decode, encode
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.datasets.image_table import ImageTable
+from tune_speed.data.datasets.image_folder import ImageTable
 
 
 @pytest.fixture
@@ -29,17 +29,11 @@ def test_rows_are_images_in_their_parts(delimiter: str, tmp_path: Path, write: W
     text = "\r\n".join([*rows, '"two\nlines",d.png,owl,test', "", f"x,{tmp_path}/e.png,cat,test"])
     dataset = write(text.replace(",", delimiter))
     assert dataset.counts() == (3, 2, 1, None)
-    data = dataset.decode(download=False, on_progress=lambda *_: None)
+    data = decode(dataset)
     assert data.class_names == ("cat", "owl") and data.train.labels.tolist() == [1, 0, 0]
     assert data.test is not None and data.test.labels.tolist() == [1, 0]
-    assert [path.name for path in dataset.sources()] == [
-        "x.csv",
-        "a.png",
-        "c.png",
-        "b.png",
-        "d.png",
-        "e.png",
-    ]
+    names = [path.name for path in dataset.sources()]
+    assert names == ["x.csv", *(f"{name}.png" for name in "acbde")]
 
 
 def test_whole_numbers_are_classes_in_their_order(write: Write) -> None:
@@ -72,10 +66,7 @@ def test_groups_are_those_of_their_column(write: Write) -> None:
         ("path,label\na.png,x\nb.png,", r"a label, but line 3 of .* has none"),
         ("path,label,split\na.png,x,train\nb.png,x,hold", r"`split` .*'hold' in line 3"),
         ("path,label,split\na.png,cat,\nb.png,cart,test", r"line 3 .*`cart`; did you mean `cat`"),
-        (
-            "path,label,split,group\na.png,x,,7\nb.png,x,test,7",
-            r"line 3 .*'7', is in test and train",
-        ),
+        ("path,label,split,group\na.png,x,,7\nb.png,x,test,7", "line 3 .*'7', is in test and"),
         ("path,class\na.png,x", r"column `label`, but has only path, class.* Set `label_column`"),
         ("path,label,split\na.png,x,test", "lists none"),
         ('path,label\n"a.png"b,x', r"line 2 of .*x\.csv must be CSV"),
@@ -94,15 +85,13 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(damage, tmp_path, wri
     if damage == "gone":
         (tmp_path / "b.png").unlink()
     with pytest.raises(DataError, match=r"b\.png \(line 3 of .*x\.csv\)"):
-        dataset.decode(download=False, on_progress=lambda *_: None)
+        decode(dataset)
 
 
 def test_names_that_are_not_utf_8_are_read_and_shown_escaped(tmp_path: Path, write: Write) -> None:
     dataset = write("path,label\na.png,\udce4pfel\n\udcfc.png,b")
-    image = next(iter((tmp_path / "a.png").read_bytes() for _ in range(1)))
-    (tmp_path / "\udcfc.png").write_bytes(image)
-    data = dataset.decode(download=False, on_progress=lambda *_: None)
-    assert data.class_names == ("b", "\\xe4pfel")
+    (tmp_path / "\udcfc.png").write_bytes((tmp_path / "a.png").read_bytes())
+    assert decode(dataset).class_names == ("b", "\\xe4pfel")
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:

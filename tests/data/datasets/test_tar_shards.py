@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.data.files import encode, write_tar
+from helpers.data.files import decode, encode, write_tar
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.datasets.tar_shards import TarShards
+from tune_speed.data.datasets.shards import TarShards
 
 
 @pytest.fixture
@@ -21,18 +21,13 @@ def test_samples_are_read_by_offset_in_the_order_of_shards(tmp_path, random_pixe
         files: dict[str, bytes] = {}
         for i in of:
             # A name longer than the header's 100 bytes has a block of its own.
-            files |= {
-                f"deep/{'x' * 150}/{i}.caption.txt": b"of no use",
-                f"deep/{'x' * 150}/{i}.PNG": encode(pixels[i]),
-            }
-            files |= {
-                f"deep/{'x' * 150}/{i}.cls": str(i % 3).encode(),
-                f"._{i}.png": b"of a system",
-            }
+            name = f"deep/{'x' * 150}/{i}"
+            files |= {f"{name}.caption.txt": b"of no use", f"{name}.PNG": encode(pixels[i])}
+            files |= {f"{name}.cls": str(i % 3).encode(), f"._{i}.png": b"of a system"}
         write_tar(tmp_path / f"s-{shard}.tar", files)
     for place in (tmp_path, tmp_path / "s-{000009..000010}.tar", tmp_path / "s-0000{09,10}.tar"):
         dataset = TarShards(train=str(place))
-        data = dataset.decode(download=False, on_progress=lambda *_: None)
+        data = decode(dataset)
         assert np.array_equal(data.train.pixels, pixels)
         assert data.train.labels.tolist() == [0, 1, 2, 0, 1] and data.class_names == ("0", "1", "2")
         assert len(dataset.sources()) == 2
@@ -70,11 +65,7 @@ def test_parts_are_used_as_given(tmp_path: Path, image: bytes) -> None:
 
 def test_a_shard_that_changes_is_listed_again(tmp_path: Path, image: bytes) -> None:
     for count in (1, 2):
-        files = {
-            f"{i}.{kind}": image if kind == "png" else b"0"
-            for i in range(count)
-            for kind in ("png", "cls")
-        }
+        files = {f"{i}.png": image for i in range(count)} | {f"{i}.cls": b"0" for i in range(count)}
         write_tar(tmp_path / "a.tar", files)
         assert TarShards(train=str(tmp_path / "a.tar")).num_train() == count
 
@@ -95,14 +86,15 @@ def test_a_shard_that_changes_is_listed_again(tmp_path: Path, image: bytes) -> N
 def test_what_is_wrong_is_named(files, message, tmp_path):
     dataset = TarShards(train=str(write_tar(tmp_path / "x.tar", files)))
     with pytest.raises(DataError, match=message):
-        dataset.decode(download=False, on_progress=lambda *_: None)
+        decode(dataset)
 
 
 def test_damaged_and_compressed_shards_are_refused(tmp_path: Path, image: bytes) -> None:
     whole = write_tar(tmp_path / "a.tar", {"a.cls": b"0", "a.png": image * 99}).read_bytes()
-    (tmp_path / "a.tar").write_bytes(whole[:2000])
-    with pytest.raises(DataError, match=r"a\.tar must be"):
-        TarShards(train=str(tmp_path / "a.tar")).num_train()
-    (tmp_path / "a.tar").write_bytes(b"\x1f\x8b" + bytes(600))
-    with pytest.raises(DataError, match="must be an uncompressed tar file"):
-        TarShards(train=str(tmp_path / "a.tar")).num_train()
+    for content, message in (
+        (whole[:2000], ""),
+        (b"\x1f\x8b" + bytes(600), " an uncompressed tar"),
+    ):
+        (tmp_path / "a.tar").write_bytes(content)
+        with pytest.raises(DataError, match=rf"a\.tar must be{message}"):
+            TarShards(train=str(tmp_path / "a.tar")).num_train()

@@ -11,8 +11,16 @@ from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import Counts, DatasetConfig, DecodedData, Grouped, Images, OnProgress
-from tune_speed.data.datasets.image_table import Labels, number_labels
+from tune_speed.data.base import (
+    Counts,
+    DatasetConfig,
+    DecodedData,
+    Grouped,
+    Images,
+    Labels,
+    OnProgress,
+    number_labels,
+)
 
 CHUNK_BYTES = 64 * 2**20
 
@@ -32,9 +40,13 @@ class Scale(Config):
         return self
 
 
-class _Part(NamedTuple):
-    images: NDArray[Any]
-    labels: NDArray[Any]
+class _Given(NamedTuple):
+    images: list[list[NDArray[Any]]]
+    """Of the training part, with validation, and of the test part, if there is one."""
+    labels: list[NDArray[Any]]
+    class_names: tuple[str, ...]
+    num_validation: int
+    groups: NDArray[np.int64] | None
 
 
 class Arrays(DatasetConfig):
@@ -71,21 +83,16 @@ class Arrays(DatasetConfig):
     @model_validator(mode="after")
     def _are_pairs(self) -> Self:
         for part in ("validation", "test"):
-            fields = [f"{part}_images", f"{part}_labels"]
-            given = [name for name in fields if getattr(self, name) is not None]
-            if len(given) == 1:
-                raise ValueError(f"{' and '.join(fields)} must be given together, or neither")
+            images, labels = f"{part}_images", f"{part}_labels"
+            if (getattr(self, images) is None) != (getattr(self, labels) is None):
+                raise ValueError(f"{images} and {labels} must be given together, or neither")
         return self
 
     def counts(self) -> Counts:
-        parts = self._parts()
-        held = len(parts["validation"].labels) if "validation" in parts else 0
-        test = len(parts["test"].labels) if "test" in parts else None
-        count, groups = len(parts["train"].labels) + held, self._groups()
-        if groups is None:
-            return Counts(count, test, held)
-        labels, _ = self._labels(parts)
-        return Counts(count, test, held, Grouped(labels[0], groups))
+        given = self._given()
+        train, *test = map(len, given.labels)
+        grouped = None if given.groups is None else Grouped(given.labels[0], given.groups)
+        return Counts(train, test[0] if test else None, given.num_validation, grouped)
 
     def num_train(self) -> int:
         return self.counts().train
@@ -98,14 +105,11 @@ class Arrays(DatasetConfig):
 
     def sources(self) -> list[Path]:
         given = (getattr(self, name) for name in sorted(self.location_fields))
-        return [Path(place) for place in given if place is not None]
+        return [*map(Path, filter(None, given))]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        parts = self._parts()
-        labels, names = self._labels(parts)
-        learnt = [part.images for name, part in parts.items() if name != "test"]
-        whole = [learnt, *([[parts["test"].images]] if "test" in parts else [])]
-        total = sum(len(array) for arrays in whole for array in arrays)
+        given = self._given()
+        total = sum(map(len, given.labels))
         done = 0
 
         def count(images: int) -> None:
@@ -113,72 +117,62 @@ class Arrays(DatasetConfig):
             done += images
             on_progress(done, total)
 
-        train, *test = (
-            Images(_pixels(arrays, self.scale, count), own)
-            for arrays, own in zip(whole, labels, strict=True)
-        )
-        held = len(parts["validation"].labels) if "validation" in parts else 0
-        return DecodedData(train, test[0] if test else None, names, held, self._groups())
+        pixels = [_pixels(arrays, self.scale, count) for arrays in given.images]
+        train, *test = map(Images, pixels, given.labels)
+        return DecodedData(train, test[0] if test else None, *given[2:])
 
-    def _parts(self) -> dict[str, _Part]:
-        """Returns the parts that are given, mapped. Raises: DataError if one cannot be read."""
-        parts = {}
-        for part, prefix in (("train", ""), ("validation", "validation_"), ("test", "test_")):
-            files = [getattr(self, f"{prefix}{kind}") for kind in ("images", "labels")]
-            if files[0] is None:
-                continue
-            images, labels = (
-                _mapped(f"{prefix}{kind}", file)
-                for kind, file in zip(("images", "labels"), files, strict=True)
+    def _given(self) -> _Given:
+        """Returns what the files hold, images mapped. Raises: DataError for what does not fit."""
+        parts = [self._part(p) for p in ("", "validation_", "test_") if getattr(self, f"{p}images")]
+        shapes = {(images.shape[1:], labels.shape[1:]) for images, labels in parts}
+        if len(shapes) > 1:
+            raise DataError(f"Images and labels of all parts must be alike, but are of {shapes}.")
+        tested = [parts.pop()] if self.test_images is not None else []
+        whole = [part for part in (parts, tested) if part]
+        labels, names = self._numbered([np.concatenate([own for _, own in p]) for p in whole])
+        groups = None if self.groups is None else _mapped("groups", self.groups)
+        if groups is not None:
+            if groups.shape != (count := (len(labels[0]),)):
+                must = f"{self.groups} must have the shape {count}"
+                raise DataError(f"{must}, but has {groups.shape}.")
+            groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        held = sum(len(own) for _, own in parts[1:])
+        return _Given([[images for images, _ in p] for p in whole], labels, names, held, groups)
+
+    def _part(self, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Returns images (N, H, W, C) and labels of a part, mapped. Raises: DataError."""
+        fields = (f"{part}images", f"{part}labels")
+        files = [getattr(self, field) for field in fields]
+        images, labels = map(_mapped, fields, files)
+        is_fit = images.dtype == np.uint8 or (images.dtype == np.uint16 and self.scale)
+        if images.ndim not in (3, 4) or not is_fit:
+            raise DataError(
+                f"{files[0]} must hold uint8, or uint16 with `scale: {{low: …, high: …}}`, of the"
+                f" shape (N, H, W) or (N, H, W, C), but holds {images.dtype} of {images.shape}."
             )
-            is_fit = images.dtype == np.uint8 or (images.dtype == np.uint16 and self.scale)
-            if images.ndim not in (3, 4) or not is_fit:
-                raise DataError(
-                    f"{files[0]} must hold uint8, or uint16 with `scale: {{low: …, high: …}}`, of"
-                    f" the shape (N, H, W) or (N, H, W, C), but holds {images.dtype} of the shape"
-                    f" {images.shape}."
-                )
-            if labels.ndim not in (1, 2) or len(labels) != len(images):
-                raise DataError(
-                    f"{files[1]} must hold a label, or a row of them, for each of the {len(images)}"
-                    f" images, but has the shape {labels.shape}."
-                )
-            parts[part] = _Part(images[..., None] if images.ndim == 3 else images, labels)
-        shapes = {part.images.shape[1:] for part in parts.values()}
-        kinds = {(part.labels.ndim, *part.labels.shape[1:]) for part in parts.values()}
-        if len(shapes) > 1 or len(kinds) > 1:
-            raise DataError(f"Arrays of all parts must be alike, but are of {shapes} and {kinds}.")
-        return parts
+        if labels.ndim not in (1, 2) or len(labels) != len(images):
+            raise DataError(
+                f"{files[1]} must hold a label, or a row of them, for each of the {len(images)}"
+                f" images, but has the shape {labels.shape}."
+            )
+        return images[..., None] if images.ndim == 3 else images, labels
 
-    def _labels(self, parts: dict[str, _Part]) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
-        """Returns the labels of the training part, with validation, and of the test part."""
-        learnt = np.concatenate([p.labels for name, p in parts.items() if name != "test"])
-        every = [learnt, *([parts["test"].labels] if "test" in parts else [])]
+    def _numbered(self, every: list[NDArray[Any]]) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+        """Returns the labels of each part, and the names of classes. Raises: DataError."""
+        learnt = every[0]
         if learnt.ndim == 2:
-            for labels in every:
-                if not np.isin(labels, (0, 1)).all():
-                    raise DataError(f"{self.labels} must hold 0 and 1 alone, as it is (N, K).")
+            if not all(np.isin(labels, (0, 1)).all() for labels in every):
+                raise DataError(f"{self.labels} must hold 0 and 1 alone, as it is (N, K).")
             names = tuple(map(str, range(learnt.shape[1])))
             return [labels.astype(np.float32) for labels in every], names
         if learnt.dtype.kind not in "iuU":
             raise DataError(f"{self.labels} must hold integers or texts, but holds {learnt.dtype}.")
         kind: Any = object if learnt.dtype.kind == "U" else np.int64
-        given = [
+        files = [
             Labels(labels.astype(kind), None, len(labels), f"row {{}} of {file}".format)
             for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
         ]
-        return number_labels(given, num_learnt=1)
-
-    def _groups(self) -> NDArray[np.int64] | None:
-        if self.groups is None:
-            return None
-        groups = _mapped("groups", self.groups)
-        count = sum(len(part.labels) for name, part in self._parts().items() if name != "test")
-        if groups.shape != (count,):
-            raise DataError(
-                f"{self.groups} must have the shape ({count},), but has {groups.shape}."
-            )
-        return np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        return number_labels(files)
 
 
 def _mapped(field: str, file: str) -> NDArray[Any]:
@@ -209,16 +203,12 @@ def _pixels(
     for array in arrays:
         for start in range(0, len(array), step):
             chunk = array[start : start + step]
-            pixels[end : end + len(chunk)] = _scaled(chunk, scale)
+            if scale is not None and chunk.dtype == np.uint16:
+                width = scale.high - scale.low
+                above = chunk.clip(scale.low, scale.high).astype(np.uint32) - scale.low
+                # Halves are rounded up, in whole numbers.
+                chunk = (2 * 255 * above + width) // (2 * width)
+            pixels[end : end + len(chunk)] = chunk
             end += len(chunk)
             count(len(chunk))
     return np.asarray(pixels)
-
-
-def _scaled(values: NDArray[Any], scale: Scale | None) -> NDArray[np.uint8]:
-    if values.dtype == np.uint8 or scale is None:
-        return values
-    width = scale.high - scale.low
-    above = values.clip(scale.low, scale.high).astype(np.uint32) - scale.low
-    # Halves are rounded up, in whole numbers.
-    return ((2 * 255 * above + width) // (2 * width)).astype(np.uint8)

@@ -1,28 +1,18 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
-import csv
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig, Encoded, reading
-from tune_speed.data.datasets import image_parquet
+from tune_speed.data.base import DatasetConfig, reading, shown
 from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.decoding import size_of
 from tune_speed.data.datasets.image_files import ImageFiles
-from tune_speed.data.datasets.image_folder import PARTS, ImageFolder
-from tune_speed.data.datasets.image_parquet import (
-    ImageParquet,
-    find_files,
-    is_data,
-    part_in,
-    usable_columns,
-)
-from tune_speed.data.datasets.image_table import ImageTable, columns_of
-from tune_speed.data.datasets.tar_shards import TarShards
+from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, ImageTable, rows_of
+from tune_speed.data.datasets.image_parquet import ImageParquet, usable_columns
+from tune_speed.data.datasets.shards import TarShards, find_files, parts_by_name
 
 SIZES = (32, 48, 64, 96)
 """Sides to which larger images are scaled [pixels]."""
@@ -45,18 +35,21 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
 
     Raises: DataError if there is nothing of the kind.
     """
-    shown = os.fsencode(place).decode(errors="backslashreplace")
-    if shown != str(place):
-        raise DataError(f"{shown} must have a name in UTF-8, as study files have. Rename it.")
+    if shown(place) != str(place):
+        raise DataError(f"{shown(place)} must have a name in UTF-8, as study files. Rename it.")
     if place.is_file() and place.suffix.lower() in (".csv", ".tsv"):
         return _scaled(_table(place), most_pixels)
     if place.suffix == ".npy" or (place / "images.npy").is_file():
-        return _arrays(place if place.is_dir() else place.parent)
-    for kind in (ImageParquet, TarShards):
-        if parts := _parts(place, kind.suffixes):
-            if kind is ImageParquet:
-                return _parquet(parts, most_pixels)
-            return _scaled(TarShards(**parts), most_pixels)
+        folder = place if place.is_dir() else place.parent
+        files = {name: folder / f"{name}.npy" for name in sorted(Arrays.location_fields)}
+        given: dict[str, Any] = {name: str(f) for name, f in files.items() if f.is_file()}
+        if not {"images", "labels"} <= given.keys():
+            raise DataError(f"{folder} must hold images.npy and labels.npy, but holds one alone.")
+        return Arrays(**given)
+    if parts := _parts(place, ImageParquet.suffixes):
+        return _parquet(parts, most_pixels)
+    if parts := _parts(place, TarShards.suffixes):
+        return _scaled(TarShards(**parts), most_pixels)
     if place.is_file():
         return _parquet({"train": str(place)}, most_pixels)
     tables = [table for table in map(_listing_of, sorted(place.glob("*.[ct]sv"))) if table]
@@ -66,7 +59,7 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
 
 
 def _table(file: Path) -> ImageTable:
-    columns = columns_of(file)
+    _, columns = next(rows_of(file), ("", []))
     known = {name.lower(): name for name in reversed(columns)}
     path, label = (
         next((known[name] for name in usual if name in known), None) for usual in (PATHS, LABELS)
@@ -85,48 +78,33 @@ def _listing_of(file: Path) -> ImageTable | None:
     try:
         table = _table(file)
         return table if table.sources()[1:] and table.sources()[1].is_file() else None
-    except (DataError, OSError, csv.Error):
+    except (DataError, OSError):
         return None
-
-
-def _arrays(folder: Path) -> Arrays:
-    there = {name: folder / f"{name}.npy" for name in sorted(Arrays.location_fields)}
-    given: dict[str, Any] = {name: str(file) for name, file in there.items() if file.is_file()}
-    if not {"images", "labels"} <= given.keys():
-        raise DataError(f"{folder} must hold images.npy and labels.npy, but holds one alone.")
-    return Arrays(**given)
 
 
 def _parts(place: Path, suffixes: Sequence[str]) -> dict[str, Any]:
     """Returns where the files of each part are. Raises: DataError if one is of no part."""
-    for suffix in suffixes:
-        if place.is_file() and place.suffix == suffix:
-            return {"train": str(place)}
-        parts: dict[str | None, list[Path]] = {}
-        for path in sorted(place.rglob(f"*{suffix}")):
-            if is_data(path.relative_to(place)):
-                parts.setdefault(part_in(path.relative_to(place)), []).append(path)
-        if not parts:
-            continue
-        if None in parts and "train" in parts:
-            raise DataError(
-                f"{parts[None][0]} must be of a part by its name ({', '.join(PARTS)}), as"
-                f" {parts['train'][0]} is. Rename it, or move it elsewhere."
-            )
-        named = {part or "train": _place(files, place) for part, files in parts.items()}
-        if "train" not in named:
-            first = next(iter(parts.values()))[0]
-            raise DataError(f"{place} must hold files to train on, but holds {first.name} alone.")
-        return named
-    return {}
-
-
-def _place(files: Sequence[Path], place: Path) -> str:
-    """Returns a file, the folder that holds all files of a part alone, or `place`."""
-    folder = files[0].parent
-    if len(files) == 1:
-        return str(files[0])
-    return str(folder if sorted(folder.rglob(f"*{files[0].suffix}")) == list(files) else place)
+    if place.is_file():
+        return {"train": str(place)} if place.suffix in suffixes else {}
+    parts: dict[str | None, list[Path]] = {}
+    for path, part in parts_by_name(place, suffixes).items():
+        parts.setdefault(part, []).append(path)
+    first = {part: files[0] for part, files in parts.items()}
+    if None in parts and "train" in parts:
+        raise DataError(
+            f"{first[None]} must be of a part by its name ({', '.join(PARTS)}), as {first['train']}"
+            " is. Rename it, or move it elsewhere."
+        )
+    named: dict[str, Any] = {}
+    for part, files in parts.items():
+        folder = files[0].parent
+        # A part's own folder, if it holds no other files.
+        whole = folder if sorted(folder.rglob(f"*{files[0].suffix}")) == files else place
+        named[part or "train"] = str(whole if files[1:] else files[0])
+    if parts and "train" not in named:
+        names = ", ".join(path.name for path in first.values())
+        raise DataError(f"{place} must hold files to train on, but holds {names} alone.")
+    return named
 
 
 def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
@@ -136,27 +114,24 @@ def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
         missing = "encoded images" if not images else "integers or texts, the labels"
         raise DataError(f"{first} must have a column of {missing}, but has {', '.join(columns)}.")
     label = next((name for name in LABELS if name in labels), labels[0])
-    encoded = islice(image_parquet.read_images(first, images[0]), LOOKED_AT)
-    side, is_theirs = _side(encoded, most_pixels)
-    size = None if is_theirs else side
-    return ImageParquet(**parts, image_column=images[0], label_column=label, image_size=size)
+    dataset = ImageParquet(**parts, image_column=images[0], label_column=label)
+    sizes = {size_of(image) for image in islice(dataset.images_of(first), LOOKED_AT)}
+    side = _side(sizes, most_pixels)
+    return dataset.model_copy(update={"image_size": None if {(side, side)} == sizes else side})
 
 
 def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
     with reading(dataset):
         train = dataset.listing().train
         step = -(-len(train.labels) // LOOKED_AT)
-        side, _ = _side(islice(train.images(), 0, None, step or 1), most_pixels)
-    return dataset.model_copy(update={"image_size": side})
+        sizes = {size_of(image) for image in islice(train.images(), 0, None, step or 1)}
+    return dataset.model_copy(update={"image_size": _side(sizes, most_pixels)})
 
 
-def _side(images: Iterable[Encoded], most_pixels: int) -> tuple[int | None, bool]:
-    """Returns the side to scale to, and whether all are squares of that side; None: to none."""
-    sizes = {size_of(image) for image in images}
+def _side(sizes: set[tuple[int, int]], most_pixels: int) -> int | None:
+    """Returns the side to scale images of some sizes to; None: to none."""
     sides = {side for size in sizes for side in size}
     if len(sides) != 1 or max(sides) > LARGEST_ICON:
-        return None, False
-    side = sides.pop()
-    if side <= most_pixels:
-        return side, True
-    return max((size for size in SIZES if size <= most_pixels), default=most_pixels), False
+        return None
+    usual = max((size for size in SIZES if size <= most_pixels), default=most_pixels)
+    return max(sides) if max(sides) <= most_pixels else usual

@@ -1,21 +1,32 @@
-"""Images in one folder a class."""
+"""Images in files of their own: in one folder a class, or listed by a CSV file."""
 
-import os
+import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
-from tune_speed.data.base import Encoded, EncodedData, EncodedPart
+from tune_speed.data.base import (
+    Encoded,
+    EncodedData,
+    Labels,
+    Listed,
+    encoded_data,
+    number_groups,
+    shown,
+)
 from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES
 from tune_speed.data.datasets.image_files import ImageFiles
 
+ORDER = ("train", "validation", "test")
 ClassFiles = dict[str, list[Path]]
 """Image files by class folder, both in name order."""
 
@@ -56,10 +67,8 @@ class ImageFolder(ImageFiles):
     def listing(self) -> EncodedData:
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
-        held = found.get("validation", {})
-        train = _listed(self.root, number, found["train"], held)
-        test = _listed(self.root, number, found["test"]) if "test" in found else None
-        return EncodedData(train, test, tuple(map(shown, number)), sum(map(len, held.values())))
+        files = [_listed(part, number, classes) for part, classes in found.items()]
+        return encoded_data(self.root, files, tuple(number))
 
     def _found(self) -> dict[str, ClassFiles]:
         """Returns training, validation and test part, where they are. Raises: DataError."""
@@ -72,13 +81,10 @@ class ImageFolder(ImageFiles):
             )
         place, parts = parts_in(root)
         _refuse_strange(place, parts)
-        folders = {"train": place, **parts}
-        found = {
-            part: {each.name: [*filter(is_image, files_below(each))] for each in folders_in(folder)}
-            for part, folder in folders.items()
-        }
-        for part, classes in found.items():
-            _check(folders[part].absolute(), classes, found["train"])
+        found: dict[str, ClassFiles] = {}
+        for part, folder in {"train": place, **parts}.items():
+            classes = {f.name: [*filter(is_image, files_below(f))] for f in folders_in(folder)}
+            found[part] = _checked(folder.absolute(), classes, found.get("train"))
         return found
 
 
@@ -155,31 +161,156 @@ def _refuse_strange(place: Path, parts: dict[str, Path]) -> None:
         )
 
 
-def _check(folder: Path, classes: ClassFiles, train: ClassFiles) -> None:
-    if not classes and classes is train:
-        raise DataError(f"{folder} must hold one folder of images a class, but holds no folder.")
-    for name, files in classes.items():
-        if name not in train:
+def _checked(folder: Path, classes: ClassFiles, train: ClassFiles | None) -> ClassFiles:
+    if strange := [name for name in classes if train is not None and name not in train]:
+        raise DataError(
+            f"The classes of {folder} must be those of the training part, but `{strange[0]}` is"
+            f" none of them{did_you_mean(strange[0], train or ()) or '.'}"
+        )
+    empty = [folder / name for name, files in classes.items() if not files]
+    if (empty and train is None) or not any(classes.values()):
+        raise DataError(
+            f"{folder} must hold one folder of images a class ({', '.join(sorted(SUFFIXES))}), but"
+            f" {empty[0] if empty else folder} holds none. Add some, or remove the folder."
+        )
+    return classes
+
+
+def _listed(part: str, number: Mapping[str, int], classes: ClassFiles) -> Listed:
+    paths = [*chain.from_iterable(classes.values())]
+    counts = [len(files) for files in classes.values()]
+    labels = np.repeat(np.array([number[name] for name in classes], np.int64), counts)
+
+    def images() -> Iterator[Encoded]:
+        return (Encoded(path, shown(path)) for path in paths)
+
+    return Listed(part, images, Labels(labels, None, len(paths), lambda row: shown(paths[row])))
+
+
+class _Row(NamedTuple):
+    where: str
+    path: Path
+    label: str
+    part: str
+    group: str | None
+
+
+class ImageTable(ImageFiles):
+    """Image files that a CSV file lists, a row an image, with labels and perhaps parts and groups.
+
+    Its first line names the columns; fields are separated by commas, semicolons or tabs, whichever
+    the first line has most. Classes are numbered in sorted order, whole numbers by their value.
+    """
+
+    location_fields: ClassVar[frozenset[str]] = frozenset({"file"})
+
+    file: str
+    """The CSV file, in UTF-8."""
+    path_column: str = "path"
+    """Column of the image files; relative paths start at the folder of the CSV file."""
+    label_column: str = "label"
+    """Column of the labels: names or numbers of classes."""
+    split_column: str | None = None
+    """Column that says of which part an image is: `train`, `validation` or `test`, and nothing is
+    `train`; null: `split`, if there is one. Parts that are not there are set aside from `train`."""
+    group_column: str | None = None
+    """Column of what must stay in one part, as a patient or a video; null: `group`, if there is
+    one."""
+    label_separator: str = Field(default="|", min_length=1)
+    """What is between the labels of an image that is of several classes. If it is in any row,
+    images may be of several classes or of none."""
+
+    def sources(self) -> list[Path]:
+        return [Path(self.file), *dict.fromkeys(row.path for row in self._rows())]
+
+    def listing(self) -> EncodedData:
+        rows = self._rows()
+        parts = [row.part for row in rows]
+        if "train" not in parts:
+            raise DataError(f"{self.file} must list images of the training part, but lists none.")
+        several = any(self.label_separator in row.label for row in rows)
+        for row in rows:
+            if not row.label and not several:
+                raise DataError(f"Every image must have a label, but {row.where} has none.")
+        of = {part: [row for row in rows if row.part == part] for part in ORDER if part in parts}
+        files = [self._listed(part, own, several) for part, own in of.items()]
+        names = [row.group for row in rows if row.part != "test"]
+        return encoded_data(
+            self.file, files, groups=None if None in names else number_groups(names)
+        )
+
+    def _listed(self, part: str, rows: Sequence[_Row], several: bool) -> Listed:
+        def images() -> Iterator[Encoded]:
+            return (Encoded(row.path, f"{shown(row.path)} ({row.where})") for row in rows)
+
+        given: list[Any] = [row.label for row in rows]
+        if several:
+            lists = (map(str.strip, label.split(self.label_separator)) for label in given)
+            given = [[*filter(None, each)] for each in lists]
+        return Listed(part, images, Labels.of(given, lambda place: rows[place].where))
+
+    def _rows(self) -> list[_Row]:
+        """Returns the rows, part by part. Raises: DataError that names the line."""
+        file = Path(self.file)
+        if not file.is_file():
             raise DataError(
-                f"The classes of {folder} must be those of the training part, but `{name}` is none"
-                f" of them{did_you_mean(name, train) or '.'}"
+                f"`file` must be a CSV file, but there is no {file.absolute()}. Relative paths"
+                " start at the study file's folder."
             )
-        if not files and classes is train:
-            raise DataError(
-                f"Every class folder must hold images ({', '.join(sorted(SUFFIXES))}), but"
-                f" {folder / name} holds none. Add some, or remove the folder."
-            )
-    if not any(classes.values()):
-        raise DataError(f"{folder} must hold images, but holds none.")
+        parts: dict[str, list[_Row]] = {part: [] for part in ORDER}
+        part_of_group: dict[str, str] = {}
+        lines = rows_of(file)
+        _, names = next(lines, ("", []))
+        columns = self._columns(names)
+        for where, fields in lines:
+            row = dict(zip(names, fields, strict=False))
+            values = [row.get(name) if name else "" for name in columns]
+            if None in values or not values[0]:
+                raise DataError(f"{where} must have {', '.join(filter(None, columns))}.")
+            path, label, split, group = (str(value).strip() for value in values)
+            part = PARTS.get(split.lower() or "train")
+            if part is None:
+                must = f"`{columns[2]}` must be one of {', '.join(parts)}"
+                raise DataError(f"{must}, but is {split!r} in {where}.")
+            if columns[3] and part_of_group.setdefault(group, part) != part:
+                both = f"{part} and {part_of_group[group]}"
+                raise DataError(
+                    f"No group may be in two parts, but that of {where}, {group!r}, is in {both}."
+                )
+            own = group if columns[3] else None
+            parts[part].append(_Row(where, file.parent / path, label, part, own))
+        return [*chain.from_iterable(parts.values())]
+
+    def _columns(self, names: Sequence[str]) -> list[str | None]:
+        """Returns the columns of path, label, part and group. Raises: DataError for a missing."""
+        columns: list[str | None] = []
+        for usual in ("path", "label", "split", "group"):
+            name = getattr(self, f"{usual}_column")
+            columns.append(name or (usual if usual in names else None))
+            if name is not None:
+                check_column(self.file, name, names, field=f"{usual}_column")
+        return columns
 
 
-def _listed(name: str, number: Mapping[str, int], *of: ClassFiles) -> EncodedPart:
-    counts = [(number[of_class], len(files)) for each in of for of_class, files in each.items()]
-    labels = np.repeat(*np.array(counts, dtype=np.int64).reshape(-1, 2).T)
-    paths = [path for each in of for files in each.values() for path in files]
-    return EncodedPart(name, lambda: (Encoded(path, shown(path)) for path in paths), labels)
+def rows_of(file: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields how to call a row of a CSV file, and its fields; the names of columns come first.
+
+    Raises: DataError that names the line; OSError.
+    """
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        head = lines.readline()
+        delimiter = max(",;\t", key=head.count)
+        reader = csv.reader(chain([head], lines), delimiter=delimiter, strict=True)
+        try:
+            yield from ((f"line {reader.line_num} of {file}", row) for row in reader if row)
+        except csv.Error as error:
+            raise DataError(f"line {reader.line_num} of {file} must be CSV: {error}.") from error
 
 
-def shown(name: str | Path) -> str:
-    """Returns a name as texts of ours can hold it: old archives have other encodings than UTF-8."""
-    return os.fsencode(name).decode(errors="backslashreplace")
+def check_column(file: str | Path, name: str, names: Sequence[str], *, field: str) -> None:
+    """Raises: DataError if a file has no column of a name, which `field` of the data set says."""
+    if name not in names:
+        raise DataError(
+            f"{file} must have a column `{name}`, but has only {', '.join(map(shown, names))}"
+            f"{did_you_mean(name, names) or '.'} Set `{field}`."
+        )
