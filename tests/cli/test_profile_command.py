@@ -33,7 +33,7 @@ def test_profile_says_where_the_time_goes(tmp_path: Path, call: Callable[..., Do
     assert min(times[f"{name}_ms"] for name in ("forward", "backward", "optimizer")) > 0
     assert (times["forward_backward_ms"], times["num_steps"]) == (0.0, 4)
     assert (found["samples_per_step"], found["precision"]) == (50, "fp32")
-    assert found["resolved"].keys() == {"loader.dataloader.workers"}
+    assert found["resolved"].keys() == {"loader.dataloader.workers", "cuda_graph"}
     # The CIFAR ResNet-20 on 8x8 pixels: a sixteenth of 40.8 million multiply-adds, three times.
     assert found["bounds"]["gflop"] == pytest.approx(50 * 3 * 2 * 40.8e6 / 16 / 1e9, rel=0.1)
     achieved = found["bounds"]["gflop"] / times["step_ms"]

@@ -9,10 +9,10 @@ from tune_speed.experiments.profiling.advice import RULES, advise, changed
 from tune_speed.experiments.profiling.output import advice_text
 
 GPU: dict[str, Any] = {"device_type": "cuda"}
-TWO = {"recipe": {"loader": Streaming(workers=2)}}
+TWO: dict[str, Any] = {"recipe": {"loader": Streaming(workers=2)}}
 LAUNCHED = {**GPU, "idle_ms": 40.0, "recipe": {"cuda_graph": False, "compile": True}}
-FASTER = {"rates": {"fp32": 0.1, "bf16": 0.2}}
-FULL = {"used_gib": 9.0}
+FASTER: dict[str, Any] = {"rates": {"fp32": 0.1, "bf16": 0.2}}
+FULL: dict[str, Any] = {"used_gib": 9.0}
 UNFUSED = {"recipe": {"optimizer_kernels": "foreach"}}
 PLANAR = {"recipe": {"channels_last": False}}
 

@@ -14,7 +14,7 @@ from tune_speed.experiments.profiling.pipeline import (
     saved_bytes,
 )
 from tune_speed.experiments.profiling.profile import bounds_of, roofline
-from tune_speed.experiments.profiling.result import DeviceRates, StepTimes
+from tune_speed.experiments.profiling.result import DeviceRates, Phase, StepTimes
 
 FLOAT_BYTES = 4
 RATES = DeviceRates(matrix_tflop_per_s={"fp32": 2.0}, memory_gb_per_s=500.0)
@@ -27,14 +27,19 @@ def test_bounds_are_those_of_the_closed_form(flop: float, binding: str, least_s:
     found = roofline(flop, 5e11, 2, 500, time_s=4.0)
     bounds_ms = (found.compute_bound_ms, found.memory_bound_ms)
     assert bounds_ms == pytest.approx((flop / 2e9, 1000.0))
-    assert (found.binding, found.roof_frac * 4.0) == (binding, pytest.approx(least_s))
+    assert found.binding == binding and found.roof_frac * 4.0 == pytest.approx(least_s)
     assert found.achieved_tflop_per_s == pytest.approx(flop / 4e12)
     assert found.peak_frac == pytest.approx(flop / 8e12)
 
 
 def bounds(flop: Any, **times: float) -> dict[str, Any]:
     figures = StepTimes(num_steps=1, num_launches=1, profiled_step_ms=100.0, **{**TIMES, **times})
-    moved = {"images": 10**6, "forward": 10**9, "backward": 10**9, "optimizer": 10**7}
+    moved: dict[Phase, int] = {
+        "images": 10**6,
+        "forward": 10**9,
+        "backward": 10**9,
+        "optimizer": 10**7,
+    }
     return bounds_of(flop, moved, figures, RATES, "fp32")
 
 

@@ -8,8 +8,6 @@
 | `memory`     | phases after the images that are bound by memory              | `MEMORY_SHARE`  |
 
 A rule advises the first of its changes that `Recipe` accepts and that has an effect on this device.
-Advice is a guess from one measurement: the changed recipe is to be profiled, and where it learns
-differently (another batch size) to be trained again.
 """
 
 import math
@@ -141,11 +139,8 @@ def _memory(at: Situation) -> Finding:
 
 
 RULES: dict[str, Callable[[Situation], Finding]] = {
-    "data": _data,
-    "launches": _launches,
-    "arithmetic": _arithmetic,
-    "memory": _memory,
-}
+    "data": _data, "launches": _launches, "arithmetic": _arithmetic, "memory": _memory
+}  # fmt: skip
 
 
 def advise(at: Situation) -> tuple[Advice, ...]:

@@ -47,7 +47,6 @@ RECORD_S = 1.0
 # Steps are taken for so long [s] before any is timed, two at least; and timed for so long at most.
 WARM_UP_S, TIMED_S = 1.0, 4.0
 MIB, MS = 1024**2, 1e3
-UNRECORDED = ("cuda_graph", "False")
 
 
 def profile_recipe(
@@ -158,6 +157,7 @@ def _time(pipeline: pipelines.Pipeline, device: torch.device) -> Timed:
 def _described(
     file: RecipeFile, recipe: Recipe, device: torch.device, pipeline: pipelines.Pipeline
 ) -> dict[str, Any]:
+    given, ran = (flatten(each.model_dump(mode="json")) for each in (file.recipe, recipe))
     return {
         "name": file.name,
         "workload_name": file.workload.label,
@@ -172,15 +172,8 @@ def _described(
         "image_height_pixels": pipeline.shape.height,
         "image_width_pixels": pipeline.shape.width,
         "memory_limit_gib": devices.memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
-        "resolved": _found_for_auto(file.recipe, recipe),
+        "resolved": {name: str(ran[name]) for name, value in given.items() if value == "auto"},
     }
-
-
-def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
-    before, after = (flatten(each.model_dump(mode="json")) for each in (given, ran))
-    found = {name: str(after[name]) for name, value in before.items() if value == "auto"}
-    # By default it is `auto`, and on a CPU nothing is recorded.
-    return {name: value for name, value in found.items() if (name, value) != UNRECORDED}
 
 
 def _step_times(
