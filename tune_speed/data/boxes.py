@@ -173,24 +173,6 @@ def scaled(image: Image.Image, height: int, width: int) -> Pixels:
     return np.asarray(shown.resize((width, height), Image.Resampling.BILINEAR, box=cut))
 
 
-def with_torchvision(data: bytes, height: int, width: int) -> Pixels:
-    """Does the same as `scaled` to an upright JPEG photograph, at 258 pixels in half the time."""
-    import torch
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    torch.set_num_threads(1)
-    content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    with warnings.catch_warnings(action="ignore"):
-        # It is deprecated, in favour of a library that few have.
-        whole = decode_jpeg(content, ImageReadMode.RGB)
-    left, top, right, bottom = _centre(*whole.shape[1:])
-    cut = whole[None, :, top:bottom, left:right]
-    if cut.shape[2:] != (height, width):
-        resize = torch.nn.functional.interpolate
-        cut = resize(cut, (height, width), mode="bilinear", antialias=True)
-    return np.asarray(cut[0].permute(1, 2, 0).numpy())
-
-
 def work(how: dict[str, Any] | None, items: Sequence[Item]) -> list[Any]:
     """Looks at images, or, by what `how` says, stores them; returns what was found, or errors.
 
@@ -216,21 +198,14 @@ def _stored(file: File, size: tuple[int, int], how: dict[str, Any]) -> tuple[int
     side, (*most, channels) = how["image_size"], how["box"]
     with opened(file) as image:
         is_plain = image.format in _JPEG and image.mode in ("RGB", "L") and _turn(image) is None
-        # Where JPEG can be decoded at half its size, Pillow is as quick as torchvision.
-        is_near = min(image.size) < 2 * min(size)
-        if is_near:
+        # JPEG of twice the size and more is decoded at half of it.
+        if min(image.size) < 2 * min(size):
             _check_size(image)
         if not how["path"] and is_plain and image.size == size[::-1]:
             image.load()
             content = _content(file)
             return _digest(content), content
-        pixels = None
-        if how["torchvision"] and is_plain and image.mode == "RGB" and side is None and is_near:
-            # What it cannot read, Pillow does, or says why not.
-            with suppress(RuntimeError):
-                pixels = with_torchvision(_content(file), *size)
-        if pixels is None:
-            pixels = scaled(image, *size) if side is None else square(image, side)
+        pixels = scaled(image, *size) if side is None else square(image, side)
     pixels = pixels[..., :channels]
     if not how["path"]:
         buffer = BytesIO()

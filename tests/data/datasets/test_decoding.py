@@ -203,16 +203,14 @@ def test_the_short_side_is_at_most_store_size_and_the_long_one_half_as_long_agai
     assert boxes.stored_size(*own, 96) == stored
 
 
-@pytest.mark.parametrize("decoder", [boxes.scaled, boxes.with_torchvision])
 @pytest.mark.parametrize("size", [(300, 420), (150, 421), (97, 131)])
-def test_stored_pixels_are_those_of_torchvision(decoder, size: tuple[int, int]) -> None:
+def test_stored_pixels_are_those_of_torchvision(size: tuple[int, int]) -> None:
     file = photo(*size)
     height, width = boxes.stored_size(*size, 64)
     whole = pil_to_tensor(Image.open(BytesIO(file)))
     middle = center_crop(whole, [size[0], min(size[1], 3 * size[0] // 2)])
     expected = resize(middle, [height, width], antialias=True).permute(1, 2, 0).numpy()
-    given = file if decoder is boxes.with_torchvision else Image.open(BytesIO(file))
-    found = decoder(given, height, width)
+    found = boxes.scaled(Image.open(BytesIO(file)), height, width)
     assert found.shape == expected.shape
     assert np.abs(found.astype(int) - expected).mean() < 2
 

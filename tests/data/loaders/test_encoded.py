@@ -23,7 +23,7 @@ from tune_speed.data.boxes import decode_into
 from tune_speed.data.loaders import worker_pool
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import Automatic, LoaderConfig, Resident, Streaming
-from tune_speed.data.loaders.encoded import MOST_THREADS, decoded_boxes, pieces
+from tune_speed.data.loaders.encoded import MOST_THREADS, pieces
 from tune_speed.data.loaders.resident import View, eval_batches, hold
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import SampleOrder
@@ -119,30 +119,10 @@ def test_pieces_are_decoded_at_most_one_ahead_and_no_thread_stays(store: Store) 
     assert threading.active_count() == before
 
 
-def test_device_decodes_what_pillow_does(files: list[bytes]) -> None:
-    tensors = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
-    boxes = np.zeros((len(files), *BOX), np.uint8)
-    for file, box in zip(files, boxes, strict=True):
-        decode_into(file, box)
-    ours = decoded_boxes(tensors, BOX, CPU).numpy()
-    assert np.array_equal(ours == 0, boxes == 0) or abs(ours - boxes.astype(float)).max() <= 4
-    assert abs(ours - boxes.astype(float)).mean() < 2
-    grey = decoded_boxes(tensors[:2], (48, 40, 1), CPU)
-    assert grey.shape == (2, 48, 40, 1) and grey[0, :24].any() and not grey[0, 24:].any()
-
-
-def test_loader_that_decodes_on_the_device_gives_nearly_the_same(store: Store) -> None:
-    ours = batches_of(Streaming(decode_on="device"), store.encoded)
-    expected = batches_of(Resident(), store.decoded)
-    for (images, labels), (images_e, labels_e) in zip(ours, expected, strict=True):
-        assert torch.equal(labels, labels_e)
-        assert (images - images_e).abs().mean() * 0.5 < 2 / 255
-
-
 @pytest.mark.parametrize(
     "config",
-    [Streaming(), Streaming(workers=1), Streaming(decode_on="device"), Resident()],
-    ids=["threads", "worker", "device", "resident"],
+    [Streaming(), Streaming(workers=1), Resident()],
+    ids=["threads", "worker", "resident"],
 )
 def test_truncated_image_of_the_store_is_named(
     config: LoaderConfig, files: list[bytes], tmp_path: Path

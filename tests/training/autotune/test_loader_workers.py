@@ -2,15 +2,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from itertools import chain, count, cycle, islice
 
-import numpy as np
 import pytest
 import torch
 from helpers.training.tiny import CPU, make_recipe, make_splits
 
-from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.configs import Resident, Streaming
 from tune_speed.data.split import Splits
 from tune_speed.training.autotune import loader_workers
@@ -208,20 +205,3 @@ def test_what_is_chosen_leaves_order_and_set_as_they_were() -> None:
         labels_of(auto(), make_splits(20), setting=Setting(workers, 2)) for workers in (0, 1, 2)
     ]
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize(("gain", "where"), [(1.02, "cpu"), (1.04, "device")])
-def test_gpu_decodes_only_where_steps_clearly_gain(gain, where, monkeypatch):
-    splits = make_splits(40)
-    files = EncodedRows(np.zeros(40, np.uint8), np.arange(40), splits.train.pixels.shape[1:])
-    splits = splits._replace(train=splits.train._replace(pixels=files))
-    recipe = make_recipe(loader=Streaming(workers=2, decode_on="auto"))
-
-    def serve(recipe: Recipe, _: Splits, __: None, setting: Setting, *, device: object) -> Served:
-        return Served(setting, 0.5, gain if recipe.loader.decode_on == "device" else 1.0)
-
-    monkeypatch.setattr(loader_workers, "probe_step", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(loader_workers, "_served", serve)
-    on_gpu = resolved(recipe, splits, device=torch.device("cuda", 0)).loader
-    assert on_gpu.decode_on == where
-    assert resolved(recipe, splits, device=CPU).loader == Streaming(workers=2)

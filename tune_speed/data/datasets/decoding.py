@@ -28,8 +28,6 @@ __all__ = ["FORMATS", "SUFFIXES"]
 
 SERIAL_IMAGES = 500
 """Up to so many images are decoded in this process: starting others would take longer."""
-TORCHVISION_IMAGES = 20_000
-"""From so many on, torchvision decodes JPEG: importing it takes 4 s a process."""
 MOST_PIXEL_BYTES = 16 * 2**30
 """Of a set that is stored as pixels, where it is not said how."""
 CHUNK_IMAGES = 64
@@ -113,7 +111,6 @@ def _how(storage: Storage, rows: NDArray[Any]) -> dict[str, Any]:
         "box": box,
         "image_size": storage.image_size,
         "path": None if is_jpeg else "",
-        "torchvision": len(rows) >= TORCHVISION_IMAGES,
     }
 
 

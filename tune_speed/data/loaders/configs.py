@@ -56,23 +56,14 @@ class Streaming(LoaderConfig):
     """Keep the workers from epoch to epoch; they then work ahead into the next one."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
-    decode_on: Literal["cpu", "device", "auto"] = Field(
-        default="cpu", exclude_if=lambda place: place == "cpu"
-    )
-    """Where a set that is stored as JPEG is decoded: by the workers or threads of the `cpu`, or on
-    the `device`, a GPU by nvJPEG, whose pixels are not quite those of the CPU (and which was not
-    run yet); without effect for other sets. `auto`: measured as `workers: auto` is."""
 
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
-        from tune_speed.data.loaders.encoded import DeviceDecoder
-        from tune_speed.data.loaders.streaming import LocalSource, Staged, Staging, StreamingLoader
+        from tune_speed.data.loaders.streaming import LocalSource, Staging, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
 
-        assert "auto" not in (self.workers, self.decode_on), "it is settled before training"
+        assert self.workers != "auto", "it is settled before training"
         whole, rows = (pixels, pixels.rows) if isinstance(pixels, EncodedRows) else whole_of(pixels)
         more: dict[str, Any] = {"is_persistent": self.persistent_workers, "rows": rows}
-        if isinstance(whole, EncodedRows) and self.decode_on == "device":
-            return StreamingLoader(DeviceDecoder(whole, batches.device), batches, **more)
         batch_size = batches.order.batch_size
         staging = Staging(
             (batch_size, *whole.shape[1:]),
@@ -80,15 +71,15 @@ class Streaming(LoaderConfig):
             is_pinned=self.pin_memory and batches.device.type == "cuda",
         )
         if not self.workers:
-            return StreamingLoader(Staged(LocalSource(whole), staging), batches, **more)
+            return StreamingLoader(LocalSource(whole), staging, batches, **more)
         pool = WorkerPool(
             whole,
             batch_size,
-            workers=int(self.workers),
+            workers=self.workers,
             prefetch_factor=self.prefetch_factor,
             timeout_s=self.timeout_s,
         )
-        return StreamingLoader(Staged(pool, staging), batches, **more)
+        return StreamingLoader(pool, staging, batches, **more)
 
 
 class Resident(LoaderConfig):

@@ -1,9 +1,8 @@
-"""Images of a JPEG store on their way to the device: decoded by threads, or on the device itself.
+"""Images of a JPEG store on their way to the device: decoded by threads of this process.
 
 Worker processes decode by `gather_worker.decode`, as threads do here.
 """
 
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -12,13 +11,11 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import EncodedRows, Pixels, file_map
 from tune_speed.data.boxes import decode_into
 from tune_speed.data.loaders.gather_worker import Damaged, decode
-from tune_speed.runtime.device import is_out_of_memory
 
 MOST_THREADS = 8
 """That decode; fewer where torch has fewer."""
@@ -94,42 +91,3 @@ class Source:
 
     def close(self) -> None:
         """Ends all that was started."""
-
-
-class DeviceDecoder(Source):
-    """Batches of images that the device decodes from their files: a GPU by nvJPEG."""
-
-    def __init__(self, images: EncodedRows, device: torch.device) -> None:
-        self._images, self._device, self.image_shape = images, device, images.box
-
-    def arriving(self) -> Iterator[Tensor]:
-        """Yields the batches (B, H, W, C) on the device. Raises: DataError if one is damaged."""
-        for indices in self._batches:
-            encoded = (bytearray(self._images.file(index)) for index in indices.tolist())
-            files = [torch.frombuffer(file, dtype=torch.uint8) for file in encoded]
-            try:
-                boxes = decoded_boxes(files, self._images.box, self._device)
-            except RuntimeError as error:
-                if is_out_of_memory(error):
-                    raise
-                raise damaged(self._images, f"one of {indices.tolist()}: {error}") from error
-            yield boxes
-
-
-def decoded_boxes(files: list[Tensor], box: tuple[int, ...], device: torch.device) -> Tensor:
-    """Returns JPEG files, uint8 (bytes,) each, decoded on the device: uint8 (B, H, W, C).
-
-    Each lies in the upper left corner of a `box` (H, W, C) of zeros. On a CPU the pixels are those
-    of Pillow; nvJPEG's differ from them by its own rounding.
-
-    Raises: RuntimeError if a file is damaged.
-    """
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    mode = ImageReadMode.GRAY if box[2] == 1 else ImageReadMode.RGB
-    boxes = torch.zeros((len(files), *box), dtype=torch.uint8, device=device)
-    with warnings.catch_warnings(action="ignore"):
-        images = decode_jpeg(files, mode, device=device)
-    for place, image in zip(boxes, images, strict=True):
-        place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0)
-    return boxes

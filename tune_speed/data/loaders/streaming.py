@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.encoded import DecodingThreads, DeviceDecoder, Source
+from tune_speed.data.loaders.encoded import DecodingThreads, Source
 from tune_speed.data.loaders.gather_worker import Gather, gather
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import Order
@@ -95,17 +95,6 @@ class LocalSource(Source):
         return 0 if indices is None else len(self._gather(indices, room))
 
 
-class Staged:
-    """Batches of a source that come to the device through buffers on the host."""
-
-    def __init__(self, source: LocalSource | WorkerPool, staging: Staging) -> None:
-        self._source, self._staging, self.image_shape = source, staging, staging.image_shape
-        self.begin, self.stop, self.close = source.begin, source.stop, source.close
-
-    def arriving(self) -> Iterator[Tensor]:
-        return self._staging.ahead(self._source.fill)
-
-
 class StreamingLoader(Loader):
     """Brings batches of uint8 to the device and makes images of them there; see `Streaming`."""
 
@@ -113,7 +102,8 @@ class StreamingLoader(Loader):
     # next one while the last batches of an epoch, or an evaluation, keep the device busy.
     def __init__(
         self,
-        source: Staged | DeviceDecoder,
+        source: LocalSource | WorkerPool,
+        staging: Staging,
         batches: Batches,
         *,
         is_persistent: bool,
@@ -121,7 +111,7 @@ class StreamingLoader(Loader):
     ) -> None:
         """Begins epoch 0; `rows` (N,) are the images' places in `source`, None: the same."""
         super().__init__(batches)
-        self._source = source
+        self._source, self._staging = source, staging
         self._rows = rows
         self._is_persistent = is_persistent
         self._is_closed = False
@@ -153,7 +143,7 @@ class StreamingLoader(Loader):
 
     def dummy(self, size: int) -> Planned:
         """Returns a batch of images of a pattern, no two alike."""
-        shape, device = (size, *self._source.image_shape), self._batches.device
+        shape, device = (size, *self._staging.image_shape), self._batches.device
         # 251 is no factor of an image's size.
         pixels = (torch.arange(math.prod(shape), device=device) % 251).to(torch.uint8).view(shape)
         return Planned(self._make, pixels, self._batches.dummy_plan(size))
@@ -173,5 +163,5 @@ class StreamingLoader(Loader):
         indices = itertools.chain(first, (b for n in later for b in self._batches.indices(n)))
         rows = self._rows
         self._source.begin(indices if rows is None else (rows.take(b) for b in indices))
-        self._arriving = self._source.arriving()
+        self._arriving = self._staging.ahead(self._source.fill)
         self._next_epoch = epoch

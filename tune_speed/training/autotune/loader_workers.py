@@ -2,8 +2,7 @@
 
 Settings are tried from small to large with real steps, the device synchronised after each: then the
 time in `next()` is how long it is idle. The first that leaves it idle for less than 5 % is taken;
-where doubling the workers gains less than 3 %, the smallest within 3 % of the best throughput. Of
-images that a GPU could decode (`decode_on: auto`), it does where steps then gain more than that.
+where doubling the workers gains less than 3 %, the smallest within 3 % of the best throughput.
 """
 
 import os
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import torch
 
 from tune_speed.core.words import Note
-from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.configs import Automatic, Streaming
 from tune_speed.data.loaders.worker_pool import most_slots
 from tune_speed.data.split import Splits
@@ -75,27 +73,10 @@ def with_loader(
 
 
 def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
-    """Returns `recipe` with values for what its loader leaves `auto`; its micro-batch must be one.
-
-    `decode_on: auto` is `cpu` where there is nothing to compare.
-    """
-    loader = recipe.loader
-    if not isinstance(loader, Streaming):
+    """Returns `recipe` with numbers for `workers: auto`; its micro-batch must be one by now."""
+    if not isinstance(recipe.loader, Streaming) or recipe.loader.workers != "auto":
         return recipe
-    may_decode = loader.decode_on == "auto" and isinstance(splits.train.pixels, EncodedRows)
-    if loader.decode_on == "auto":
-        recipe = _with(recipe, decode_on="cpu")
-    if loader.workers == "auto":
-        recipe = _with(recipe, **tuned(recipe, splits, device=device).setting._asdict())
-    if not may_decode or device.type != "cuda":
-        return recipe
-    by_device = _with(recipe, decode_on="device", workers=0)
-    with probe_step(recipe, splits, device=device) as take_step:
-        rates = [
-            _served(each, splits, take_step, _setting_of(each), device=device).samples_per_s
-            for each in (recipe, by_device)
-        ]
-    return by_device if rates[1] > (1 + LEAST_GAIN) * rates[0] else recipe
+    return _with(recipe, tuned(recipe, splits, device=device).setting)
 
 
 def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
@@ -105,7 +86,7 @@ def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
     with probe_step(recipe, splits, device=device) as take_step:
 
         def measure(setting: Setting) -> Served:
-            changed = _with(recipe, **setting._asdict())
+            changed = _with(recipe, setting)
             served = _served(changed, splits, take_step, setting, device=device)
             release_memory(device)
             return served
@@ -209,11 +190,6 @@ def _served(
         loader.close()
 
 
-def _setting_of(recipe: Recipe) -> Setting:
-    assert isinstance(recipe.loader, Streaming) and recipe.loader.workers != "auto"
-    return Setting(recipe.loader.workers, recipe.loader.prefetch_factor)
-
-
-def _with(recipe: Recipe, **changes: object) -> Recipe:
-    loader = recipe.loader.model_copy(update=changes)
+def _with(recipe: Recipe, setting: Setting) -> Recipe:
+    loader = recipe.loader.model_copy(update=setting._asdict())
     return recipe.model_copy(update={"loader": loader})
