@@ -172,7 +172,6 @@ def init(
 
 
 def _fixed(dataset: DatasetConfig, *, are_several: bool) -> dict[str, Any]:
-    """Returns the fields of the recipe that follow from the data."""
     fields: dict[str, Any] = {"speedups": {"loss": "bce"}} if are_several else {}
     if isinstance(dataset, ImageFiles) and dataset.store_size is not None:
         crop = {"random_resized": {"scale": 0.35}}
@@ -276,7 +275,6 @@ def _trained(
 
 
 def _changes(dataset: DatasetConfig, fixed: dict[str, Any]) -> str:
-    """Returns the lines of the recipe on how images are shown and changed."""
     side = dataset.model_dump().get("image_size") or 32
     moved = f"pad: {{choices: [0, {max(1, side // 8)}]}}  # pixels of random shift"
     if "image_size" in fixed:

@@ -52,7 +52,6 @@ class Column(NamedTuple):
 
 
 def _columns_of(config: type[Config]) -> dict[str, Column]:
-    """Returns a column for each field that has one value a row."""
     defined, described = columns_of(config), descriptions(config)
     return {
         name: Column(

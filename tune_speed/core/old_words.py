@@ -62,7 +62,6 @@ def read_device(text: str) -> dict[str, str | int | None]:
 
 @cache
 def _pattern(template: str) -> tuple[re.Pattern[str], frozenset[str]]:
-    """Returns the pattern of a template's sentences, and its figures that are numbers."""
     numbers, parts = set[str](), list[str]()
     for i, piece in enumerate(template.replace("]", "[").split("[")):
         places = ""

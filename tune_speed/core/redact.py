@@ -34,7 +34,6 @@ def redact(text: str) -> str:
 
 
 def _without_login(address: re.Match[str]) -> str:
-    """Returns the address without its password; of http, also without a login of one word."""
     scheme, rest = address[1] or "", address[2]
     login, at, place = rest.rpartition("@")
     user, colon, password = login.partition(":")

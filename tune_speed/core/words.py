@@ -190,7 +190,6 @@ def sentence(template: str, figures: Mapping[str, Any]) -> str:
 
 @cache
 def _parts(template: str) -> tuple[tuple[str, frozenset[str], bool], ...]:
-    """Returns the pieces of a template, the figures in each, and whether it may be left out."""
     parts = template.replace("]", "[").split("[")
     named = [frozenset(name for _, name, *_ in _WORDS.parse(part) if name) for part in parts]
     return tuple(
@@ -324,7 +323,6 @@ def joined(notes: Iterable[Note]) -> str:
 
 
 def _figure(value: Any) -> Any:
-    """Returns a figure as JSON has it: a number of Python's, one that is not finite as a text."""
     value = value.item() if hasattr(value, "item") else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 

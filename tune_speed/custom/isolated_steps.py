@@ -278,7 +278,6 @@ class IsolatedSteps:
         return _Reading(now_s, self._delayed_s(), self._sharing.energy_j())
 
     def _time(self, turn: _Turn) -> bool:
-        """Ends a block, and with the last one the turn."""
         turn.in_block += 1
         if turn.in_block < turn.size:
             return False
@@ -297,7 +296,6 @@ class IsolatedSteps:
         return is_other
 
     def _end_turn(self, turn: _Turn) -> bool:
-        """Ends the turn; returns whether its window is complete."""
         ended = self._reading()
         self._held.close()
         self._turn = None

@@ -136,7 +136,6 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     on_exception = teardown
 
     def _heed(self, trainer: "Trainer", report: Callable[[], object]) -> None:
-        """Calls the run; has Lightning stop if the run has ended."""
         if self._ended is not None:
             return
         try:

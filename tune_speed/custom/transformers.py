@@ -122,7 +122,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._stop_clock()
 
     def _heed(self, control: "TrainerControl", call: Callable[[], None]) -> None:
-        """Calls the run; has Trainer stop if the run has ended."""
         try:
             if not self._has_ended:
                 call()
@@ -131,7 +130,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._end(control)
 
     def _end(self, control: "TrainerControl") -> None:
-        """Has Trainer stop, with nothing more to do, if the run has ended."""
         if self._has_ended:
             control.should_training_stop = True
             control.should_evaluate = control.should_save = False

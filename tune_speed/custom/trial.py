@@ -168,7 +168,6 @@ class _Training:
     def _traceback(
         self, train: Train, run: OwnRun, refuse: tuple[type[Exception], ...]
     ) -> str | None:
-        """Calls the function; returns the traceback of what it raised, if it did."""
         random.seed(self._spec.seed)
         np.random.seed(self._spec.seed)
         torch.manual_seed(self._spec.seed)

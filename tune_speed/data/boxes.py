@@ -222,7 +222,6 @@ def _content(file: File) -> bytes:
 
 
 def _centre(height: int, width: int) -> tuple[int, int, int, int]:
-    """Returns left, top, right and bottom of the part that is stored."""
     tall, wide = middle(height, width)
     left, top = (width - wide) // 2, (height - tall) // 2
     return left, top, left + wide, top + tall

@@ -314,7 +314,6 @@ def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
 def _cut_groups(
     grouped: Grouped, split: SplitConfig, num_validation: int, *, cuts_test: bool
 ) -> list[Indices]:
-    """Returns rows for test, validation and training; none for parts that are not cut off here."""
     count = len(grouped.labels) - num_validation
     rows = np.arange(count)
     both = np.intersect1d(grouped.groups[:count], grouped.groups[count:])

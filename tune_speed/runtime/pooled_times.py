@@ -60,7 +60,6 @@ def _usual_reference_s(windows: Sequence[StepTime], prefix: str) -> float | None
 
 
 def _best(windows: Sequence[StepTime]) -> list[StepTime]:
-    """Returns the windows that tell most: undisturbed and with a reference, if there are any."""
     seen = [each for each in windows if each.reference_s] or windows
     return [each for each in seen if not each.disturbed] or list(seen)
 
@@ -196,7 +195,6 @@ def _reclocked_run(run: RunResult, step_times: Mapping[str, StepTime]) -> RunRes
 
 
 def _ratio(run: RunResult, new: Sequence[StepTime], num_steps: int) -> float:
-    """Returns by how much longer the first `num_steps` take by the new step times."""
     left, then_s, now_s = num_steps, 0.0, 0.0
     for number, steps in run.shape_steps or ((0, max(1, num_steps)),):
         taken = min(left, steps)

@@ -293,7 +293,6 @@ class Turnstile(AbstractContextManager["Turnstile"]):
         return self._has_long_steps and not self._is_regardless and self._is_long_held()
 
     def _take_locks(self) -> float:
-        """Takes the shared locks of the present roles; returns the seconds this took."""
         is_idle = not self._num_training and not self._num_busy
         if self.why_not or self._is_measuring or is_idle:
             return 0.0

@@ -300,7 +300,6 @@ def at_ends(parameters: Sequence[Parameter], best: Sequence[Mapping[str, Any]]) 
 
 
 def _place(parameter: Parameter, value: float) -> float:
-    """Returns where in its range `value` is: 0 at the low end, 1 at the high one."""
     assert parameter.low is not None and parameter.high is not None
     scale = math.log if parameter.log else float
     low, high = scale(parameter.low), scale(parameter.high)

@@ -217,5 +217,4 @@ def _component_options(component: Component, *, searched: bool) -> list[JsonSche
 
 
 def _or_null(entry: JsonSchema) -> JsonSchema:
-    """Returns `entry`, also left empty where no field of it is required."""
     return entry if entry["required"] else {"anyOf": [entry, {"type": "null"}]}

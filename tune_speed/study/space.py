@@ -277,7 +277,6 @@ def _value_mistakes(
 
 
 def _with_conditions(known: Mapping[str, Parameter], point: Mapping[str, Any]) -> Params:
-    """Returns `point` and the choices that its parameters depend on; what it gives itself holds."""
     implied: Params = {}
     for name in point:
         for other, needed in known[name].condition.items() if name in known else ():

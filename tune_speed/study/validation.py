@@ -354,7 +354,6 @@ def _component_fields() -> dict[str, Component]:
 
 
 def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:
-    """Returns pydantic's `loc` with the names of components, which it leaves out."""
     path: list[int | str] = []
     kind: type[Config] | None = Recipe
     for part in loc:

@@ -159,7 +159,6 @@ def _can_be_loaded(module: ModuleType) -> None:
 
 
 def _sound(tables: Entries) -> Entries:
-    """Returns the entries that are of their table's kind."""
 
     # The others break `can_be_loaded_as_a_plugin`; no further contract could be asked of them.
     def is_of(base: type, entry: Any) -> bool:

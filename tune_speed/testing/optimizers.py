@@ -225,7 +225,6 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
 
 
 def _network() -> nn.Sequential:
-    """Returns a network with norms, biases, and two hidden weights of one shape."""
     with seeded(0):
         hidden = (nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
         layers = (nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3), *hidden, nn.Flatten(), nn.Linear(27, 2))

@@ -39,7 +39,6 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
 
     @property
     def _whole(self) -> Shape:
-        """The shape of a step on images as they are."""
         return Shape(self.image_size, self.image_size)
 
     def _accepted(self) -> nn.Module:
@@ -122,7 +121,6 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
         return run_losses
 
     def _chosen(self, network: nn.Module, step: int) -> tuple[Tensor, Tensor, Shape]:
-        """Returns the images and labels that a step learns from, and its shape."""
         config = self._config()
         shape = config.shape(self._whole, frac=step / NUM_STEPS)
         config.begin_step(network, shape)

@@ -392,7 +392,6 @@ def _points(
 
 
 def _is_same(value: str, other: str | None) -> bool:
-    """Whether two parameters are equal, as numbers if they are numbers: 10 epochs are 10.0."""
     try:
         return value == other or float(value) == float(other or "")
     except ValueError:

@@ -223,7 +223,6 @@ def keep_on_disk(cache_dir: Path) -> None:
 
 
 def _key(model: nn.Module, mode: str) -> str:
-    """Returns what models have in common that may run the same code, as far as one can tell."""
     kinds = [f"{type(module).__module__}.{type(module).__qualname__}" for module in model.modules()]
     tensors = [
         (name, tuple(tensor.shape), str(tensor.dtype), tensor.stride(), str(tensor.device))

@@ -98,7 +98,6 @@ def training_flop_per_sample(
 
 
 def _without_values(model: nn.Module) -> nn.Module:
-    """Returns a copy whose tensors have shapes alone."""
     memo: dict[int, object] = {
         id(each): nn.Parameter(each.detach().to("meta"), requires_grad=each.requires_grad)
         for each in model.parameters()

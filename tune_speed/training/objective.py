@@ -200,7 +200,6 @@ class _Trial:
         return checkpoints
 
     def _begin_with(self, splits: Splits, turnstile: Turnstile) -> tuple[Recipe, int]:
-        """Returns the recipe to run, of which nothing is `auto`, and its first micro-batch."""
         checkpoints, chosen = self._checkpoints, self._spec.recipe
         if checkpoints is not None and checkpoints.recipe is not None:
             assert checkpoints.first_batch_size is not None

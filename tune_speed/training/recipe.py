@@ -244,7 +244,6 @@ class Recipe(Config):
 
     @property
     def _accumulates(self) -> bool:
-        """Whether a step is known to have several micro-batches."""
         is_split = isinstance(self.accumulation_steps, int) and self.accumulation_steps > 1
         return is_split or any(factor > 1 for _, factor in self.speedups.batch_growth.growth())
 

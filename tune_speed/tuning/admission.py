@@ -201,7 +201,6 @@ def _refuse_other(
 
 
 def _changes(study: StudyFile, section: str, folder: Path) -> str:
-    """Returns how a section differs from when the study began, in words; empty: not known."""
     try:
         begun = read_yaml(folder / STUDY_FILE).tree[section]
     except (ConfigError, KeyError, TypeError):

@@ -191,7 +191,7 @@ def test_recipe_without_auto_is_returned_as_it_is() -> None:
 
 
 def labels_of(recipe: Recipe, splits: Splits, *, setting: Setting) -> list[list[int]]:
-    chosen = loader_workers._with(recipe, **setting._asdict())
+    chosen = loader_workers._with(recipe, setting)
     loader = loader_workers.open_loader(chosen, splits.train, splits, seed=3, device=CPU)
     try:
         epochs = chain.from_iterable(loader.epoch(epoch) for epoch in count())

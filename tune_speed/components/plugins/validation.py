@@ -89,7 +89,6 @@ def remove(entries: Entries) -> None:
 
 
 def _slot_table(slot: str) -> dict[str, Any]:
-    """Returns the table of one slot; SPEEDUPS is that of all slots."""
     marks = Speedups.model_fields[slot].metadata
     (table,) = (mark.table for mark in marks if isinstance(mark, Component))
     assert isinstance(table, dict)

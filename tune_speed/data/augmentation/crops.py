@@ -70,7 +70,6 @@ class RandomResized(Crop):
     def _attempt(
         self, areas: np.ndarray, drawer: Drawer, attempt: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns height and width of a drawn window for each image, whole numbers."""
         drawn = drawer.bits(SHAPE, attempt)
         share = self.scale + (1 - self.scale) * ((drawn >> np.uint64(32)) * 2.0**-32)
         turn = (drawn & np.uint64(0xFFFFFFFF)) * 2.0**-31 - 1

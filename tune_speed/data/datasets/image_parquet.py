@@ -255,5 +255,4 @@ def _arrow(file: Any) -> _Table:
 
 
 def _row(path: Path) -> Callable[[int], str]:
-    """Returns what calls a row, counted from 0 as pandas and `datasets` do."""
     return lambda row: f"row {row} of {path}"

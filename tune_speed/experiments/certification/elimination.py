@@ -231,7 +231,6 @@ def _log_chance(hits: int, n: int, rates: Array) -> Array:
 
 
 def _log_mixture(pair: Pair) -> float:
-    """Returns ln of the chance of both finalists' hits, in their order, averaged over `GUESSES`."""
     from scipy.special import betaln
 
     def chance(hits: int, a: float, b: float) -> float:

@@ -289,7 +289,6 @@ def network_facts(config: ModelConfig) -> dict[str, Any]:
 
 
 def _reading(config: ModelConfig) -> dict[str, Any]:
-    """Returns the file that weights are read from, and the expression that reads it."""
     file = config.weights_file
     if file is not None and file.endswith(".safetensors"):
         return {"weights_file": file, "read": f"safetensors.torch.load_file({literal(file)})"}

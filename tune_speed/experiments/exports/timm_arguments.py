@@ -175,7 +175,6 @@ def _optimizer(file: RecipeFile) -> dict[str, Any]:
 
 
 def _schedule(file: RecipeFile) -> dict[str, Any]:
-    """Returns the schedule by updates; a step schedule that never falls is constant."""
     schedule: Any = file.recipe.lr_schedule
     lr = file.recipe.optimizer.step_lr(file.recipe.samples_per_step)
     warm = round(schedule.warmup_frac * file.recipe.epochs)

@@ -131,7 +131,6 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Returns two decimals: fewer of large figures, two digits of small ones."""
     if abs(value) < ROUNDING:
         return "0"
     places = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2

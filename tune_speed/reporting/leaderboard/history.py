@@ -198,7 +198,6 @@ def _metric_cells(held: RecordHeld) -> dict[str, str]:
 
 
 def _span(held: RecordHeld) -> str:
-    """Returns how long the record was held: `45 s`, `2 h 5 min`, `3 d 4 h`."""
     if held.held_until is None:
         return "to date"
     seconds = round(moment_s(held.held_until) - moment_s(held.held_from))

@@ -67,7 +67,6 @@ def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Ranked]:
 
 
 def _timed_once(run: RunResult) -> Timed:
-    """Returns the time of one run; where its clock is made of step times, with their interval."""
     # A run of one shape of step took init + n·s, with s the step time: its interval is init + n·low
     # to init + n·high. How many steps of each shape a run of several took is not recorded; then all
     # of them are taken to be off by as much as the worst, which holds whatever the numbers.
@@ -225,7 +224,6 @@ def _name(trial: Trial) -> tuple[str, str]:
 
 
 def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None) -> Row:
-    """Returns the row of the fastest of a configuration's trials as that of all."""
     runs = tuple(run for record in records for run in record.runs if run.status in ENDS)
     if known is None and len(runs) < 2:
         return row

@@ -184,5 +184,4 @@ def fields_of(records: Sequence[TrialRecord]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the value as JSON has it, which knows no infinity: there such a number is absent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,7 +25,6 @@ def origin_comment(
 def _origin(
     record: TrialRecord, *, run_id: str | None, search: Totals | None, rerun: str | None
 ) -> list[str]:
-    """Returns lines of plain text; names in them may still hold line breaks."""
     row = make_row(record, run_id=run_id, search=search)
     environment = record.environment
     found = f"found in a search of {counted(row.study_trials or 0, 'trial')}"

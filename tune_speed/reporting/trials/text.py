@@ -93,7 +93,6 @@ def _costs(record: TrialRecord) -> list[str]:
 
 
 def _metric_lines(record: TrialRecord) -> list[str]:
-    """Returns a line on each metric that the runs have; of several, mean ± standard deviation."""
     lines = []
     for name, metric in METRICS.items():
         of_run = metric.of_run
@@ -115,7 +114,6 @@ def _metric_lines(record: TrialRecord) -> list[str]:
 
 
 def _runs(record: TrialRecord) -> list[str]:
-    """Returns a line on all runs, where there are several; what follows is of the last."""
     if len(record.runs) == 1:
         return []
     times = [run.time_to_target_s for run in record.runs]

@@ -79,7 +79,6 @@ def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choices(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Returns `{"optimizer": "sgd"}` for `{optimizer: {sgd: {…}}}`, by dotted place."""
     found: dict[str, str] = {}
     for key, value in tree.items():
         if not isinstance(value, Mapping):

@@ -178,7 +178,6 @@ class TableReader(BoardReader):
         yield from self._tables.tracked((run_id, str(experiment)) for run_id, experiment in rows)
 
     def _all_boards(self) -> dict[str, list[Row]]:
-        """Returns run, experiment, expected time and final metric of ranked trials, by board."""
         # The runs are read as they lie in the file, as their metrics and tags have that order too.
         boards: dict[str, list[Row]] = {}
         metrics = {"expected": schema.EXPECTED, "final": schema.FINAL_METRIC}

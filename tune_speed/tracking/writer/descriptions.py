@@ -174,7 +174,6 @@ def _commands(*commands: str) -> str:
 
 
 def _joined(head: Sequence[str], table: Sequence[str], tail: Sequence[str]) -> str:
-    """Returns the text, with as many rows of the table as a tag has room for."""
     rest = ["", *tail] if tail else []
     room = schema.MAX_TAG - len("\n".join([*head, "", "", *rest])) - MAX_CELL
     shown: list[str] = []

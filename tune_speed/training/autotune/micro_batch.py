@@ -137,7 +137,6 @@ def seconds_or_none(
 
 
 def _seconds_per_sample(recipe: Recipe, splits: Splits, device: torch.device) -> float:
-    """Returns the median seconds per sample of forward and backward, after one warm-up."""
     size = min(micro_batch_of(recipe), len(splits.train.labels))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
@@ -238,7 +237,6 @@ def smallest_near_best(times: dict[int, float]) -> int:
 
 
 def _seconds_in_steps(recipe: Recipe, splits: Splits, device: torch.device) -> float:
-    """Returns the median seconds per sample of whole optimizer steps, after one warm-up."""
     # Unlike the micro-batches of one effective batch, those of different ones also differ in how
     # many samples share the cost of an update.
     dummy = open_dummy(recipe, splits, num_samples=micro_batch_of(recipe), device=device)

@@ -186,7 +186,6 @@ def step_times(
 
 
 def _warm(recipe: Recipe, splits: Splits, device: torch.device, stack: ExitStack) -> TakeStep:
-    """Returns what takes a step of the recipe, compiled and recorded, until the stack is closed."""
     take = stack.enter_context(probe_step(recipe, splits, device=device, compiles=True))
     size = min(micro_batch_of(recipe), len(splits.train.labels))
     dummy = open_dummy(recipe, splits, num_samples=size, device=device)

@@ -132,7 +132,6 @@ def _on_host(value: Any) -> Any:
 
 @torch.no_grad()
 def _copy_all(ours: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
-    """Copies values into tensors that stay where and as they are."""
     if ours.keys() != saved.keys():
         raise ValueError(f"its tensors are others: {sorted(ours.keys() ^ saved.keys())[:5]}")
     for name, tensor in ours.items():

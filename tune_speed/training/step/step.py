@@ -199,7 +199,6 @@ def _unscale(optimizer: torch.optim.Optimizer, scale: float) -> None:
 
 
 def _clip(recipe: Recipe, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
-    """Clips the gradient, once its scale is taken off: each value, then the norm of the whole."""
     if recipe.clip_value is None and recipe.clip_norm is None:
         return
     scaler.unscale_(optimizer)

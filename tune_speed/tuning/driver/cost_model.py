@@ -139,7 +139,6 @@ class InitTimes:
         return float(constant), float(slope / works.mean())
 
     def _keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
-        """Returns all that the time depends on, and how it is spent."""
         values = [(name, params.get(name)) for name in self._names]
         # Of numbers only those of `_work` matter.
         way = [v for name, v in values if name.startswith(INIT) and type(v) not in (int, float)]
@@ -272,7 +271,6 @@ class CostModel:
         return self._carried[key]
 
     def _nearest(self, key: Key, samples: int) -> Step | None:
-        """Returns the nearest of the same model: by other values, then samples, then time."""
 
         def distance(other: Key) -> tuple[int, float, float]:
             step_s, their_samples = self._seen[other]

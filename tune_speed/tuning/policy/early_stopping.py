@@ -105,7 +105,6 @@ class EarlyStopping:
         ]
 
     def _distances(self, trial: Trial, train_s: float) -> tuple[float, float]:
-        """Returns a running trial's distance at a clock reading, and at half of it."""
         clock, start_y = np.append(0.0, trial.clock), self._history.start_y
         y = np.nan_to_num(distance(trial.metric, self._history.ended.level), nan=start_y)
         y = np.append(start_y, y)

@@ -120,7 +120,6 @@ class GaussianProcess:
         return drawn
 
     def _given(self, points: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """Returns the means of f, what the observations explain, and a configuration's own part."""
         own = self._scales.own * math.exp(2 * self._scales.log_noise)
         cross = _kernel(self._points, points, self._scales)
         cross += own * self._shares[:, None] * _same(self._points, points)
@@ -230,7 +229,6 @@ def _loss(
     variances: FloatArray,
     pattern: FloatArray,
 ) -> tuple[float, FloatArray]:
-    """Returns the negative log posterior density of the scales, and its gradient."""
     scales = Scales(float(x[0]), float(x[1]), x[2:])
     inverse_squares = np.exp(-2 * scales.log_lengths)
     r = np.sqrt(np.tensordot(inverse_squares, squares, axes=1))

@@ -210,7 +210,6 @@ class Adapter:
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
-    """Returns Ray's resources for people, such as `2 CPU, 0.5 GPU, 4 GiB of memory`."""
     units = {"memory": (2**30, "GiB of memory")}
     scaled = {name: units.get(name, (1, name)) for name in resources}
     return ", ".join(f"{resources[n] / unit:g} {text}" for n, (unit, text) in scaled.items())

@@ -90,7 +90,6 @@ def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
 
 
 def _evaluations(record: TrialRecord) -> list[tuple[Evaluation, float]]:
-    """Returns the evaluations of the last run, that of the untrained model left out."""
     measured = record.runs[-1].measured(target_of(record.workload).metric)
     return [(evaluation, metric) for evaluation, metric in measured if evaluation.step]
 

@@ -285,7 +285,6 @@ def draws(mode: Mode, seed: int) -> list[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=8)
 def _finals(mode: Mode, seed: int) -> list[float]:
-    """Returns the final accuracies of the draws: the same whatever share is to meet the target."""
     benchmark = Synthetic(1.0, mode, seed)
     curves = [benchmark.curve(params).metric for params in draws(mode, seed)]
     # `anytime` needs two evaluations in a row that hold, so the worse of the last two decides.
