@@ -24,14 +24,13 @@ from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.image_files import STORED_MARGIN, ImageFiles
 from tune_speed.data.split import in_words, make_splits
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.runtime.atomic_file import write_file
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import study_of
 from tune_speed.study.schema import check_study_name
-from tune_speed.study.short_forms import STORED_MARGIN
 from tune_speed.study.yaml import scan_yaml
 from tune_speed.training.workload import Workload
 

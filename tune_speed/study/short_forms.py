@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.targets import SHARES
 from tune_speed.data import DATASETS
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.image_files import STORED_MARGIN, ImageFiles
 from tune_speed.study.fields import component_of, nested_of, takes_list
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.parameter import branches, is_leaf, is_number
@@ -36,10 +36,6 @@ def with_whole_task(source: Source) -> Source:
         with suppress(ValueError):  # The schema says what it must be.
             source = source.with_value(("workload", "max_train_s"), parse_duration_s(limit))
     return source
-
-
-STORED_MARGIN = 1.15
-"""The shorter side of a stored image over the largest size at which a recipe may show it."""
 
 
 def with_store_size(source: Source) -> Source:

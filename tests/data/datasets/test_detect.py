@@ -35,16 +35,22 @@ def shard(path: Path, random_pixels: Pixels, side: int = 28) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "side"),
-    [(28, 28, 28), (80, 80, 64), (97, 97, None), (50, 70, None), (300, 200, None)],
+    ("height", "width", "fields"),
+    [
+        (28, 28, {"image_size": 28}),
+        (80, 80, {"image_size": 64}),
+        (97, 97, {"store_size": 74}),
+        (50, 70, {"store_size": 58}),
+        (300, 200, {"store_size": 74}),
+    ],
 )
-def test_small_squares_are_scaled_to_a_usual_side_and_others_keep_their_size(
-    height: int, width: int, side: int | None, tmp_path: Path, random_pixels: Pixels
+def test_small_squares_are_scaled_to_a_usual_side_and_others_stored_a_little_larger(
+    height: int, width: int, fields: dict[str, int], tmp_path: Path, random_pixels: Pixels
 ) -> None:
     fill(tmp_path, list(random_pixels(4, height, width, 3)))
-    assert detect(tmp_path, most_pixels=64) == ImageFolder(root=str(tmp_path), image_size=side)
+    assert detect(tmp_path, most_pixels=64) == ImageFolder(root=str(tmp_path), **fields)
     fill(tmp_path, list(random_pixels(1, 16, 16, 3)))  # of several sizes are photographs
-    assert detect(tmp_path, most_pixels=64) == ImageFolder(root=str(tmp_path))
+    assert detect(tmp_path, most_pixels=64).model_dump().get("store_size", 0) > 16
 
 
 def test_a_table_of_images_is_found_with_its_columns(tmp_path: Path, random_pixels: Pixels) -> None:

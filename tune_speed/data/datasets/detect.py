@@ -1,5 +1,6 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
+import math
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, reading, shown
 from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.decoding import size_of
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.image_files import STORED_MARGIN, ImageFiles
 from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, ImageTable, rows_of
 from tune_speed.data.datasets.image_parquet import ImageParquet, usable_columns
 from tune_speed.data.datasets.shards import TarShards, find_files, parts_by_name
@@ -18,6 +19,8 @@ SIZES = (32, 48, 64, 96)
 """Sides to which larger images are scaled [pixels]."""
 LARGEST_ICON = 96
 """Above it, images are photographs, which keep their aspect ratio [pixels]."""
+LEAST_PHOTOGRAPH = 64
+"""Side at which they are shown to a network at least [pixels]."""
 LOOKED_AT = 50
 LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
 PATHS = ("path", "file", "filename", "file_name", "image", "img", "image_path", "filepath")
@@ -30,8 +33,8 @@ def detect(place: Path, *, most_pixels: int) -> DatasetConfig:
     A folder with one folder of images a class, perhaps below `train`, `validation` and `test`; a
     Parquet or Arrow file, tar shards, or a folder of either, with the part among the words of a
     file's or a folder's name; a CSV file, or the folder that it is in; or `images.npy` next to
-    `labels.npy`. Small squares of one size are scaled to `most_pixels` at most; all others keep
-    their size until it is known at which a recipe trains.
+    `labels.npy`. Small squares of one size are scaled to `most_pixels` at most; all others are
+    stored large enough to be shown at that size, or at 64 pixels if that is larger.
 
     Raises: DataError if there is nothing of the kind.
     """
@@ -116,8 +119,9 @@ def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
     label = next((name for name in LABELS if name in labels), labels[0])
     dataset = ImageParquet(**parts, image_column=images[0], label_column=label)
     sizes = {size_of(image) for image in islice(dataset.images_of(first), LOOKED_AT)}
-    side = _side(sizes, most_pixels)
-    return dataset.model_copy(update={"image_size": None if {(side, side)} == sizes else side})
+    found = _sizes(sizes, most_pixels)
+    side = found.get("image_size")
+    return dataset.model_copy(update={} if {(side, side)} == sizes else found)
 
 
 def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
@@ -125,13 +129,14 @@ def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
         train = dataset.listing().train
         step = -(-len(train.labels) // LOOKED_AT)
         sizes = {size_of(image) for image in islice(train.images(), 0, None, step or 1)}
-    return dataset.model_copy(update={"image_size": _side(sizes, most_pixels)})
+    return dataset.model_copy(update=_sizes(sizes, most_pixels))
 
 
-def _side(sizes: set[tuple[int, int]], most_pixels: int) -> int | None:
-    """Returns the side to scale images of some sizes to; None: to none."""
+def _sizes(sizes: set[tuple[int, int]], most_pixels: int) -> dict[str, int]:
+    """Returns the field that says how images of some sizes are stored, and its value."""
     sides = {side for size in sizes for side in size}
     if len(sides) != 1 or max(sides) > LARGEST_ICON:
-        return None
+        shown_at = min(max(LEAST_PHOTOGRAPH, most_pixels), max(map(min, sizes), default=1))
+        return {"store_size": max(8, math.ceil(STORED_MARGIN * shown_at))}
     usual = max((size for size in SIZES if size <= most_pixels), default=most_pixels)
-    return max(sides) if max(sides) <= most_pixels else usual
+    return {"image_size": max(sides) if max(sides) <= most_pixels else usual}

@@ -18,6 +18,9 @@ from tune_speed.data.base import (
 )
 from tune_speed.data.datasets.decoding import Storage, Stored, decode_images
 
+STORED_MARGIN = 1.15
+"""The shorter side of a stored image over the largest size at which a recipe may show it."""
+
 
 class ImageFiles(DatasetConfig):
     """Base of the data sets whose images are decoded once, into the cache."""
