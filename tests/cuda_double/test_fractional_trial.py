@@ -97,6 +97,19 @@ def test_fractional_trial_learns_what_it_learns_on_a_cpu(
         assert torch.cuda.current_stream(gpu.index).stream_id == 0
 
 
+def test_recorded_steps_mix_images_as_a_cpu_does() -> None:
+    fields: dict[str, Any] = {
+        "augmentation": {"mixup": 0.2, "cutmix": 1.0},
+        "class_weights": "balanced",
+        "label_smoothing": 0.1,
+        "speedups": {"loss": "bce"},
+    }
+    expected = curve(result_of(device="cpu", gpu=0.0, **fields))
+    with installed() as driver:
+        assert curve(result_of(cuda_graph=True, **fields)) == expected
+        assert driver.num_nodes > 0
+
+
 def test_waits_for_the_gpu_do_not_grow_with_the_tensors_of_a_network() -> None:
     """But for one each, which brings it there, and what is repeated where others were at work."""
     waits, tensors = list[int](), list[int]()

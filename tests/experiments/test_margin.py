@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ from tune_speed.core.targets import Target
 from tune_speed.experiments.run_summary import (
     Slope,
     estimate_slope,
-    margin,
     needed_mean,
     suggestion,
 )
@@ -28,23 +28,15 @@ def test_needed_mean_is_students_prediction_bound_above_the_target() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 20])
-@pytest.mark.parametrize("success_rate", [0.8, 0.95])
-def test_that_share_of_longer_runs_meets_the_target(n: int, success_rate: float) -> None:
+def test_95_percent_of_longer_runs_meet_the_target(n: int) -> None:
     """Runs that are lengthened by what n of them say; with normal quantiles 0.86 do, not 0.95."""
     normal, target, hits = np.random.default_rng(n), 0.94, []
     for metrics in 0.935 + 0.002 * normal.standard_normal((8_000, n)):
         deviation = float(metrics.std(ddof=1))
-        needed = needed_mean(target, deviation, n=n, success_rate=success_rate)
+        needed = needed_mean(target, deviation, n=n)
         raised = needed - metrics.mean()
         hits.append(0.935 + raised + 0.002 * normal.standard_normal() >= target)
-    assert np.mean(hits) == pytest.approx(success_rate, abs=0.006)
-
-
-def test_run_is_twice_as_long_where_ln_2_of_length_is_missing() -> None:
-    short_of = needed_mean(0.94, 0.0, n=2) - 0.0092 * math.log(2)
-    found = margin([short_of] * 2, target=0.94, run_s=1.0, slope=0.0092)
-    assert found.length_factor == pytest.approx(2.0)
-    assert margin([0.94] * 2, target=0.94, run_s=1.0, slope=0.0092).length_factor == 1.0
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.006)
 
 
 def test_slope_of_three_points_is_least_squares_by_hand() -> None:
@@ -73,17 +65,8 @@ def test_slope_of_an_exact_line_is_found(slope: float, start: float, n: int) -> 
     assert found == Slope(pytest.approx(slope), pytest.approx(0.0, abs=1e-6))
 
 
-def test_margin_weighs_a_longer_run_against_restarts() -> None:
-    found = margin(METRICS, target=0.94, run_s=2.4, slope=0.02)
-    deviation = math.sqrt(468e-8 / 4)
-    assert (found.mean, found.deviation) == pytest.approx((0.9403, deviation))
-    # t with 4 degrees of freedom, from tables.
-    factor = math.exp((2.131847 * math.sqrt(1.2) * deviation - 0.0003) / 0.02)
-    assert found.length_factor == pytest.approx(factor)
-    assert (found.longer_s, found.present_s) == pytest.approx((2.4 * factor / 0.95, 3.0))
-
-
 def test_suggestion_is_one_line_with_both_times() -> None:
+    # t with 4 degrees of freedom is 2.131847: exp((2.131847 · √1.2 · SD - 0.0003) / 0.02) = 1.117.
     line = suggestion(METRICS, target=TARGET, run_s=2.4, slope=0.02)
     assert line == (
         "4 of 5 met the target: 0.9403 on average, SD 0.0011. A mean of 0.9425 is met by 95% of "
@@ -116,9 +99,10 @@ def test_what_is_suggested_is_longer_and_cheaper(metrics: list[float], slope: fl
     line = suggestion(metrics, target=TARGET, run_s=1.0, slope=slope)
     if line is None:
         return
-    found = margin(metrics, target=0.94, run_s=1.0, slope=slope)
-    assert 1 < found.length_factor <= 2
-    assert found.longer_s < found.present_s
+    figures = [float(text) for text in re.findall(r"([\d.]+)(?:× as long| s )", line)]
+    factor, longer_s, *present_s = figures
+    assert 1 <= factor <= 2
+    assert longer_s <= min(present_s, default=math.inf)
 
 
 def test_where_less_is_better_the_suggestion_mirrors_that_of_more() -> None:

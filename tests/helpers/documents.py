@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import tune_speed
+
 ROOT = Path(__file__).parents[2]
 
 PROGRAMS = {
@@ -89,6 +91,12 @@ def _printed(run: Callable[[], object], words: list[str]) -> str:
 
 
 # --- Whether the names in a store are those of the glossary
+
+
+def documented_tags() -> list[str]:
+    """Returns the tags that the table in the README of reports explains."""
+    readme = Path(tune_speed.__file__).parent / "reporting" / "README.md"
+    return re.findall(r"^\| `([^`]+)` \| ..+ \|$", readme.read_text(), re.MULTILINE)
 
 
 def undocumented(names: Iterable[str], known: Iterable[str]) -> list[str]:

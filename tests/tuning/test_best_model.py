@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.command import TINY_STUDY, Done, finished, run_inside
-from helpers.documents import undocumented
+from helpers.documents import documented_tags, undocumented
 from helpers.making import make_record
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Tracker, open_store
-from tune_speed.tracking.glossary import METRICS, TAGS
+from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.models import MODEL
@@ -115,7 +115,7 @@ def test_resuming_logs_nothing_new(searched: tuple[Path, Done], call: Callable[.
 def test_every_tag_and_metric_of_a_real_search_is_documented(searched: tuple[Path, Done]) -> None:
     found = list(runs_of(searched[0]).values())
     tags = {tag for each in found for tag in each.data.tags}
-    assert undocumented(tags, TAGS) == []
+    assert undocumented(tags, documented_tags()) == []
     assert undocumented({key for each in found for key in each.data.metrics}, METRICS) == []
     assert {"tune_speed.searched", "tune_speed.record", MODEL, descriptions.NOTE} <= tags
 

@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import RenderableType
 
 from tune_speed.api.inputs import recipe_from
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
+from tune_speed.components.metrics.base import guesses
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import counted, duration
 from tune_speed.data import DATASETS
-from tune_speed.data.base import DatasetConfig
+from tune_speed.data.base import DatasetConfig, class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.detect import detect
 from tune_speed.data.split import in_words, make_splits
@@ -135,7 +135,7 @@ def init(
     dataset = detect(Path(data), most_pixels=machine.most_pixels)
     prepared = prepare(dataset, on_progress=progress.decoded)
     labels = prepared.train.labels
-    share = float(np.bincount(labels).max() / len(labels))
+    share = guesses(labels, len(prepared.class_names))["accuracy"]
     workload = _workload(dataset, len(labels), probe_s)
     for line in (
         *in_words(make_splits(prepared, workload.split), prepared.class_names),
@@ -144,14 +144,15 @@ def init(
         progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
     batch_sizes = tuple(size for size in BATCH_SIZES if 4 * size <= sizes.train)[-3:] or (1,)
-    trained = partial(_trained, workload, machine, _middle(batch_sizes), progress)
+    fixed = {"speedups": {"loss": "bce"}} if labels.ndim == 2 else {}
+    trained = partial(_trained, workload, machine, _middle(batch_sizes), progress, fixed)
     plain, epochs = _plain_run(trained, sizes.train / _middle(batch_sizes), probe_s, progress)
     reached = _learnt(plain, share, probe_s, is_needed=target is None)
     train_s = plain.clocks.train_s
     found = FirstStudy(
         file=str(file),
         images=len(labels),
-        classes=len(np.unique(labels)),
+        classes=int((class_counts(labels, len(prepared.class_names)) > 0).sum()),
         largest_class=share,
         reached=reached,
         target=target or _target(reached, sizes.validation),
@@ -162,6 +163,10 @@ def init(
         time_budget_s=60 * math.ceil(TRIALS * train_s / machine.concurrent / 60 + 1),
     )
     text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs)
+    if fixed:
+        text = text.replace(
+            "\nsearch:", "  speedups: {loss: bce}  # several classes an image\n\nsearch:"
+        )
     study_of(scan_yaml(text, file=str(file)), check_data=False)
     write_file(file, text.encode())
     return found
@@ -228,7 +233,12 @@ def _plain_run(
 
 
 def _trained(
-    workload: Workload, machine: _Machine, batch_size: int, progress: Progress, epochs: float
+    workload: Workload,
+    machine: _Machine,
+    batch_size: int,
+    progress: Progress,
+    fixed: dict[str, Any],
+    epochs: float,
 ) -> RunResult:
     tree = {
         "recipe": {
@@ -238,6 +248,7 @@ def _trained(
             "epochs": epochs,
             "batch_size": batch_size,
             "precision": machine.precision,
+            **fixed,
         },
         # Trials get one core each on a machine without a GPU.
         "run": {} if "gpu" in machine.resources else {"cpu_threads": 1},

@@ -21,7 +21,7 @@ import pandas as pd
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Status
+from tune_speed.core.records import Evaluation, Status
 from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
@@ -63,7 +63,7 @@ def _columns_of(config: type[Config]) -> dict[str, Column]:
             MOMENT if name.endswith("_at") else _DTYPES[type_of(field.annotation)],
         )
         for name, field in config.model_fields.items()
-        if name not in ("rows", "params", "recommended", "range_ends")
+        if name not in ("rows", "params", "recommended", "range_ends", "values")
     }
 
 
@@ -98,15 +98,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "trial_id": _TRIAL,
         "device": Column("name of the device", TEXT),
         "seed": Column("seed of the training", WHOLE),
-        "step": Column("optimizer steps done", WHOLE),
-        "samples": Column("training samples seen", WHOLE),
-        "epoch": Column("passes over the training set done", NUMBER),
-        "train_s": Column("training clock [s]", NUMBER),
-        "accuracy": Column("share of correct predictions, in [0, 1]", NUMBER),
-        "macro_f1": Column("mean over classes of the F1 score, in [0, 1]", NUMBER),
-        "micro_f1": Column("F1 score of all classes together, in [0, 1]", NUMBER),
-        "loss": Column("mean cross-entropy per sample [nat]", NUMBER),
-        "train_loss": Column("mean training loss since the row before [nat]", NUMBER),
+        **_columns_of(Evaluation),
         "has_curve": Column("False: only the last evaluation is left", FLAG),
     },
 }

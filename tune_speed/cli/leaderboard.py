@@ -124,15 +124,15 @@ def leaderboard(
     only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
     choice = _choice(where, **only)
     form = "json" if as_json else format_
-    if history and misses:
-        raise ConfigError("--history must be given without --misses: a miss sets no record.")
-    if history and best_of is not None:
-        raise ConfigError("--history must be given without --best-of: it has records, not choices.")
-    if history and sort != "time":
-        raise ConfigError("--history must be given without --sort: it goes by what is sought.")
-    if history and form == "html":
-        raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
+        against = {
+            "given without --misses: a miss sets no record": misses,
+            "given without --best-of: it has records, not choices": best_of is not None,
+            "given without --sort: it goes by what is sought": sort != "time",
+            "shown as table, json, csv or markdown, not as html": form == "html",
+        }
+        for must in (must for must, is_given in against.items() if is_given):
+            raise ConfigError(f"--history must be {must}.")
         shown = _history_in(form, find_history(choice, top=top))
     else:
         boards = find_boards(choice, top=top, with_misses=misses, best_of=best_of, order=sort)

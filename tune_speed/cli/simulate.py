@@ -135,6 +135,7 @@ def _compare(
     *,
     as_json: bool,
 ) -> None:
+    from tune_speed.reporting.plot_style import check_format
     from tune_speed.tuning.policies import POLICY_NAMES
     from tune_speed.tuning.simulation import benchmarks as simulation
     from tune_speed.tuning.simulation import report, scores
@@ -142,15 +143,13 @@ def _compare(
     checked = simulation.check_policies(policies or POLICY_NAMES)
     benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
     # Before anything is simulated: a wrong suffix must not cost a comparison.
-    report.check_format(plot)
+    check_format("--plot", plot)
 
     def simulated(search: "Search", done: int, total: int) -> None:
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
-        trials = sum(search.statuses.values())
+        trials = counted(sum(search.statuses.values()), "trial")
         what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
-        common.note(
-            f"[{done}/{total}] {what}: {best}, {counted(trials, 'trial')} ({search.took_s:.1f} s)"
-        )
+        common.note(f"[{done}/{total}] {what}: {best}, {trials} ({search.took_s:.1f} s)")
 
     plan = simulation.Plan(benchmarks, checked, seeds=range(num_seeds), terms=terms)
     done = simulation.compare(plan, jobs=jobs or os.cpu_count() or 1, on_search=simulated)

@@ -85,10 +85,11 @@ def profile(
     """
     from tune_speed.experiments.profiling import output
     from tune_speed.experiments.rerun import load_rerun
+    from tune_speed.reporting.plot_style import check_format
 
     if out is not None:
         # Before the measurement, which a wrong suffix would waste.
-        output.check_format(out)
+        check_format("--out", out)
     overrides = [*(set_ or []), *([] if device is None else [f"run.device={device}"])]
     file = load_rerun(recipe, overrides=overrides, check_data=not download)
     from tune_speed.experiments.profiling.profile import profile_recipe

@@ -12,7 +12,7 @@ import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -41,7 +41,7 @@ class MisplacedEvent(ValueError):
     """A whole event that cannot be where it is, by the lines before it; the message says why."""
 
 
-class EventLog:
+class EventLog(AbstractContextManager["EventLog"]):
     """An open log."""
 
     def __init__(
@@ -73,9 +73,6 @@ class EventLog:
                 f"{what} must be run by one process at a time, but another one holds {path}"
                 f"{holder}. {self._advice.locked}"
             ) from None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -52,10 +52,6 @@ def read(
     return "other", {}
 
 
-def split_notes(text: str) -> list[str]:
-    return [note for note in text.split("; ") if note]
-
-
 def read_device(text: str) -> dict[str, str | int | None]:
     """Returns the fields of a device that was named `2 x NVIDIA H200` or `cpu (2 threads, …)`."""
     count, threads, processor, name = _DEVICE.fullmatch(text).groups()  # type: ignore[union-attr]

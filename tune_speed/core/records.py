@@ -317,6 +317,11 @@ class RunResult(Record):
         found = (each for each in self.note if each.kind is NoteKind.RECLOCKED)
         return "".join(each.change for each in found)
 
+    def measured(self, metric: str) -> list[tuple[Evaluation, float]]:
+        """Returns the evaluations that have a metric, with its value."""
+        seen = [(each, each.value(metric)) for each in self.evaluations]
+        return [(each, value) for each, value in seen if value is not None]
+
     @property
     def final(self) -> Evaluation | None:
         return self.evaluations[-1] if self.evaluations else None

@@ -266,10 +266,10 @@ class RateInterval(Record):
     """Chance that such an interval holds the truth, in (0, 1)."""
 
 
-def finite_or_none(value: float) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """Returns `value`, or None if it is infinite: how a certificate writes such a time."""
-    assert not math.isnan(value)
-    return value if math.isfinite(value) else None
+    assert value is None or not math.isnan(value)
+    return None if value is None or math.isinf(value) else value
 
 
 # In seconds. Spreads are relative to the mean of the misses, so that must not be 0.

@@ -302,7 +302,7 @@ class Note(Said):
 
 
 def read_notes(text: str) -> tuple[Note, ...]:
-    return tuple(map(Note.model_validate, old_words.split_notes(text)))
+    return tuple(Note.model_validate(note) for note in text.split("; ") if note)
 
 
 def _read_notes(data: Any) -> Any:

@@ -66,6 +66,27 @@ class Images(NamedTuple):
     """Height and width [pixels] of each image in its box, (N, 2); None: all fill it."""
 
 
+def class_counts(labels: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
+    """Returns how many images are of each class, (K,), by labels (N,) or (N, K)."""
+    if labels.ndim == 1:
+        return np.bincount(labels, minlength=num_classes)
+    return np.asarray(labels.sum(axis=0, dtype=np.float64).astype(np.int64))
+
+
+def main_classes(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns a class for each image, (N,), by which sets are cut and balanced, of labels as above.
+
+    Of several it is the one that the fewest images have, as that is the hardest to share out; an
+    image of no class gets the number K.
+    """
+    if labels.ndim == 1:
+        return labels
+    num_images, num_classes = labels.shape
+    counts = np.append(class_counts(labels, num_classes), num_images + 1)
+    is_of = np.column_stack([labels > 0, np.ones(num_images, dtype=bool)])
+    return np.asarray(np.where(is_of, counts, num_images + 2).argmin(axis=1))
+
+
 class Encoded(NamedTuple):
     """An image as it lies in a file."""
 

@@ -162,7 +162,8 @@ def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:
         if len(images.labels) == 0:
             raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
         assert len(images.pixels.shape) == 4 and len(images.pixels) == len(images.labels)
-        assert images.labels.min() >= 0 and images.labels.max() < len(decoded.class_names)
+        limits = (len(decoded.class_names), 2)
+        assert images.labels.min() >= 0 and images.labels.max() < limits[images.labels.ndim - 1]
     if decoded.test and decoded.test.pixels.shape[1:] != decoded.train.pixels.shape[1:]:
         raise DataError(
             "Training and test images must be alike, but their height, width and channels are"

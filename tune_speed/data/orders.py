@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.data import randomness
+from tune_speed.data.base import class_counts, main_classes
 
 # Key of the random stream of the order, under (seed, epoch).
 ORDER = 0
@@ -52,9 +54,9 @@ class OrderConfig(Config):
     """Whether images must be scored before training; until then, `open` gives a plain shuffle."""
 
     def open(
-        self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
+        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
-        """Returns the order for the training part's labels (N,).
+        """Returns the order for the training part's labels, (N,) or several (N, K).
 
         An optimizer step takes `samples_per_step` samples. The seed and a round's number fix the
         samples of the round.
@@ -69,7 +71,7 @@ class Shuffle(OrderConfig):
     """
 
     def open(
-        self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
+        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
         return SampleOrder(len(labels), batch_size, seed)
 
@@ -131,14 +133,18 @@ class Share(NamedTuple):
     """Devices."""
     samples_per_step: int = 0
     """Samples of an optimizer step over all devices, a multiple of `size`."""
+    together: int = 1
+    """So many neighbours stay on one device, as they are mixed with one another."""
 
     def counts(self, num_samples: int) -> tuple[int, ...]:
         if self.size == 1:
             return (num_samples,)
         steps, rest = divmod(num_samples, self.samples_per_step)
         whole = steps * (self.samples_per_step // self.size)
-        even, more = divmod(rest, self.size)
-        return tuple(whole + even + (rank < more) for rank in range(self.size))
+        even, more = divmod(-(-rest // self.together), self.size)
+        ends = (rank * even + min(rank, more) for rank in range(self.size + 1))
+        bounds = [min(rest, self.together * end) for end in ends]
+        return tuple(whole + end - start for start, end in pairwise(bounds))
 
     def of(self, epoch: NDArray[Number]) -> NDArray[Number]:
         if self.size == 1:
@@ -163,7 +169,8 @@ COPIES = 7
 class RepeatFactor(OrderConfig):
     """Images of rare classes come several times an epoch: r = max(1, sqrt(threshold / share)).
 
-    `share` is that of the image's class in the training part. An image comes floor(r) times, and
+    `share` is that of the image's class in the training part; of several classes, the rarest
+    counts. An image comes floor(r) times, and
     once more with probability r - floor(r), drawn again each epoch; so the length of epochs varies.
     Where no class is rarer than the threshold, this is `shuffle`.
 
@@ -175,10 +182,12 @@ class RepeatFactor(OrderConfig):
     """Share of the images below which a class counts as rare; LVIS has 0.001 for 1,203 classes."""
 
     def open(
-        self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
+        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
-        shares = np.bincount(labels) / len(labels)
-        return RepeatedOrder(repeat_factors(shares, self.threshold)[labels], batch_size, seed)
+        # The last is of images of no class, as main_classes has it.
+        shares = np.append(class_counts(labels, 0), 0) / len(labels)
+        factors = repeat_factors(shares, self.threshold)
+        return RepeatedOrder(factors[main_classes(labels)], batch_size, seed)
 
 
 def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
@@ -254,10 +263,11 @@ class Curriculum(OrderConfig):
     """Its rate for a step of 128 images, above 0; it is proportional to the images of a step."""
 
     def open(
-        self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
+        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
         stage_samples = self.step_length * samples_per_step
-        return UnscoredCurriculum(len(labels), batch_size, seed, self, labels, stage_samples)
+        classes = main_classes(labels)
+        return UnscoredCurriculum(len(labels), batch_size, seed, self, classes, stage_samples)
 
     def fractions(self) -> list[float]:
         """Returns the share of the images in each stage; the last is 1."""

@@ -17,7 +17,14 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data import randomness
-from tune_speed.data.base import Images, MappedRows, Pixels, file_map
+from tune_speed.data.base import (
+    Images,
+    MappedRows,
+    Pixels,
+    class_counts,
+    file_map,
+    main_classes,
+)
 from tune_speed.data.cache import PreparedData
 
 Indices = NDArray[np.int64]
@@ -124,10 +131,10 @@ def make_splits(
     copies = _copies(data, train, validation, test)
     if trained_on == "train+validation":
         train = np.union1d(train, validation)
-    counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
+    counts = class_counts(data.train.labels[train], len(data.class_names))
     if not counts.all():
         missing = int(counts.argmin())
-        brought = int((data.train.labels == missing).sum())
+        brought = int(class_counts(data.train.labels, len(data.class_names))[missing])
         raise DataError(
             "Every class must have an image in the training part, but class"
             f" `{data.class_names[missing]}` has none of its {brought} there"
@@ -259,8 +266,9 @@ def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[I
 
 
 def _by_class(data: PreparedData, order: Indices) -> list[Indices]:
-    labels = data.train.labels[order]
-    counts = np.bincount(labels, minlength=len(data.class_names))
+    labels = main_classes(data.train.labels)[order]
+    num_classes = len(data.class_names) + (data.train.labels.ndim == 2)
+    counts = np.bincount(labels, minlength=num_classes)
     return np.split(order[np.argsort(labels, kind="stable")], np.cumsum(counts)[:-1])
 
 

@@ -32,25 +32,8 @@ class Slope(NamedTuple):
     standard_error: float
 
 
-class Margin(NamedTuple):
-    """The longer run against the present length; times include restarts of misses."""
-
-    mean: float
-    deviation: float
-    needed_mean: float
-    """The mean at which the wanted share of runs meets the target."""
-    length_factor: float
-    """Longer run / present run; below 1 where the mean has room to spare."""
-    longer_s: float
-    """Expected time of the longer run [s]."""
-    present_s: float
-    """Expected time at the present length [s]; inf where no run met the target."""
-
-
-def needed_mean(
-    target: float, deviation: float, *, n: int, success_rate: float = SUCCESS_RATE
-) -> float:
-    """Returns the mean metric with which a further run meets the target at that rate.
+def needed_mean(target: float, deviation: float, *, n: int) -> float:
+    """Returns the mean metric with which 95 % of further runs meet the target.
 
     Target + t(n − 1) · √(1 + 1/n) · deviation, Student's quantile at the rate: mean and deviation
     are estimates from n runs. With the normal quantile 86 % of runs after three met it, not 95.
@@ -59,7 +42,7 @@ def needed_mean(
     """
     from scipy.special import stdtrit
 
-    return target + float(stdtrit(n - 1, success_rate)) * math.sqrt(1 + 1 / n) * deviation
+    return target + float(stdtrit(n - 1, SUCCESS_RATE)) * math.sqrt(1 + 1 / n) * deviation
 
 
 def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
@@ -82,44 +65,34 @@ def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
     return slope if lowest > 0 else None
 
 
-def margin(metrics: Sequence[float], *, target: float, run_s: float, slope: float) -> Margin:
-    """Returns what a run costs with a margin and without, by two runs of a fixed length or more.
-
-    `metrics` are their final ones, `target` is what a run must reach. `run_s` is the mean time of a
-    run [s], misses included; `slope` the rise of the mean metric per ln(length), above 0.
-    """
-    mean, deviation = statistics.fmean(metrics), statistics.stdev(metrics)
-    needed = needed_mean(target, deviation, n=len(metrics))
-    factor = math.exp((needed - mean) / slope)
-    hits = sum(metric >= target for metric in metrics)
-    present_s = run_s * len(metrics) / hits if hits else math.inf
-    return Margin(mean, deviation, needed, factor, run_s * factor / SUCCESS_RATE, present_s)
-
-
 def suggestion(
     metrics: Sequence[float], *, target: Target, run_s: float, slope: float
 ) -> str | None:
     """Returns a line that suggests the longer run, or None if there is nothing to gain.
 
-    `slope` is what the metric gains per unit of ln(length): where less is better, its fall.
+    `run_s` is the mean time of a run [s], misses included; `slope` what the metric gains per unit
+    of ln(length): where less is better, its fall.
     """
     if len(metrics) < LEAST_RUNS or slope <= 0:
         return None
-    gained, enough = [goodness(m, target) for m in metrics], goodness(target.value, target)
-    needed = needed_mean(enough, statistics.stdev(gained), n=len(gained))
-    if needed - statistics.fmean(gained) > slope:
-        # e times as long or more: refused below as well, but exp could overflow there.
+    gained, sign = [goodness(m, target) for m in metrics], sign_of(target)
+    mean, deviation = statistics.fmean(gained), statistics.stdev(gained)
+    needed = needed_mean(goodness(target.value, target), deviation, n=len(gained))
+    # In logarithms, as exp could overflow.
+    log_factor = (needed - mean) / slope
+    if not 0 < log_factor <= math.log(LONGEST_FACTOR):
         return None
-    found = margin(gained, target=enough, run_s=run_s, slope=slope)
-    if not 1 < found.length_factor <= LONGEST_FACTOR or found.longer_s >= found.present_s:
+    factor, hits = math.exp(log_factor), sum(map(target.holds, metrics))
+    longer_s = run_s * factor / SUCCESS_RATE
+    present_s = run_s * len(metrics) / hits if hits else math.inf
+    if longer_s >= present_s:
         return None
-    hits, sign = sum(map(target.holds, metrics)), sign_of(target)
-    restarts = f"{found.present_s:.3g} s with restarts" if hits else "runs that never meet it"
+    restarts = f"{present_s:.3g} s with restarts" if hits else "runs that never meet it"
     return (
-        f"{hits} of {len(metrics)} met the target: {sign * found.mean:.4f} on average, "
-        f"SD {found.deviation:.4f}. A mean of {sign * found.needed_mean:.4f} is met by "
+        f"{hits} of {len(metrics)} met the target: {sign * mean:.4f} on average, "
+        f"SD {deviation:.4f}. A mean of {sign * needed:.4f} is met by "
         f"{SUCCESS_RATE:.0%} of runs; at {sign * slope:+.4f} per ln(length) that takes runs "
-        f"{found.length_factor:.2f}× as long: {found.longer_s:.3g} s expected, against {restarts}."
+        f"{factor:.2f}× as long: {longer_s:.3g} s expected, against {restarts}."
     )
 
 

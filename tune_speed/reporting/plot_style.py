@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune_speed.core.errors import unwritable
+from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.core.text import printable
 
 if TYPE_CHECKING:
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 # Okabe and Ito's, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 DPI = 130
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def check_format(option: str, path: Path) -> None:
+    """Raises: ConfigError if no picture can be written in the format that `path` names."""
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"{option} must be a file that ends in {', '.join(FORMATS)}, got {path}.")
 
 
 def write_figure(

@@ -3,7 +3,7 @@
 import json
 import os
 import secrets
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +14,7 @@ LARGEST_FILE_BYTES = 65_536
 MOST_TRIES = 20
 
 
-class Tenancy:
+class Tenancy(AbstractContextManager["Tenancy"]):
     """The presence of one trial on a device. `why_not` says why it cannot be shown, else None."""
 
     def __init__(self, path: Path, file: int | None, *, why_not: str | None) -> None:
@@ -44,9 +44,6 @@ class Tenancy:
             raise OSError("no file there stays")
         except OSError as error:
             return cls(tenants / "none", None, why_not=turnstile.reason(tenants.parent, error))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -285,17 +285,16 @@ def time_steps(steps: Steps, meters: Meters, *, step_s: float, limit_s: float) -
         ended_s = now()
         took_s, longest_s = ended_s - began_s, max(longest_s, ended_s - block_began_s)
         end_s = usual_s if len(per_sample) > places else limit_s
-        found = _interval_over(places, per_sample, held_up)
-        if took_s + longest_s >= end_s or (
-            took_s >= SHORTEST_S and _is_precise(found, len(per_sample) - places)
-        ):
+        low, middle, high = _interval_over(places, per_sample, held_up)
+        is_enough = took_s >= SHORTEST_S and len(per_sample) - places >= MIN_BLOCKS - 1
+        is_precise = is_enough and high - low <= 2 * PRECISION * middle
+        if is_precise or took_s + longest_s >= end_s:
             break
-    low, middle, high = (samples_per_step * value for value in found)
     references = reference.times_s if reference is not None else []
     return Timed(
-        step_s=middle,
-        low_s=low,
-        high_s=high,
+        step_s=samples_per_step * middle,
+        low_s=samples_per_step * low,
+        high_s=samples_per_step * high,
         num_steps=num_steps,
         reference_s=steady_interval(references)[1] if references else None,
     )
@@ -314,11 +313,6 @@ def _over_period_s(period: int, step_s: float) -> float:
     return (
         (period + MIN_BLOCKS) * step_s if period > 1 and 2 * period * step_s >= LONGEST_S else 0.0
     )
-
-
-def _is_precise(found: tuple[float, float, float], num_extra: int) -> bool:
-    low, middle, high = found
-    return num_extra >= MIN_BLOCKS - 1 and high - low <= 2 * PRECISION * middle
 
 
 def _interval_over(places: int, values: list[float], held_up: float) -> tuple[float, float, float]:

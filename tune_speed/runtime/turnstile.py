@@ -29,7 +29,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -90,7 +90,7 @@ class Measurement:
         self._at_end = (self.left_s, self.is_isolated)
 
 
-class Turnstile:
+class Turnstile(AbstractContextManager["Turnstile"]):
     """One process's side of the turnstile of one device, for one thread only.
 
     `why_not` says why nothing can be isolated here; `waited_s` adds up all pauses for others.
@@ -136,9 +136,6 @@ class Turnstile:
         main, intent, regardless, long = opened
         files = (main, intent, regardless, long)
         return cls(files, why_not=None, longest_pause_s=longest_pause_s)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -35,7 +35,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
             fix="Import it from tune_speed.components; `test` is None where there is none.",
         )
         for name, part in _parts_of(data).items():
-            kinds = tuple(type(each).__name__ for each in part)
+            kinds = tuple(type(each).__name__ for each in part[:2])
             self._require(
                 isinstance(part, Images) and isinstance(part.labels, np.ndarray),
                 f"`{name}` must be Images(pixels, labels), both NumPy arrays",
@@ -63,10 +63,17 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
         self._require(len(sizes) == 1, claim, f"they have {sizes}", fix)
 
     def labels_are_numbers_of_its_classes(self) -> None:
-        """One an image, from 0 up to the number of class names."""
+        """One an image, from 0 up to the number of class names; or 0 and 1 for each class."""
         data, _ = self._decode()
         num_classes = len(data.class_names)
         for name, (pixels, labels, _) in _parts_of(data).items():
+            if labels.dtype == np.float32 and labels.shape == (len(pixels), num_classes):
+                claim = f"labels of {num_classes} classes each must be 0 or 1"
+                fix = "Write 1 for each class that an image is of."
+                self._require(
+                    bool(np.isin(labels, (0, 1)).all()), claim, f"`{name}` has others", fix
+                )
+                continue
             self._require(
                 labels.dtype == np.int64 and labels.shape == (len(pixels),),
                 f"labels must be int64 of the shape ({len(pixels)},), one an image",

@@ -132,8 +132,8 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
         def losses(images: Tensor, labels: Tensor) -> Tensor:
             return functional.cross_entropy(network(images), labels, reduction="none")
 
-        changed = config.change_batch(images, shape)
-        return *config.choose(changed, labels, shape, losses=losses), shape
+        images, labels = config.change_batch(images, labels, shape)
+        return *config.choose(images, labels, shape, losses=losses), shape
 
     def _loss_of(self, logits: Tensor, labels: Tensor, *, frac: float) -> Tensor:
         loss = self._config().sum_of_losses(logits.float(), labels, frac=frac, label_smoothing=0.0)

@@ -173,8 +173,7 @@ def record_points(
         for evaluation in run.evaluations:
             if suffix or mark(evaluation) not in without:
                 points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
-        points += run_points(record, run, start_ms=start_ms)
-    return [*points, *rank_points(record, start_ms=start_ms)]
+    return [*points, *final_points(record, start_ms=start_ms)]
 
 
 def final_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
@@ -448,8 +447,4 @@ def _essence(record: TrialRecord) -> dict[str, Any] | None:
 
 def _as_json(record: TrialRecord) -> str:
     public = record.model_copy(update={"environment": _public(record.environment)})
-    return (
-        strip_secrets(public.model_dump_json(exclude={"train_s"}))
-        .encode("utf-8", "replace")
-        .decode()
-    )
+    return strip_secrets(public.model_dump_json()).encode("utf-8", "replace").decode()

@@ -86,7 +86,12 @@ def set_kernels(recipe: Recipe) -> dict[str, bool]:
 
 
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
-    """Returns the recipe's model on the device; the process has its kernels from now on."""
+    """Returns the recipe's model on the device; the process has its kernels from now on.
+
+    Raises: ConfigError if the recipe cannot learn such labels.
+    """
+    are_several = splits.train.labels.ndim == 2
+    recipe.check_labels(num_classes=splits.num_classes, are_several=are_several)
     set_kernels(recipe)
     height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
     model = recipe.model.build(
@@ -109,7 +114,8 @@ def build_forward(model: nn.Module, recipe: Recipe) -> Forward:
 def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torch.device) -> Loader:
     """Returns a loader of black images of the data's shape, which go the way of real ones."""
     _, *shape = splits.train.pixels.shape
-    images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
+    labels = np.zeros_like(splits.train.labels, shape=(num_samples, *splits.train.labels.shape[1:]))
+    images = Images(np.zeros((num_samples, *shape), np.uint8), labels)
     recipe = recipe.model_copy(update={"loader": Resident()})
     return open_loader(recipe, images, splits, seed=0, device=device)
 
@@ -149,6 +155,7 @@ def open_loader(
         channels_last=recipe.is_channels_last,
         share=share,
         image_size=recipe.image_size,
+        num_classes=splits.num_classes,
     )
     return recipe.loader.open(images, batching)
 

@@ -11,6 +11,8 @@ from torch.nn import functional
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.base import OfLogits
 from tune_speed.components.speedups.base import Averager
+from tune_speed.components.speedups.modules.losses import losses_of
+from tune_speed.data.augmentation.mix import as_targets
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.configs import Resident
 from tune_speed.data.loaders.resident import HeldImages, eval_batches, hold
@@ -24,13 +26,14 @@ class Scores(NamedTuple):
     """What one evaluation measures."""
 
     accuracy: float
-    """Share of correct predictions, in [0, 1]."""
+    """Share of images whose class, or whose whole set of several classes, is predicted."""
     macro_f1: float
     """Mean F1 score of the classes that are among the labels or the predictions, in [0, 1]."""
     loss: float | None
-    """Mean cross-entropy per sample [nat], without label smoothing; None if not finite."""
+    """Mean cross-entropy per sample [nat], without label smoothing; None if not finite. Of several
+    labels an image it is the sum of the classes' binary ones."""
     micro_f1: float | None = None
-    """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
+    """F1 score of all classes' counts together, in [0, 1]; of one label an image, the accuracy."""
     value: float | None = None
 
 
@@ -71,31 +74,41 @@ def evaluate(
 
 
 def _sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns (4, num_classes): hits, labels, predictions of each class, and the loss in [3, 0]."""
+    """Returns (3 K + 3,), fp64, of labels (N,) or several an image, (N, K).
+
+    Hits, labels and predictions of each class; images that are right, images, and their loss.
+    """
+    are_several = labels.ndim == 2
+    num_classes = logits.shape[1]
+    guess = logits if are_several else as_targets(logits.argmax(dim=1), num_classes)
+    predicted, true = guess > 0, as_targets(labels, num_classes) > 0
     # Counts in float64 are exact, in whatever order a device adds them up.
-    predictions = logits.argmax(dim=1)
-    is_hit = (predictions == labels).double()
-    sums = torch.zeros((4, logits.shape[1]), dtype=torch.float64, device=logits.device)
-    sums[0].index_add_(0, labels, is_hit)
-    sums[1].index_add_(0, labels, torch.ones_like(is_hit))
-    sums[2].index_add_(0, predictions, torch.ones_like(is_hit))
-    sums[3, 0] = functional.cross_entropy(logits.float(), labels, reduction="sum")
-    return sums
+    is_right = (predicted == true).all(dim=1).sum().double()
+    if are_several:
+        loss = losses_of(logits.float(), labels, are_several=True).sum()
+    else:
+        loss = functional.cross_entropy(logits.float(), labels, reduction="sum")
+    by_class = [
+        counted.sum(dim=0, dtype=torch.float64) for counted in (predicted & true, true, predicted)
+    ]
+    num_images = is_right.new_full((), len(labels))
+    return torch.cat([*by_class, torch.stack([is_right, num_images, loss.double()])])
 
 
-def _scores(sums: list[list[float]]) -> Scores:
-    """Returns accuracy Σ hits / N, F1 = 2 hits / (labels + predictions) both ways, and loss / N."""
-    hits, labels, predictions, (loss, *_) = sums
-    num_samples = sum(labels)
+def _scores(sums: list[float]) -> Scores:
+    """Returns accuracy, F1 = 2 hits / (labels + predictions) both ways, and the mean loss."""
+    *by_class, right, num_images, loss = sums
+    num_classes = len(by_class) // 3
+    hits, labels, predictions = (by_class[i * num_classes :][:num_classes] for i in range(3))
     f1_scores = [
         2 * h / (n + p) for h, n, p in zip(hits, labels, predictions, strict=True) if n + p
     ]
-    mean_loss = loss / num_samples
+    mean_loss, num_labels = loss / num_images, sum(labels) + sum(predictions)
     return Scores(
-        accuracy=sum(hits) / num_samples,
-        macro_f1=sum(f1_scores) / len(f1_scores),
+        accuracy=right / num_images,
+        macro_f1=sum(f1_scores) / len(f1_scores) if f1_scores else 0.0,
         loss=mean_loss if math.isfinite(mean_loss) else None,
-        micro_f1=2 * sum(hits) / (num_samples + sum(predictions)),
+        micro_f1=2 * sum(hits) / num_labels if num_labels else 0.0,
     )
 
 

@@ -76,7 +76,8 @@ def set_up(job: Job) -> tuple[nn.Module, Loader]:
     set_seed(recipe, job.seed)
     model = build_model(recipe, job.splits, seed=job.seed, device=device)
     job.ranks.seed(job.seed)
-    share = job.ranks.share(recipe.samples_per_step)
+    mixed_images = recipe.augmentation.mixed_images
+    share = job.ranks.share(recipe.samples_per_step, together=mixed_images)
     images = job.splits.train
     loader = open_loader(recipe, images, job.splits, seed=job.seed, device=device, share=share)
     return model, loader

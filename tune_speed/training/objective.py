@@ -11,6 +11,7 @@ import torch
 from tune_speed.core.errors import ConfigError, DeviceFailed, reason_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.words import Note, NoteKind, StopKind, StopReason
+from tune_speed.data.base import class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, TrainedOn, make_splits
 from tune_speed.runtime.clock import Clock
@@ -303,6 +304,8 @@ def resolve(
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Recipe:
     """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be."""
+    counts = class_counts(splits.train.labels, splits.num_classes)
+    recipe = recipe.with_class_weights(counts)
     with_batch = step_options.provisional(recipe)
     with_batch = micro_batch.resolved(with_batch, splits, device=device)
     with_batch = fastest(with_batch, splits, device=device)

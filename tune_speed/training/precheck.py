@@ -21,9 +21,17 @@ from tune_speed.training.recipe import Recipe
 
 
 def misfits(
-    recipe: Recipe, *, image_shape: tuple[int, int, int], num_classes: int, num_train: int
+    recipe: Recipe,
+    *,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    num_train: int,
+    are_several: bool = False,
 ) -> tuple[Problem, ...]:
-    """Returns why the recipe's network cannot train on `num_train` images, stored as (H, W, C)."""
+    """Returns why the recipe's network cannot train on `num_train` images, stored as (H, W, C).
+
+    Or on labels, of which an image has `are_several`.
+    """
     height, width, channels = recipe.train_shape(image_shape)
     image_size, file = max(height, width), recipe.model.weights_file
     if file is not None and not os.path.isfile(file):
@@ -31,6 +39,7 @@ def misfits(
             Problem(path="model.weights_file", must="must name a file that exists", given=file),
         )
     try:
+        recipe.check_labels(num_classes=num_classes, are_several=are_several)
         recipe.model.check(in_channels=channels, num_classes=num_classes, image_size=image_size)
         # torch's meta device has shapes alone: no memory, no weights.
         with torch.device("meta"):
@@ -76,6 +85,7 @@ def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
         "image_shape": tuple(question["image_shape"]),
         "num_classes": question["num_classes"],
         "num_train": question["num_train"],
+        "are_several": question.get("are_several", False),
     }
     for tree in question["recipes"]:
         found = misfits(Recipe.model_validate_json(json.dumps(tree)), **data)

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tune_speed.components.optim.base import set_rates
 from tune_speed.components.optim.optimizers import Sgd
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
+from tune_speed.components.speedups.modules.losses import losses_of
+from tune_speed.data.base import main_classes
 from tune_speed.data.loaders.base import Loader
 from tune_speed.data.loaders.resident import eval_batches
 from tune_speed.data.orders import Curriculum, UnscoredCurriculum
@@ -78,7 +79,7 @@ def prepare(
     def easiest(share: float, passes: int) -> Batches:
         nonlocal is_reordered
         is_reordered = True
-        first, labels = Curriculum(start_frac=share), job.splits.train.labels
+        first, labels = Curriculum(start_frac=share), main_classes(job.splits.train.labels)
         num_samples = passes * first.sizes(len(labels))[0]
         order = UnscoredCurriculum(len(labels), batch_size, job.seed, first, labels, num_samples)
         loader.reorder(order.with_scores(scores_by(first)))
@@ -148,5 +149,4 @@ def _losses(
     for images, labels in batches:
         # Not around the loop: modes would hold between batches, too.
         with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype is not None):
-            losses = functional.cross_entropy(model(images).float(), labels, reduction="none")
-        yield losses
+            yield losses_of(model(images).float(), labels, are_several=labels.ndim == 2)

@@ -89,8 +89,8 @@ class Ranks:
         """Whether this is the rank that evaluates and decides."""
         return self.rank == 0
 
-    def share(self, samples_per_step: int) -> Share:
-        return Share(self.rank, self.size, samples_per_step)
+    def share(self, samples_per_step: int, *, together: int = 1) -> Share:
+        return Share(self.rank, self.size, samples_per_step, together)
 
     def seed(self, seed: int) -> None:
         """Gives each rank random numbers of its own, once all have the same weights."""

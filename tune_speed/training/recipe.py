@@ -13,20 +13,25 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.optim.base import OptimizerConfig, given_momenta, momenta
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.schedules.base import Constant, ScheduleConfig
-from tune_speed.components.speedups.base import Shape
+from tune_speed.components.speedups.base import Shape, SpeedupConfig
 from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config
+from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
 from tune_speed.data.orders import OrderConfig, Shuffle
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
 Auto = Literal["auto"]
+Weights = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False, min_length=2)]
+ClassWeights = Literal["none", "balanced"] | Weights
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 LEAST_EPS = 2.5e-4
 """Least eps of an optimizer in fp16: 2^-12, whose square is the least number there, rounded up."""
@@ -84,7 +89,7 @@ class Recipe(Config):
             "crop_pct",
         }
     )
-    switch_fields = frozenset({"label_smoothing", "clip_norm", "clip_value"})
+    switch_fields = frozenset({"label_smoothing", "class_weights", "clip_norm", "clip_value"})
 
     model: Annotated[ModelConfig, Component(MODELS)]
     """The network."""
@@ -137,6 +142,11 @@ class Recipe(Config):
     """Changes to training images."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the target distribution that is spread evenly over the classes."""
+    class_weights: ClassWeights = Field(
+        default="none", exclude_if=lambda weights: weights == "none"
+    )
+    """Weight of each class in cross-entropy and `bce`, as a list; none: all 1; balanced: Σ n / (K
+    n_c) with n_c training images of class c, the mean over which is 1, as scikit-learn has it."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of the whole gradient; null: not clipped."""
     clip_value: Annotated[float, Field(gt=0)] | None = None
@@ -193,6 +203,15 @@ class Recipe(Config):
         order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
         yield from (str(problem) for problem in self.speedups.refusals(self))
         yield from conflicts(self.speedups.named(), (order,))
+        for name, speedup in self.speedups.named().items():
+            has_loss = type(speedup).sum_of_losses is not SpeedupConfig.sum_of_losses
+            if has_loss and self.class_weights != "none" and not speedup.takes_class_weights:
+                yield f"class_weights must be none with {name}, whose loss has none"
+        together = self.augmentation.mixed_images
+        if isinstance(self.batch_size, int) and self.batch_size % together:
+            yield f"batch_size must be even with mixup or cutmix, not {self.batch_size}"
+        if (self.effective_batch_size or 0) % (self.devices * together):
+            yield "effective_batch_size must be even on each device with mixup or cutmix"
         mode = self.compile_mode
         records = self.compile is True and mode in WITHOUT_GRAPHS
         if records and self._accumulates:
@@ -295,6 +314,23 @@ class Recipe(Config):
         assert isinstance(self.accumulation_steps, int)
         return self.batch_size * self.accumulation_steps * self.devices
 
+    def check_labels(self, *, num_classes: int, are_several: bool) -> None:
+        """Raises: ConfigError if it cannot learn such labels, of which an image has one or more."""
+        if are_several and not self.speedups.takes_several_labels:
+            must = "must be one for several labels an image, bce or focal"
+            raise ConfigError.of("speedups.loss", must, given="cross-entropy")
+        weights = self.class_weights
+        if isinstance(weights, tuple) and len(weights) != num_classes:
+            must = f"must be a weight for each of the {num_classes} classes"
+            raise ConfigError.of("class_weights", must, given=f"{len(weights)} weights")
+
+    def with_class_weights(self, counts: "NDArray[np.int64]") -> "Recipe":
+        """Returns the recipe, whose weights are numbers where they balance `counts` (K,)."""
+        if self.class_weights != "balanced":
+            return self
+        weights = counts.sum() / (len(counts) * counts)
+        return self.model_copy(update={"class_weights": tuple(weights.tolist())})
+
     def with_micro_batch(self, batch_size: int) -> "Recipe":
         """Returns the recipe with another micro-batch and the same effective batch size.
 
@@ -334,6 +370,7 @@ class Recipe(Config):
         update = self.optimizer.speed_fields() | momenta(self.optimizer, self.lr_schedule)
         parts = {
             "optimizer": {name: update},
+            "augmentation": self.augmentation.speed_fields(),
             "speedups": self.speedups.speed_fields(),
         }
         return {**super().speed_fields(), **parts}

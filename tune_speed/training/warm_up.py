@@ -77,7 +77,8 @@ def warm_up(job: Job, model: nn.Module, forward: Forward, loader: Loader, shape:
 
     Raises: ConfigError if the network refuses images of that size; LoneImage.
     """
-    batch_size, share = micro_batch_of(job.recipe), job.ranks.share(job.recipe.samples_per_step)
+    batch_size, mixed_images = micro_batch_of(job.recipe), job.recipe.augmentation.mixed_images
+    share = job.ranks.share(job.recipe.samples_per_step, together=mixed_images)
     num_train = share.counts(loader.num_in(0))[job.ranks.rank]
     sizes = sorted({min(batch_size, num_train), num_train % batch_size} - {0}, reverse=True)
     with without_trace(model, device=job.device):

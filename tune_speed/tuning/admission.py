@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from tune_speed.components.metrics.base import guesses
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
 from tune_speed.core.errors import ConfigError, StorageError, unwritable
@@ -292,6 +290,8 @@ class PreparedWorkload(NamedTuple):
     num_train: int
     lines: tuple[str, ...]
     """What was found, in words."""
+    are_several: bool = False
+    """Whether an image may be of several classes."""
 
 
 def prepare_workload(
@@ -307,16 +307,14 @@ def prepare_workload(
         num_classes=splits.num_classes,
         num_train=len(splits.train.labels),
         lines=(*in_words(splits, data.class_names), *workload.dataset.notes()),
+        are_several=splits.train.labels.ndim == 2,
     )
-    labels = splits.validation.labels
-    _refuse_guess(workload.target, labels, num_classes=splits.num_classes)
+    _refuse_guess(workload.target, guesses(splits.validation.labels, splits.num_classes))
     return prepared
 
 
-def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
-    share = float(np.bincount(labels).max() / len(labels))
-    macro_f1 = 2 * share / (1 + share) / num_classes
-    guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
+def _refuse_guess(target: Target, known: dict[str, float]) -> None:
+    guess = known.get(target.metric)
     if guess is None or target.value > guess or target.seeks_best:
         return
     raise ConfigError.of(

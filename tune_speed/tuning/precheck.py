@@ -47,6 +47,7 @@ class Precheck:
             "image_shape": data.image_shape,
             "num_classes": data.num_classes,
             "num_train": data.num_train,
+            "are_several": data.are_several,
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(question))

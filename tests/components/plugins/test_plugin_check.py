@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from helpers.components.plugins import MY_NET, write
@@ -12,6 +13,7 @@ from tune_speed.components.plugins import registry
 from tune_speed.components.plugins.validation import TABLES, class_problems, signature_mistake
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.components.speedups.base import Slot, SpeedupConfig
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data import DATASETS
 
@@ -261,3 +263,17 @@ def test_a_method_may_take_more_than_it_is_given(source: str) -> None:
 )
 def test_a_method_must_take_every_call_of_the_base_s(source: str, told: str) -> None:
     assert signature_of(source) == told
+
+
+def test_a_change_of_batches_without_labels_is_refused_with_what_to_write() -> None:
+    class Old(SpeedupConfig):
+        """As plugins of earlier versions have it."""
+
+        slot: ClassVar[Slot] = "resolution"
+
+        def change_batch(self, images, shape):
+            return images
+
+    problems = list(class_problems("old", Old, TABLES["SPEEDUPS"], ("plugin.py", 1)))
+    assert [problem.path.rpartition(".")[2] for problem in problems] == ["change_batch"]
+    assert "def change_batch(self, images, labels, shape)" in (problems[0].hint or "")

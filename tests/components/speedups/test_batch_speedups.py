@@ -88,17 +88,19 @@ def test_other_parts_of_the_shape_stay():
 def test_images_are_resized_and_keep_their_memory_format(mode):
     config = ProgressiveResizing(mode=mode)
     images = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    small = config.change_batch(images, Shape(4, 4))
+    small, labels = config.change_batch(images, torch.tensor([3, 1]), Shape(4, 4))
+    assert labels.tolist() == [3, 1]
     assert small.shape == (2, 3, 4, 4)
     assert small.is_contiguous(memory_format=torch.channels_last)
-    assert config.change_batch(images, Shape(8, 8)) is images
+    assert config.change_batch(images, labels, Shape(8, 8)) == (images, labels)
 
 
 def test_nearest_takes_every_other_pixel_and_bilinear_keeps_the_mean():
     images = torch.arange(16.0).reshape(1, 1, 4, 4)
-    nearest = ProgressiveResizing().change_batch(images, Shape(2, 2))
+    label = torch.tensor([0])
+    nearest, _ = ProgressiveResizing().change_batch(images, label, Shape(2, 2))
     assert torch.equal(nearest, images[:, :, ::2, ::2])
-    bilinear = ProgressiveResizing(mode="bilinear").change_batch(images, Shape(2, 2))
+    bilinear, _ = ProgressiveResizing(mode="bilinear").change_batch(images, label, Shape(2, 2))
     assert bilinear.mean().item() == pytest.approx(images.mean().item())
 
 
@@ -106,7 +108,8 @@ def test_half_the_side_is_a_quarter_of_the_operations():
     network = nn.Conv2d(3, 8, 3, padding=1)
     counts = []
     for shape in (WHOLE, ProgressiveResizing().shape(WHOLE, frac=0.0)):
-        images = ProgressiveResizing().change_batch(torch.zeros(2, 3, 32, 32), shape)
+        images = torch.zeros(2, 3, 32, 32)
+        images, _ = ProgressiveResizing().change_batch(images, torch.tensor([0, 1]), shape)
         with FlopCounterMode(display=False) as counter:
             network(images)
         counts.append(counter.get_total_flops())

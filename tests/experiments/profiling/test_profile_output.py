@@ -10,6 +10,7 @@ from rich.console import Console
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.experiments.profiling import output
 from tune_speed.experiments.profiling.result import ProfileResult
+from tune_speed.reporting.plot_style import check_format
 
 
 def shown(found: ProfileResult) -> str:
@@ -81,8 +82,8 @@ def test_texts_of_the_picture_do_not_overlap(changes: dict[str, Any]) -> None:
 
 
 def test_picture_in_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"must be a file that ends in \.png, \.svg, \.pdf"):
-        output.check_format(Path("profile.gif"))
+    with pytest.raises(ConfigError, match=r"--out must be a file that ends in \.png, \.pdf, \.svg"):
+        check_format("--out", Path("profile.gif"))
 
 
 def test_picture_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.core.errors import StorageError
 from tune_speed.tuning.simulation.benchmarks import Search, Terms
-from tune_speed.tuning.simulation.report import check_format, comparison_figure, plot_comparison
+from tune_speed.tuning.simulation.report import comparison_figure, plot_comparison
 from tune_speed.tuning.simulation.scores import Score, best_at, best_known_s, overall, ratio, score
 
 TERMS = Terms(budget_runs=8, num_workers=4)
@@ -160,5 +160,3 @@ def test_plot_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be written"):
         plot_comparison([drawn("random", 0)], [8], tmp_path / "file" / "a.png")
-    with pytest.raises(ConfigError, match="must be a file that ends in"):
-        check_format(tmp_path / "a.xls")

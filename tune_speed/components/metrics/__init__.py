@@ -7,14 +7,13 @@ the texts. Importing this package imports no torch.
 import csv
 from importlib.resources import files
 
-from tune_speed.components.metrics.base import OF_RUN, Metric, top5_accuracy
+from tune_speed.components.metrics.base import OF_LOGITS, OF_RUN, Metric
 
 
 def _read_table() -> dict[str, Metric]:
     text = files(__name__).joinpath("metrics.csv").read_text("utf-8")
-    of_logits = {"top5_accuracy": top5_accuracy}
     return {
-        name: Metric(**texts, of_run=OF_RUN.get(name), of_logits=of_logits.get(name))
+        name: Metric(**texts, of_run=OF_RUN.get(name), of_logits=OF_LOGITS.get(name))
         for texts in csv.DictReader(text.splitlines())
         for name in [texts.pop("name")]
     }

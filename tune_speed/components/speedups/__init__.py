@@ -17,7 +17,7 @@ from tune_speed.components.speedups.initial_weights import (
     PretrainSubset,
     Whitening,
 )
-from tune_speed.components.speedups.losses import EasiestFirst, Focal
+from tune_speed.components.speedups.losses import Bce, EasiestFirst, Focal
 from tune_speed.components.speedups.network import Boosted, DropoutRemoval, MeProp, StochasticDepth
 
 SPEEDUPS: dict[str, type[SpeedupConfig]] = {
@@ -32,6 +32,7 @@ SPEEDUPS: dict[str, type[SpeedupConfig]] = {
     "progressive_resizing": ProgressiveResizing,
     "batch_stages": BatchStages,
     "selective_backprop": SelectiveBackprop,
+    "bce": Bce,
     "focal": Focal,
     "easiest_first": EasiestFirst,
     "ema": Ema,

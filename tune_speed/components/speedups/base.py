@@ -125,6 +125,10 @@ class SpeedupConfig(Config):
     """Why it cannot be had together with another technique, by that one's name."""
     leaves_gradients_out: ClassVar[bool] = False
     """Whether a step may give some parameters no gradient."""
+    takes_several_labels: ClassVar[bool] = False
+    """Whether its `sum_of_losses` is one for images of several classes each."""
+    takes_class_weights: ClassVar[bool] = False
+    """Whether its `sum_of_losses` has a parameter `class_weights`, (K,), by name; (): all 1."""
     is_recordable: ClassVar[bool] = True
     """Whether forward and backward do the same operations in all steps of one `Shape`, whatever the
     images, the draws and the part of the run, and without waiting for the device."""
@@ -179,9 +183,15 @@ class SpeedupConfig(Config):
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
         """Readies the changed model for an optimizer step of that shape."""
 
-    def change_batch(self, images: "Tensor", shape: Shape) -> "Tensor":
-        """Returns the images (N, C, H', W') that the network sees of (N, C, H, W)."""
-        return images
+    def change_batch(
+        self, images: "Tensor", labels: "Tensor", shape: Shape
+    ) -> "tuple[Tensor, Tensor]":
+        """Returns what is learned from of images (N, C, H, W): (N, C, H', W') and their labels.
+
+        Labels are classes (N,), int64, or targets (N, K), float32: shares of a mixed image, or 1
+        for each of several classes. Classes may be returned as targets.
+        """
+        return images, labels
 
     def kept(self, num_samples: int, shape: Shape) -> int:
         """Returns how many of a micro-batch's samples `choose` keeps, at least 1."""
@@ -197,6 +207,8 @@ class SpeedupConfig(Config):
     ) -> "tuple[Tensor, Tensor]":
         """Returns the `kept` samples of a micro-batch (N, C, H, W) that are learned from.
 
+        Labels are those of `change_batch`.
+
         `losses` gives the samples' losses (N,), by the model as it is, without gradients.
         """
         return images, labels
@@ -206,7 +218,8 @@ class SpeedupConfig(Config):
     ) -> "Tensor | None":
         """Returns the sum over samples of the loss, fp32; None: cross-entropy, as always.
 
-        Of logits (N, K), fp32, and labels (N,); the step ends at `frac` of the run, in (0, 1].
+        Of logits (N, K), fp32, and labels (N,), or targets (N, K); the step ends at `frac` of the
+        run, in (0, 1].
         """
         return None
 

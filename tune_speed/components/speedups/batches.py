@@ -111,14 +111,17 @@ class ProgressiveResizing(SpeedupConfig):
         height, width = (self._scaled(side, scale) for side in (shape.height, shape.width))
         return shape._replace(height=height, width=width)
 
-    def change_batch(self, images: "Tensor", shape: Shape) -> "Tensor":
+    def change_batch(
+        self, images: "Tensor", labels: "Tensor", shape: Shape
+    ) -> "tuple[Tensor, Tensor]":
         from torch.nn import functional
 
         size = (shape.height, shape.width)
         if tuple(images.shape[2:]) == size:
-            return images
+            return images, labels
         antialias = self.mode == "bilinear"
-        return functional.interpolate(images, size=size, mode=self.mode, antialias=antialias)
+        images = functional.interpolate(images, size=size, mode=self.mode, antialias=antialias)
+        return images, labels
 
     def _scaled(self, side: int, scale: float) -> int:
         if scale == 1:

@@ -137,11 +137,30 @@ class Speedups(Config):
         for speedup in self.chosen:
             speedup.begin_step(model, shape)
 
+    @property
+    def takes_several_labels(self) -> bool:
+        return any(speedup.takes_several_labels for speedup in self.chosen)
+
+    def change_batch(
+        self, images: "Tensor", labels: "Tensor", shape: Shape
+    ) -> "tuple[Tensor, Tensor]":
+        for speedup in self.chosen:
+            images, labels = speedup.change_batch(images, labels, shape)
+        return images, labels
+
     def sum_of_losses(
-        self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
+        self,
+        logits: "Tensor",
+        labels: "Tensor",
+        *,
+        frac: float,
+        label_smoothing: float,
+        class_weights: tuple[float, ...] = (),
     ) -> "Tensor | None":
         for speedup in self.chosen:
-            loss = speedup.sum_of_losses(logits, labels, frac=frac, label_smoothing=label_smoothing)
+            given: dict[str, Any] = {"frac": frac, "label_smoothing": label_smoothing}
+            given |= {"class_weights": class_weights} if speedup.takes_class_weights else {}
+            loss = speedup.sum_of_losses(logits, labels, **given)
             if loss is not None:
                 return loss
         return None

@@ -34,6 +34,7 @@ class Focal(SpeedupConfig):
     untimed_fields = frozenset({"prior"})
     switch_fields = frozenset({"alpha", "gamma"})
     slot: ClassVar[Slot] = "loss"
+    takes_several_labels: ClassVar[bool] = True
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "each has a loss of its own.",
         "pretrain_subset": "the prior would replace the final layer that pretraining made.",
@@ -67,6 +68,46 @@ class Focal(SpeedupConfig):
         return modules.losses.sum_of_focal_losses(
             logits, labels, alpha=self.alpha, gamma=self.gamma, label_smoothing=label_smoothing
         )
+
+
+class Bce(SpeedupConfig):
+    """Binary cross-entropy: each class is a question of its own, by a sigmoid.
+
+    The loss of a sample is −Σ_c w_c (t_c ln p_c + (1 − t_c) ln(1 − p_c)), with p_c = sigmoid of the
+    logit, the target t_c after label smoothing, t (1 − s) + s/K of K classes, and the recipe's
+    `class_weights` w. It takes several labels an image, and soft ones.
+
+    Source: Wightman et al. 2021, ResNet strikes back (arXiv:2110.00476), section 2.2; timm's
+    BinaryCrossEntropy with `sum_classes`. Deviation: soft and several labels are smoothed, too.
+    """
+
+    switch_fields = frozenset({"target_threshold"})
+    slot: ClassVar[Slot] = "loss"
+    takes_several_labels: ClassVar[bool] = True
+    takes_class_weights: ClassVar[bool] = True
+    conflicts: ClassVar[dict[str, str]] = {"boosted": "each has a loss of its own."}
+
+    target_threshold: float | None = Field(default=None, gt=0, lt=1)
+    """Targets above it become 1 and others 0, so that a mixed image is wholly of each class of
+    which it has more than this share; null: targets stay soft."""
+
+    def sum_of_losses(
+        self,
+        logits: "Tensor",
+        labels: "Tensor",
+        *,
+        frac: float,
+        label_smoothing: float,
+        class_weights: tuple[float, ...] = (),
+    ) -> "Tensor | None":
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        own, smoothing = modules.losses, label_smoothing
+        targets = own.targets_of(labels, logits.shape[1], label_smoothing=smoothing)
+        if self.target_threshold is not None:
+            targets = (targets > self.target_threshold).float()
+        weight = own.weights_on(logits.device, class_weights)
+        return binary_cross_entropy_with_logits(logits, targets, weight=weight, reduction="sum")
 
 
 EASIEST_FIRST = "speedups.loss.easiest_first"

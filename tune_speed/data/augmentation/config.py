@@ -12,6 +12,7 @@ from pydantic import Field
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data import randomness
+from tune_speed.data.augmentation import mix
 from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
 from tune_speed.data.augmentation.crops import CROPS, Centre, Crop
 
@@ -24,6 +25,9 @@ WINDOW = ("window_y", "window_x", "window_h", "window_w")
 
 class Augmentation(Config):
     """What is changed at random in each training image; evaluation sees images as they are."""
+
+    untimed_fields = frozenset({"mixup_prob", "mixup_switch_prob"})
+    switch_fields = frozenset({"mixup", "cutmix"})
 
     crop: Annotated[Crop, Component(CROPS)] = Field(
         default=Centre(), exclude_if=lambda crop: crop == Centre()
@@ -44,6 +48,22 @@ class Augmentation(Config):
     cutout: int = Field(default=0, ge=0)
     """Side [pixels] of a square that is set to the mean; 0: none. It lies wholly within the image,
     unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
+
+    mixup: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
+    """Mixup: α of Beta(α, α), by which an image's share λ of its mix with another is drawn; 0:
+    none. timm's recipes have 0.1 to 0.8. Source: Zhang et al. 2018 (arXiv:1710.09412)."""
+    cutmix: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
+    """Cutmix: α of Beta(α, α), by which the share that a box of another image does not cover is
+    drawn; 0: none. Source: Yun et al. 2019 (arXiv:1905.04899)."""
+    mixup_prob: float = Field(default=1.0, ge=0, le=1, exclude_if=lambda prob: prob == 1)
+    """Probability that an image is mixed, as timm's `--mixup-prob`."""
+    mixup_switch_prob: float = Field(default=0.5, ge=0, le=1, exclude_if=lambda prob: prob == 0.5)
+    """Probability of cutmix, where both are on, as timm's `--mixup-switch-prob`."""
+
+    @property
+    def mixed_images(self) -> int:
+        """How many images are mixed with one another, and must be in one batch; 1: none is."""
+        return 2 if self.mixup or self.cutmix else 1
 
     @property
     def pixel_changes(self) -> tuple[Change, ...]:
@@ -102,6 +122,10 @@ def draw(config: Augmentation, frame: Frame, *, seed: int, epoch: int) -> Draws:
         draws["corner_x"] = drawer.below(frame.width + 1 - config.cutout, CORNER_X)
     for change in (*config.pixel_changes, *config.normalised_changes):
         draws |= change.draw(drawer)
+    if config.mixed_images > 1:
+        prob, switch_prob = config.mixup_prob, config.mixup_switch_prob
+        alphas = {"mixup": config.mixup, "cutmix": config.cutmix}
+        draws |= mix.draw(drawer, **alphas, prob=prob, switch_prob=switch_prob)
     return draws
 
 

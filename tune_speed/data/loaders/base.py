@@ -13,6 +13,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data.augmentation.base import Draws
 from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw_in_order
 from tune_speed.data.augmentation.crops import Centre
+from tune_speed.data.augmentation.mix import mixed
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.windows import cut
@@ -57,6 +58,8 @@ class Batching(NamedTuple):
     share: Share = WHOLE
     image_size: int | None = None
     """Height and width that the network sees [pixels]; None: those of the stored images."""
+    num_classes: int = 0
+    """Needed where images are mixed."""
 
 
 class Batches:
@@ -151,7 +154,10 @@ class Batches:
         images = image_ops.to_channels_first(images, channels_last=self._batching.channels_last)
         for change in config.normalised_changes:
             images = change.apply(images, plan)
-        return images, self._labels(plan)
+        labels = self._labels(plan)
+        if config.mixed_images == 1:
+            return images, labels
+        return mixed(images, labels, plan, num_classes=self._batching.num_classes)
 
     def _labels(self, plan: dict[str, Tensor]) -> Tensor:
         if self._targets is None:
@@ -248,7 +254,8 @@ class Loader(ABC):
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Returns the batches of an epoch, from 0, as its order has them, after the first `skip`.
 
-        Images are float32, normalised, (B, C, H, W); labels int64, (B,). The last may be smaller.
+        Images are float32, normalised, (B, C, H, W); labels int64, (B,), or, where images are mixed
+        or of several classes, float32, (B, K). The last batch may be smaller.
         """
         for batch in self.planned(epoch, skip=skip):
             images, labels = batch

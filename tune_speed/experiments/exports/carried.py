@@ -20,6 +20,11 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.precision": ("fp32", "bf16", "fp16"),
     "recipe.order": ("shuffle",),
     **{f"recipe.speedups.{slot}": ("off",) for slot in Speedups.model_fields},
+    "recipe.augmentation.mixup": (0.0,),
+    "recipe.augmentation.cutmix": (0.0,),
+    "recipe.augmentation.mixup_prob": (1.0,),
+    "recipe.augmentation.mixup_switch_prob": (0.5,),
+    "recipe.class_weights": ("none",),
     "workload.split.long_tail": (None,),
 }
 """What every form asks of fields: values, or entries of a component."""

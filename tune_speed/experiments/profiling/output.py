@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import ABSENT, device_text, fixed, printable
 from tune_speed.experiments.profiling.result import Advice, Bounds, ProfileResult
 from tune_speed.reporting.plot_style import COLOURS, folded, log_scales, write_figure
@@ -193,7 +192,6 @@ def _lines(texts: list[str], *, style: str = "") -> RenderableType:
     return Group(*(Text(printable(text), style=style) for text in texts), Text())
 
 
-FORMATS = (".png", ".svg", ".pdf")
 INCHES = (10.0, 5.4)
 TITLE_WIDTH = 108
 # Pieces that have room below the panels.
@@ -206,11 +204,6 @@ BEYOND = 8.0
 LEAST_LABEL = 0.1
 """Share of the longest bar from which a phase has room for its figure."""
 POINTS = 200
-
-
-def check_format(path: Path) -> None:
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"--out must be a file that ends in {', '.join(FORMATS)}, got {path}.")
 
 
 def plot_profile(found: ProfileResult, path: Path) -> None:

@@ -54,10 +54,9 @@ def measure_rates(
     device: torch.device,
     pin_memory: bool,
     synchronize: Callable[[], None],
-    now: Clock = time.perf_counter,
 ) -> DeviceRates:
     """Returns the device's rates; `pin_memory`: the host's memory is page-locked."""
-    timed = partial(shortest, synchronize=synchronize, now=now)
+    timed = partial(shortest, synchronize=synchronize, now=time.perf_counter)
     products = {name: matrix_rate(DTYPES[name], device, timed) for name in precisions}
     return DeviceRates(
         matrix_tflop_per_s={name: rate / 1e12 for name, rate in products.items()},

@@ -156,19 +156,15 @@ def _agreement(
         **claim.ours.model_dump(include={"part", "arm", "figure"}),
         unit=paper.unit,
         paper=paper.value,
-        ours=_finite(own.value),
+        ours=finite_or_none(own.value),
         is_infinite=own.value == math.inf,
-        low=_finite(own.low),
-        high=_finite(own.high),
+        low=finite_or_none(own.low),
+        high=finite_or_none(own.high),
         n=own.n,
-        ratio=_finite(ratio),
+        ratio=finite_or_none(ratio),
         agrees=agrees,
         caveats=tuple(dict.fromkeys(caveats)),
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None else finite_or_none(value)
 
 
 Reasoned = tuple[Verdict, str]

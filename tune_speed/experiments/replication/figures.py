@@ -10,6 +10,7 @@ from tune_speed.experiments.ablation.design import AND, TIMES
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Figure, Median
 from tune_speed.experiments.published.published import PublishedFigure, published_figures
+from tune_speed.experiments.published.side_by_side import GB_PER_GIB
 from tune_speed.study import replication as spec
 
 PLACE = ("source", "table", "model", "dataset", "setting", "metric")
@@ -163,7 +164,6 @@ def _refuse(must: str, given: str | None, path: str, hint: str | None = None) ->
 
 
 FROM_SECONDS = {"s": 1.0, "min": 1 / 60, "h": 1 / 3600}
-GB_PER_GIB = 2**30 / 1e9
 # Below it, the interval of a median is no interval to us: it is one of very few runs.
 LEAST_CONFIDENCE = 0.95
 

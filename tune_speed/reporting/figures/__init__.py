@@ -103,7 +103,9 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
         sketch.canvas.grow(HEADING)
         study = shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
         sketch.canvas.figure.suptitle(f"{kind.title}\n{study}", x=0.012, ha="left", fontsize=13)
-        sketch.canvas.widen(SLIDE[0] / SLIDE[1])
+        # More room on one of both, until it is as wide for its height as a slide.
+        (width, height), ratio = sketch.canvas.figure.get_size_inches(), SLIDE[0] / SLIDE[1]
+        sketch.canvas.figure.set_size_inches(max(width, ratio * height), max(height, width / ratio))
         # Pixels are cut off, not rounded.
         dpi = (SLIDE[0] + 0.01) / sketch.canvas.figure.get_figwidth()
         write_figure(sketch.canvas.figure, path, dpi=dpi, facecolor=LIGHT["surface"])

@@ -143,11 +143,6 @@ class Canvas:
     def grow(self, height: float) -> None:
         self.figure.set_figheight(self.figure.get_figheight() + height / POINTS_PER_INCH)
 
-    def widen(self, ratio: float) -> None:
-        """Gives the figure so many times its height as width, by more room on one of both."""
-        width, height = self.figure.get_size_inches()
-        self.figure.set_size_inches(max(width, ratio * height), max(height, width / ratio))
-
     def title(self, panel: "Axes", text: str) -> None:
         """Says above a panel what its upright axis is: a label next to it would take room."""
         panel.set_title(text, loc="left", fontsize=TEXT, color=self.palette["muted"])

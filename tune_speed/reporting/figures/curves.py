@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tune_speed.core.comparability import goodness
-from tune_speed.core.records import Evaluation, RunResult, ended_as
+from tune_speed.core.records import RunResult, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
@@ -96,7 +96,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         lines.append((line, f"{facts.name_of(finalist.trial, ID_WIDTH)}{seeded}, {outcome}"))
         look = Look("o", role, True, 20.0 if place else 44.0)
         canvas.points(panel, _crossing(finalist, target, unit.length_s), look)
-    metrics = [metric for run in runs for _, metric in _measured(run, target)]
+    metrics = [metric for run in runs for _, metric in run.measured(target.metric)]
     goal = draw_metric_axis(canvas, panel, metrics, target)
     panel.set_xlabel(unit.label("training time"))
     canvas.legend([*lines[::-1], goal])
@@ -124,24 +124,21 @@ def _is_curve(trial: ViewedTrial, target: Target) -> bool:
 
 
 def _is_whole(run: RunResult, target: Target) -> bool:
-    return len(_measured(run, target)) > 1
-
-
-def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
-    seen = [(e, e.value(target.metric)) for e in run.evaluations]
-    return [(evaluation, metric) for evaluation, metric in seen if metric is not None]
+    return len(run.measured(target.metric)) > 1
 
 
 def _curve(
     run: RunResult, target: Target, unit_s: float, *, is_log: bool
 ) -> tuple[list[float], list[float]]:
     # The start, at 0 s, has no place on a logarithmic axis.
-    shown = [(e, metric) for e, metric in _measured(run, target) if e.train_s > 0 or not is_log]
+    shown = [
+        (e, metric) for e, metric in run.measured(target.metric) if e.train_s > 0 or not is_log
+    ]
     return [e.train_s / unit_s for e, _ in shown], [metric for _, metric in shown]
 
 
 def _nearest(trial: ViewedTrial, target: Target) -> float:
-    metrics = [metric for _, metric in _measured(trial.record.runs[-1], target)]
+    metrics = [metric for _, metric in trial.record.runs[-1].measured(target.metric)]
     return max(metrics, key=lambda metric: goodness(metric, target))
 
 
@@ -149,7 +146,7 @@ def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
     time_s = finalist.trial.record.time_to_target_s
     if time_s is None:
         return []
-    seen = _measured(finalist.trial.record.runs[-1], target)
+    seen = finalist.trial.record.runs[-1].measured(target.metric)
     _, metric = min(seen, key=lambda each: abs(each[0].train_s - time_s))
     return [Spot(time_s / unit_s, metric, finalist.trial)]
 

@@ -9,13 +9,13 @@ from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import DASHES, SERIES, Canvas, FigureKind, Palette, Sketch
 from tune_speed.reporting.figures.facts import number, shortened
+from tune_speed.reporting.figures.front import MARKERS
 from tune_speed.reporting.study.view import StudyPart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEIGHT = 320.0
-MARKERS = "osD^vPX*"
 MOST_LINES = 8
 MOST_TICKS = 6
 NAME_WIDTH = 30

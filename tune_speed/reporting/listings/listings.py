@@ -200,11 +200,8 @@ def listing(what: str) -> list[dict[str, Any]]:
 
 
 def _workloads() -> list[dict[str, Any]]:
-    limits = {n: f"{w.mode}, at most {w.max_train_s:g} s" for n, w in WORKLOADS.items()}
-    return [
-        {"name": n, "about": f"{w.dataset_name}: {w.target.words}, {limits[n]}"}
-        for n, w in WORKLOADS.items()
-    ]
+    text = "{0.dataset_name}: {0.target.words}, {0.mode}, at most {0.max_train_s:g} s"
+    return [{"name": name, "about": text.format(each)} for name, each in WORKLOADS.items()]
 
 
 def _speedups() -> list[dict[str, Any]]:

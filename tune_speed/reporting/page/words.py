@@ -1,9 +1,9 @@
 """Figures, moments and names in the words of a page."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tune_speed.core.records import RunResult
+from tune_speed.core.records import Evaluation, RunResult
 from tune_speed.core.text import ABSENT, compact, moment_of
 
 
@@ -47,3 +47,11 @@ def clock_text(run: RunResult) -> str:
     if run.cotenants:
         words.append(f"beside {', '.join(run.cotenants)}")
     return "; ".join([*words, *map(str, run.note)])
+
+
+def measured_names(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Returns the metrics that some evaluation has."""
+    fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
+    own = (name for evaluation in evaluations for name in evaluation.values)
+    names = dict.fromkeys((*fields, *own))
+    return [name for name in names if any(e.value(name) is not None for e in evaluations)]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -228,14 +228,12 @@ def read_store(uri: str) -> Moment:
         "texts": {},
     }
     parts = {
-        "studies": Part(partial(studies_html, studies)),
+        "studies": Part(
+            lambda: render_part("live_parts.html.j2", "studies", list(map(_row, studies)))
+        ),
         "boards": Part(partial(boards_html, uri), is_heavy=True),
     }
     return Moment(facts=facts, part_of=parts.get, is_live=running > 0)
-
-
-def studies_html(studies: Sequence[StudySummary]) -> str:
-    return render_part("live_parts.html.j2", "studies", list(map(_row, studies)))
 
 
 def boards_html(uri: str) -> str:

@@ -6,17 +6,15 @@ from typing import Any
 
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import Evaluation, TrialRecord, ended_as
-from tune_speed.core.targets import Target
 from tune_speed.core.text import counted, significant
 from tune_speed.reporting.figures import draw_trial_svg
 from tune_speed.reporting.page.site import render_part
 from tune_speed.reporting.page.study_page import RecipeYaml
 from tune_speed.reporting.page.trial_table import trial_facts
-from tune_speed.reporting.page.words import moment, seconds
+from tune_speed.reporting.page.words import measured_names, moment, seconds
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
 from tune_speed.reporting.watch.status import StudyStatus
 
-FIELDS = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
 # Rows of the table of evaluations: of more, these are the last.
 MOST_EVALUATIONS = 200
 
@@ -47,7 +45,7 @@ def _of_ended(
     trial: ViewedTrial, record: TrialRecord, history: History, recipe_yaml: RecipeYaml
 ) -> dict[str, Any]:
     target, run = target_of(record.workload), record.runs[-1]
-    curves = [_curve(run.evaluations, target) for run in record.runs]
+    curves = [[(e.train_s, m) for e, m in run.measured(target.metric)] for run in record.runs]
     if len(curves) == 1 and len(curves[0]) < 2:
         # Its file is gone: the points that MLflow has are of the time before it was re-clocked.
         curves = [history(target.metric) or curves[0]]
@@ -97,11 +95,6 @@ def _of_running(trial: RunningTrial, seen: StudyStatus, history: History) -> dic
     }
 
 
-def _curve(evaluations: Sequence[Evaluation], target: Target) -> list[tuple[float, float]]:
-    known = [(e.train_s, e.value(target.metric)) for e in evaluations]
-    return [(time_s, metric) for time_s, metric in known if metric is not None]
-
-
 def _log(record: TrialRecord) -> list[tuple[str, str]]:
     reason = str(record.proposal_reason) or "no reason given"
     lines = [(moment(record.started_at), f"began: {reason}")]
@@ -115,12 +108,7 @@ def _log(record: TrialRecord) -> list[tuple[str, str]]:
 
 
 def _evaluations(evaluations: Sequence[Evaluation]) -> dict[str, Any] | None:
-    own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
-    names = [
-        name
-        for name in dict.fromkeys((*FIELDS, *own))
-        if any(evaluation.value(name) is not None for evaluation in evaluations)
-    ]
+    names = measured_names(evaluations)
     shown = evaluations[-MOST_EVALUATIONS:]
     rows = [[*map(significant, (e.step, e.epoch, e.train_s, *map(e.value, names)))] for e in shown]
     head = ["step", "epoch", "train_s", *names]

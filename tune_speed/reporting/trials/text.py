@@ -24,7 +24,7 @@ from tune_speed.core.stats import deviation, mean_interval
 from tune_speed.core.text import counted, device_text, printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.page.words import clock_text
+from tune_speed.reporting.page.words import clock_text, measured_names
 from tune_speed.reporting.table import Table, named_lines
 from tune_speed.reporting.trials.comparison import markdown_of
 from tune_speed.study.yaml import dump_yaml
@@ -117,14 +117,8 @@ def _runs(record: TrialRecord) -> list[str]:
     return [f"  all runs         {hits} of {len(times)} met the target [s]: {listed}"]
 
 
-def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
-    fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
-    own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
-    names = [
-        n
-        for n in dict.fromkeys((*fields, *own))
-        if any(e.value(n) is not None for e in evaluations)
-    ]
+def _curve(evaluations: Sequence[Evaluation]) -> list[str]:
+    names = measured_names(evaluations)
     heads = [f"{printable(name):>10}" for name in ("step", "epoch", "train_s", *names)]
     lines = ["  ".join(heads)]
     for e in evaluations:

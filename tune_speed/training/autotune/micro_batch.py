@@ -81,7 +81,8 @@ def halved(recipe: Recipe) -> Recipe | None:
     for batch_size in range(micro_batch_of(recipe) // 2, 0, -1):
         if share % batch_size == 0:
             smaller = recipe.with_micro_batch(batch_size)
-            return None if any(smaller.conflicts()) else smaller
+            if not any(smaller.conflicts()):
+                return smaller
     return None
 
 
@@ -96,6 +97,8 @@ def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     if recipe.accumulation_steps != "auto":
         return recipe
     sizes = candidates(recipe.samples_per_step // recipe.devices)
+    together = recipe.augmentation.mixed_images
+    sizes = [size for size in sizes if size % together == 0]
     times: dict[int, float] = {}
     for batch_size in sizes:
         smaller = recipe.with_micro_batch(batch_size)
@@ -185,7 +188,11 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     def with_batch(batch_size: int) -> Recipe:
         return recipe.model_copy(update={"batch_size": batch_size})
 
+    together = recipe.augmentation.mixed_images
+
     def probe(batch_size: int) -> float | None:
+        if batch_size % together:
+            return math.inf
         seconds = seconds_or_none(_seconds_in_steps, with_batch(batch_size), splits, device)
         release_memory(device)
         return seconds
@@ -194,7 +201,7 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     # A size that leaves a lone image over at the epoch's end is passed over, as batch norm may
     # refuse it.
     whole = {size: seconds for size, seconds in times.items() if num_train % size != 1}
-    return with_batch(smallest_near_best(whole or times) if times else 1)
+    return with_batch(smallest_near_best(whole or times) if times else together)
 
 
 def probed(probe: Probe, *, most: int) -> dict[int, float]:

@@ -64,7 +64,8 @@ class _Source:
 
     def __init__(self, loader: Loader, recipe: Recipe, waits: Waits, ranks: Ranks) -> None:
         self._loader, self._recipe, self._waits, self._ranks = loader, recipe, waits, ranks
-        self._share = ranks.share(recipe.samples_per_step)
+        mixed_images = recipe.augmentation.mixed_images
+        self._share = ranks.share(recipe.samples_per_step, together=mixed_images)
 
     def position_after(self, shapes: Iterable[Shape]) -> Position:
         """Returns where the steps of these shapes have led."""

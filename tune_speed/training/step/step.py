@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tune_speed.components.speedups.base import Averager, Shape
+from tune_speed.components.speedups.modules import losses
 from tune_speed.data.loaders.base import Batch
 from tune_speed.runtime.device import pacer
 from tune_speed.training.ranks import ALONE, Ranks
@@ -37,8 +38,8 @@ class Gradient(Protocol):
     ) -> Tensor:
         """Adds the gradient of (sum of losses) / `divisor`, scaled; returns that sum.
 
-        Images are (B, C, H, W), normalised; labels (B,). The step learns from `divisor` samples,
-        and ends at `frac` of the run, in (0, 1].
+        Images are (B, C, H, W), normalised; labels (B,), or targets (B, K). The step learns from
+        `divisor` samples, and ends at `frac` of the run, in (0, 1].
         """
 
 
@@ -61,7 +62,7 @@ class EagerGradient:
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
         speedups, forward, device = self._recipe.speedups, self._forward, self._device
-        images = speedups.resolution.change_batch(images, shape)
+        images, labels = speedups.change_batch(images, labels, shape)
         images, labels = speedups.selection.choose(images, labels, shape, losses=self._losses)
         loss = sum_of_losses(
             images, labels, self._recipe, frac=frac, forward=forward, device=device
@@ -75,7 +76,8 @@ class EagerGradient:
         autocast = torch.autocast(self._device.type, dtype, enabled=dtype is not None)
         with torch.no_grad(), autocast:
             logits = self._forward(images)
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
+        are_several = labels.ndim == 2 and self._recipe.speedups.takes_several_labels
+        return losses.losses_of(logits.float(), labels, are_several=are_several)
 
 
 def sum_of_losses(
@@ -91,14 +93,17 @@ def sum_of_losses(
     dtype = AUTOCAST_DTYPES[recipe.precision]
     with torch.autocast(device.type, dtype, enabled=dtype is not None):
         logits = forward(images)
-    smoothing = recipe.label_smoothing
+    logits, smoothing = logits.float(), recipe.label_smoothing
+    # Weights that balance the classes are numbers, once a run knows its data.
+    weights = recipe.class_weights if isinstance(recipe.class_weights, tuple) else ()
     loss = recipe.speedups.sum_of_losses(
-        logits.float(), labels, frac=frac, label_smoothing=smoothing
+        logits, labels, frac=frac, label_smoothing=smoothing, class_weights=weights
     )
     if loss is not None:
         return loss
+    weight = losses.weights_on(logits.device, weights)
     return functional.cross_entropy(
-        logits.float(), labels, reduction="sum", label_smoothing=smoothing
+        logits, labels, weight=weight, reduction="sum", label_smoothing=smoothing
     )
 
 

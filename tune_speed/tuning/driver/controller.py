@@ -154,7 +154,8 @@ class SearchController:
             workload=self.study.workload,
             workload_hash=self.ledger.workload_hash,
             space_hash=self.study.space.hash,
-            seed=trial_seed(self.study.search.seed, proposal.trial_id),
+            # Its own, so that no lucky seed wins; other studies' are others up to trial 100,000.
+            seed=self.study.search.seed * 100_000 + trial_number(proposal.trial_id),
             allotment=self.allotment,
             step_times=self.learning.step_times(of_own_steps=kind is OwnSpec),
             due_step_times=self.learning.times.due(now_s=self.elapsed_s),
@@ -220,9 +221,3 @@ class SearchController:
             return ()
         self.learning.restart()
         return changed
-
-
-def trial_seed(study_seed: int, trial_id: str) -> int:
-    """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
-    # Studies of different seeds share none before their trial 100,000.
-    return study_seed * 100_000 + trial_number(trial_id)

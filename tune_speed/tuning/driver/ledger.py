@@ -23,9 +23,9 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tune_speed.core.errors import StorageError, refuse_link, unwritable
 from tune_speed.core.event_log import EventLog, LogAdvice, MisplacedEvent
@@ -95,7 +95,7 @@ class PackedRecords(Mapping[str, TrialRecord]):
         return len(self._packed)
 
 
-class Ledger:
+class Ledger(AbstractContextManager["Ledger"]):
     """An open ledger, held by one driver at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,9 +136,6 @@ class Ledger:
             record = read_trial_file(folder, proposal.trial_id)
             if record is not None and record.trial_id == proposal.trial_id:
                 self.finished(record)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

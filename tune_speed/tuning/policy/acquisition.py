@@ -269,9 +269,7 @@ class _Search:
         """Returns the gain of another run where it is worth most, and of what; None: nowhere."""
         if not tried or not self._objective.has_leader:
             return None
-        units = np.array([each.units for each in tried])
-        costs = np.array([each.cost_s for each in tried])
-        mean, sd = self._model.predict(self._of.points(units, costs))
+        mean, sd, costs = self._predicted(tried)
         now = self._log_expected(mean, np.hypot(sd, self._model.noise_sd), costs)
         # What is to be beaten is the best of all; by another run of that one, the next.
         order = np.argsort(now, kind="stable")
@@ -291,11 +289,14 @@ class _Search:
 
         The worth of one more run, as in `again`, is next to nothing where several turn the order.
         """
-        units = np.array([each.units for each in tried])
-        costs = np.array([each.cost_s for each in tried])
-        mean, sd = self._model.predict(self._of.points(units, costs))
+        mean, sd, costs = self._predicted(tried)
         noise = np.full(len(sd), max(self._model.noise_sd, 1e-6))
         return tried[int(self._log_expected(mean + sd[:, None], noise, costs).argmin())]
+
+    def _predicted(self, tried: Sequence[Candidate]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        costs = np.array([each.cost_s for each in tried])
+        points = self._of.points(np.array([each.units for each in tried]), costs)
+        return (*self._model.predict(points), costs)
 
     def _score(self, units: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns the gain of candidates, and the chances of use: (M,) each."""

@@ -13,10 +13,10 @@ outcomes are known. So of the k within `LEAST_GAIN` of the best, the smallest is
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 import ray
 from pydantic import Field
@@ -174,7 +174,7 @@ class Prober:
         return self._steps.memory_frac()
 
 
-class Probers:
+class Probers(AbstractContextManager["Probers"]):
     """Processes on one node that take steps of a recipe."""
 
     def __init__(self, study: StudyFile, room: Room) -> None:
@@ -192,9 +192,6 @@ class Probers:
         self._threads = allotment.cpu_threads
         self._there: list[Any] = []
         self._places: list[Place] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for prober in self._there:

@@ -8,8 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ray.exceptions import RayError
 
@@ -27,7 +28,7 @@ STRAGGLERS_S = 20.0
 POLL_S = 5.0
 
 
-class Nodes:
+class Nodes(AbstractContextManager["Nodes"]):
     """The nodes of the cluster that Ray is connected to, and their devices."""
 
     def __init__(
@@ -65,9 +66,6 @@ class Nodes:
             self._kinds[""] = here(cpu_threads=self._threads)
         elif self.device_type:
             self._query_new()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()

@@ -1,9 +1,8 @@
 """Measures the step rate of a recipe in one of several processes on a device."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from itertools import chain, count
-from typing import Self
 
 from tune_speed.runtime import device as devices
 from tune_speed.runtime.clock import Clock
@@ -24,7 +23,7 @@ WARM_UP_S = 0.3
 MARGIN_S = 0.15
 
 
-class PackedSteps:
+class PackedSteps(AbstractContextManager["PackedSteps"]):
     """Steps that are counted, of what other trials on the device see as a trial; not compiled."""
 
     def __init__(self, recipe: Recipe, workload: Workload, allotment: Allotment, label: str):
@@ -54,9 +53,6 @@ class PackedSteps:
         """Seconds of a step, roughly."""
         self.wait_frac = ((cpu_wait_s() or 0.0) - waited_s) / took_s
         """Share of the time in which this process waited for a core, or more with more threads."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()

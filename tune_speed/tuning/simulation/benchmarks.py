@@ -27,7 +27,7 @@ from tune_speed.tuning.policy.base import Policy
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import Benchmark, Trace, new_policy, run_policy
-from tune_speed.tuning.simulation.synthetic import NOISY, Noisy, Synthetic, Zoo
+from tune_speed.tuning.simulation.synthetic import NOISY, Noisy, Synthetic
 
 # Benchmarks that need no file; a `%` after the number is allowed.
 SYNTHETIC: dict[str, Synthetic] = {
@@ -36,7 +36,7 @@ SYNTHETIC: dict[str, Synthetic] = {
     for share in (0.01, 0.04, 0.15)
 }
 
-NAMED: Mapping[str, Benchmark] = {**SYNTHETIC, **NOISY, "zoo-fixed_length": Zoo(0.01)}
+NAMED: Mapping[str, Benchmark] = {**SYNTHETIC, **NOISY}
 
 Factory = Callable[[Benchmark, int], Policy]
 """From a benchmark and a seed to a policy; at the top of a module, as other processes import it."""

@@ -32,7 +32,7 @@ from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.driver.imported_trials import read_table
-from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
+from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
 from tune_speed.tuning.policy.encoding import LOG_FACTOR, UNUSED
 
 
@@ -64,13 +64,14 @@ class Nearest:
 
     def __call__(self, params: Mapping[str, Any]) -> int:
         """Returns the position of the nearest configuration, of equal ones the first."""
-        key, point = self._key(params), np.array(self._point(params))
+        key = self._key(params)
+        squares = np.square(self._points - np.array(self._point(params))).sum(axis=1)
         where = self.cells.get(key, self._groups.get(key[0]))
         if where is None:
             # No run made this combination of choices: each choice that differs counts as 1.
             differing = [sum(map(operator.ne, unordered, key[0])) for unordered, _ in self._keys]
-            return int((_squares(self._points - point) + np.array(differing)).argmin())
-        return int(where[_squares(self._points[where] - point).argmin()])
+            return int((squares + np.array(differing)).argmin())
+        return int(where[squares[where].argmin()])
 
     def _key(self, params: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         unordered = tuple(params.get(name) for name in self._unordered)
@@ -81,11 +82,6 @@ class Nearest:
             (scale(params[name]) - low) / width if name in params else UNUSED
             for name, scale, low, width in self._axes
         ]
-
-
-def _squares(differences: FloatArray) -> FloatArray:
-    squares: FloatArray = np.einsum("nd,nd->n", differences, differences)
-    return squares
 
 
 def _grouped(keys: Sequence[Any]) -> dict[Any, Any]:

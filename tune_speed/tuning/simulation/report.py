@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import ABSENT, Interval, counted
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.plot_style import COLOURS, log_scales, write_figure
+from tune_speed.reporting.table import Table
 from tune_speed.tuning.simulation.benchmarks import Demonstration, Search
 from tune_speed.tuning.simulation.scores import (
     BASELINE,
@@ -39,7 +36,6 @@ Row = TypeVar("Row")
 DASHES = ("-", "--", "-.", ":")
 MAX_COLUMNS = 3
 PANEL_INCHES = (4.6, 3.3)
-FORMATS = (".png", ".pdf", ".svg")
 TITLE_WIDTH = 44
 """Characters of a line of a panel's title."""
 POINTS = 400
@@ -113,13 +109,8 @@ def comparison_tables(searches: Sequence[Search], budgets: Sequence[float]) -> R
 
 
 def _table(title: str, columns: Mapping[str, Callable[[Row], str]], rows: Iterable[Row]) -> Table:
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for name in columns:
-        justify: JustifyMethod = "left" if name in TEXT_COLUMNS else "right"
-        table.add_column(name, justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell(row)) for cell in columns.values()))
-    return table
+    cells = [{name: cell(row) for name, cell in columns.items()} for row in rows]
+    return Table.of_rows(cells, left=TEXT_COLUMNS, title=title)
 
 
 def demonstration_tables(shown: Demonstration) -> RenderableType:
@@ -135,12 +126,6 @@ def demonstration_tables(shown: Demonstration) -> RenderableType:
     found = bests if shown.trace.incumbents else Text("\nNo trial met the target.")
     first = _table("first trials", TRIAL_COLUMNS, trials[:FIRST_TRIALS])
     return Group(Text(title), found, first, *more, Text(f"{counted(len(trials), 'trial')}: {ends}"))
-
-
-def check_format(path: Path) -> None:
-    """Raises a ConfigError if no plot can be written in the format that `path` names."""
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"--plot must be a file that ends in {', '.join(FORMATS)}, got {path}.")
 
 
 def plot_comparison(searches: Sequence[Search], budgets: Sequence[float], path: Path) -> None:

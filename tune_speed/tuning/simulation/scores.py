@@ -6,6 +6,7 @@ Over several benchmarks, each has its seeds drawn by itself.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -149,10 +150,10 @@ def _score(benchmark: str, policy: str, budget_runs: float, measured: _ByPolicy)
         policy=policy,
         budget_runs=budget_runs,
         num_seeds=len(own),
-        best_s=_geometric_mean([m.best_s for m in own]),
+        best_s=statistics.geometric_mean(m.best_s for m in own),
         num_missed=sum(m.is_missed for m in own),
         best_ratio=ratio([logs[0]]) if has_ratio else None,
-        near_s=_geometric_mean([m.near_s for m in own]),
+        near_s=statistics.geometric_mean(m.near_s for m in own),
         num_not_near=sum(not m.is_near for m in own),
         near_ratio=ratio([logs[1]]) if has_ratio else None,
     )
@@ -183,10 +184,6 @@ def ratio(log_ratios: Sequence[FloatArray]) -> Interval:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.exp(np.quantile(np.mean(means, axis=0), [tail, 1 - tail]))
     return Interval(value, float(low), float(high))
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def comparison_dict(searches: Sequence[Search], budgets: Sequence[float]) -> dict[str, Any]:

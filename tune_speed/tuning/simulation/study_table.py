@@ -89,26 +89,24 @@ def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
     return None
 
 
-def _evaluations(record: TrialRecord) -> list[Evaluation]:
+def _evaluations(record: TrialRecord) -> list[tuple[Evaluation, float]]:
     """Returns the evaluations of the last run, that of the untrained model left out."""
-    metric = target_of(record.workload).metric
-    return [e for e in record.runs[-1].evaluations if e.step and e.value(metric) is not None]
+    measured = record.runs[-1].measured(target_of(record.workload).metric)
+    return [(evaluation, metric) for evaluation, metric in measured if evaluation.step]
 
 
 def _row(record: TrialRecord) -> dict[str, Any]:
-    evaluations, epochs = _evaluations(record), record.recipe.get("epochs")
-    target = target_of(record.workload)
-    planned_s = None
-    if evaluations and evaluations[-1].epoch and isinstance(epochs, int | float):
+    measured, epochs = _evaluations(record), record.recipe.get("epochs")
+    planned_s, last = None, measured[-1][0] if measured else None
+    if last is not None and last.epoch and isinstance(epochs, int | float):
         # The clock at which all epochs would be done, but a run ends at the time limit at latest.
-        last = evaluations[-1]
         limit_s = float(record.workload.get("max_train_s") or float("inf"))
         planned_s = max(last.train_s, min(limit_s, last.train_s * epochs / last.epoch))
     return {
         "params": json.dumps(record.params),
-        "step": [e.step for e in evaluations],
-        "train_s": [e.train_s for e in evaluations],
-        "metric": [target.score(e.value(target.metric) or 0.0) for e in evaluations],
+        "step": [each.step for each, _ in measured],
+        "train_s": [each.train_s for each, _ in measured],
+        "metric": [target_of(record.workload).score(metric) for _, metric in measured],
         "status": STATUSES.get(record.status, DONE),
         "seed": record.runs[-1].seed,
         "planned_s": planned_s,

@@ -14,14 +14,6 @@ the batch size until the device is full; a batch that does not fit into memory h
 The target is the quantile of the final accuracy that leaves the wanted share of configurations,
 drawn at random.
 
-A `Zoo` has ten networks in one space. Network k is a `Synthetic` with figures of its own:
-
-    accuracy = base accuracy at lr · 2^(−r_k), less d_k;    seconds = c_k · base seconds
-    c_k = 2^−2 … 2^2 evenly spread,  d_k ~ U(0, 0.08),  r_k ~ U(−2, 2)
-
-So the surface over rates and schedules is one for all, but shifted, and about half of the networks
-cannot meet the target at any length.
-
 Runs of a `Noisy` benchmark differ by a spread that is known, as trainings with other seeds do.
 """
 
@@ -74,8 +66,6 @@ PROGRESS = np.arange(1, EVALUATIONS + 1) / EVALUATIONS
 """Shares of the schedule at which a run is evaluated."""
 # Lengths that are tried for the best known time: neighbours lie 0.3 % apart.
 LENGTHS = 1000
-NUM_NETWORKS = 10
-MODEL = "model"
 Kind = Literal["normal", "uneven", "tails"]
 
 
@@ -221,83 +211,6 @@ class Synthetic:
         return ACCURACY - np.minimum(error, ACCURACY - 0.1)
 
 
-class _Network(NamedTuple):
-    cost: float
-    """Factor of the seconds of an epoch."""
-    shortfall: float
-    """Of the final accuracy."""
-    rate_shift: float
-    """log2 of the factor of the best rate."""
-
-
-@dataclass(frozen=True)
-class Zoo:
-    """A synthetic zoo, or one of its networks."""
-
-    feasible_share: float
-    """Share of random configurations, over all networks, that meet the target."""
-    seed: int = 0
-    """Where the optimum lies, and what the networks are."""
-    only: str | None = None
-    """The network that a search of its own has; None: the choice of network is searched."""
-    mode: Mode = "fixed_length"
-
-    @property
-    def name(self) -> str:
-        parts = ["zoo", self.mode, str(self.seed) if self.seed else None, self.only]
-        return "-".join(part for part in parts if part)
-
-    @property
-    def base(self) -> Synthetic:
-        return Synthetic(1.0, self.mode, self.seed)
-
-    @functools.cached_property
-    def networks(self) -> dict[str, _Network]:
-        rng = np.random.default_rng([self.seed, NUM_NETWORKS])
-        costs = 2.0 ** rng.permutation(np.linspace(-2.0, 2.0, NUM_NETWORKS))
-        falls = rng.uniform(0.0, 0.08, NUM_NETWORKS)
-        shifts = rng.uniform(-2.0, 2.0, NUM_NETWORKS)
-        found = map(_Network, costs.tolist(), falls.tolist(), shifts.tolist())
-        return {f"n{number}": network for number, network in enumerate(found)}
-
-    @functools.cached_property
-    def space(self) -> SearchSpace:
-        model = {"choices": list(self.networks)} if self.only is None else self.only
-        return SearchSpace.from_tree({MODEL: model, **self.base.tree})
-
-    @functools.cached_property
-    def target(self) -> float:
-        drawn = draws(self.mode, self.seed)
-        names = np.random.default_rng(self.seed).choice(list(self.networks), size=len(drawn))
-        curves = [self.curve({**p, MODEL: n}) for p, n in zip(drawn, names, strict=True)]
-        finals = [float(c.metric[-1]) if len(c.metric) else 0.0 for c in curves]
-        return float(np.quantile(np.nan_to_num(finals), 1 - self.feasible_share))
-
-    @functools.cached_property
-    def full_run_s(self) -> float:
-        """Seconds of the longest run of a network of mean cost: c = 1."""
-        return self.base.full_run_s
-
-    def curve(self, params: Mapping[str, Any]) -> Curve:
-        network = self._network(params)
-        curve = self.base.curve(self._of_base(params, network))
-        metric = np.clip(curve.metric - network.shortfall, 0.0, 1.0)
-        return Curve(curve.train_s * network.cost, metric)
-
-    def predicted_cost(self, params: Mapping[str, Any]) -> float:
-        network = self._network(params)
-        return network.cost * self.base.predicted_cost(self._of_base(params, network))
-
-    def _network(self, params: Mapping[str, Any]) -> _Network:
-        return self.networks[params.get(MODEL, self.only)]
-
-    @staticmethod
-    def _of_base(params: Mapping[str, Any], network: _Network) -> dict[str, Any]:
-        lr = f"optimizer.{params['optimizer']}.lr"
-        shifted = params[lr] / 2**network.rate_shift
-        return {n: v for n, v in params.items() if n != MODEL} | {lr: shifted}
-
-
 class Noisy:
     """A benchmark whose runs differ by `spread` of the metric (standard deviation).
 
@@ -307,7 +220,7 @@ class Noisy:
     """
 
     def __init__(
-        self, base: Synthetic | Zoo, spread: float, kind: Kind = "normal", seed: int = 0
+        self, base: Synthetic, spread: float, kind: Kind = "normal", seed: int = 0
     ) -> None:
         self.base, self.spread, self.kind, self.seed = base, spread, kind, seed
         suffix = "" if kind == "normal" else f"-{kind}"
