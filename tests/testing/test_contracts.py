@@ -147,8 +147,7 @@ def _is_of(table: str, entry: Any) -> bool:
 
 def _plain(text: str) -> str:
     """Returns a message without figures, places and what libraries say."""
-    text = re.sub(
-        r"(it fails with \w+): .*?(?=\. [A-Z])", r"\1: …", text.replace(broken.__file__, "FILE")
-    )
+    text = text.replace(broken.__file__, "FILE")
+    text = re.sub(r"(fails with \w+): .*?(?= \(the traceback|\. [A-Z])", r"\1: …", text)
     text = re.sub(r"FILE:\d+", "FILE", text)
     return re.sub(r"-?\d+\.\d+(e[-+]\d+)?|\b[0-9a-f]{16,}\b|stage=\d+", "…", text)

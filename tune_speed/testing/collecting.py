@@ -14,7 +14,7 @@ from tune_speed.components.plugins.validation import TABLES, Entries, problems_o
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing.datasets import DatasetContracts
-from tune_speed.testing.entry import ContractError, Contracts, seeded
+from tune_speed.testing.entry import ContractError, Contracts, hold
 from tune_speed.testing.metrics import MetricContracts
 from tune_speed.testing.models import ModelContracts
 from tune_speed.testing.optimizers import OptimizerContracts
@@ -34,8 +34,6 @@ CONTRACTS: dict[str, type[Contracts[Any]]] = {
     "METRICS": MetricContracts,
 }
 """By the table's name."""
-# Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed.
-UNUSUAL_SEED = 271_828
 
 
 def contracts(
@@ -86,8 +84,7 @@ def _checks(
 ) -> Iterator[tuple[str, Check]]:
     given = {key: value for key, value in options.items() if value is not None}
     checked = CONTRACTS[table](name=name, entry=entry, **given)
-    for contract in checked.names():
-        yield contract, partial(_hold, checked, contract)
+    yield from ((contract, partial(hold, checked, contract)) for contract in checked.names())
 
 
 def _check(
@@ -140,15 +137,6 @@ def contract_tests(
         check()
 
     return test_contract
-
-
-def _hold(entry: Contracts[Any], contract: str) -> None:
-    """Checks a contract of an entry; torch's random numbers are restored."""
-    __tracebackhide__ = True
-    claim = f"this must hold: {contract.replace('_', ' ')}"
-    fix = "Its own code raised that: the traceback says where."
-    with seeded(UNUSUAL_SEED), entry._working(claim, fix=fix):
-        getattr(entry, contract)()
 
 
 def _can_be_loaded(module: ModuleType) -> None:
