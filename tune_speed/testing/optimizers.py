@@ -62,7 +62,7 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
         `lr` is the rate of one step, or of `lr_per_examples`: take `self.step_lr(…)`.
         """
         for per_examples in (None, 1024):
-            changes = {"lr_per_examples": per_examples}
+            changes: dict[str, Any] = {"lr_per_examples": per_examples}
             groups = self._build(_network(), batch_size=BATCH_SIZE, **changes).param_groups
             config = self._config().model_copy(update=changes)
             expected = config.step_lr(BATCH_SIZE)
