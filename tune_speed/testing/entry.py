@@ -3,17 +3,18 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from pydantic import ValidationError
 
+from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.plugins.validation import TABLES, class_problems
+from tune_speed.components.plugins.validation import TABLES, form_problems
 from tune_speed.core.config import Component, Config
 
-Thing = TypeVar("Thing")
+Thing = TypeVar("Thing", bound=type[Config] | Metric)
 Kind = TypeVar("Kind", bound=Config)
 Seen = Iterator[str]
 """What is seen where a contract does not hold, to follow "but"; nothing where it does."""
@@ -32,9 +33,11 @@ class Contracts(Generic[Thing]):
     Its name is the claim, its docstring says what to fix, and it yields what is seen instead.
     """
 
+    table: ClassVar[str]
+    """Such as `MODELS`."""
     name: str
     entry: Thing
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] | None = None
     """Those that have no default, and others that make it cheap to check."""
     image_size: int = 32
     """Height and width of the images that it is checked with [pixels]."""
@@ -53,7 +56,15 @@ class Contracts(Generic[Thing]):
 
     @property
     def _label(self) -> str:
-        return f"Metric `{self.name}`"
+        kind = "Metric" if isinstance(self.entry, Metric) else f"`{self.entry.__name__}`"
+        return f"{kind} (`{self.name}`)"
+
+    def entry_has_the_form_of_its_table(self) -> Seen:
+        """Write it as the messages say: `--plugin` asks the same."""
+        found = form_problems(self.name, self.entry, TABLES[self.table], (None, None))
+        if problems := "\n".join(map(str, found)):
+            raise ContractError(problems)
+        yield from ()
 
 
 def hold(checked: Contracts[Any], contract: str) -> None:
@@ -87,34 +98,21 @@ def _failure(error: Exception) -> str:
 
 
 class ConfigContracts(Contracts[type[Kind]], Generic[Kind]):
-    """What holds for every configuration: its form, and that it can be written and read back."""
+    """What holds for every configuration: that it can be written and read back."""
 
-    table: ClassVar[str]
-    """Such as `MODELS`."""
     usual: ClassVar[Mapping[str, Any]] = {}
     """Fields that none are given for."""
     tag: ClassVar[str | None] = None
     """Key of the name in YAML where it is among the fields, as a data set's is."""
 
-    @property
-    def _label(self) -> str:
-        return f"`{self.entry.__name__}` (`{self.name}`)"
-
     def _config(self) -> Kind:
-        fields = {**self.usual, **self.fields}
+        fields = {**self.usual, **(self.fields or {})}
         try:
             return self.entry(**fields)
         except Exception as error:
             seen = f"{self._label}: a configuration of the fields {fields} {_failure(error)}"
             fix = f"Give defaults, or `fields={{'{self.name}': {{…}}}}` to the contracts."
             raise ContractError(f"{seen}. {fix}") from error
-
-    def class_has_the_form_of_its_table(self) -> Seen:
-        """Write it as the messages say: `--plugin` asks the same."""
-        found = class_problems(self.name, self.entry, TABLES[self.table], (None, None))
-        if problems := "\n".join(map(str, found)):
-            raise ContractError(problems)
-        yield from ()
 
     def config_round_trips_through_json_and_yaml(self) -> Seen:
         """Take numbers, text, true and false, lists, and Config classes.

@@ -11,7 +11,7 @@ from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.plugins import registry
-from tune_speed.components.plugins.validation import TABLES, class_problems, signature_mistake
+from tune_speed.components.plugins.validation import TABLES, form_problems, signature_mistake
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import Slot, SpeedupConfig
@@ -58,9 +58,8 @@ def test_all_of_ours_pass_what_plugins_must(table: str) -> None:
         "METRICS": METRICS,
     }
     assert TABLES[table].entries is kinds[table]
-    if table != "METRICS":
-        for name, kind in TABLES[table].entries.items():
-            assert list(class_problems(name, kind, TABLES[table], (None, None))) == []
+    for name, entry in TABLES[table].entries.items():
+        assert list(form_problems(name, entry, TABLES[table], (None, None))) == []
 
 
 TAKES = "(self, *, in_channels: int, num_classes: int, image_size: int)"
@@ -276,6 +275,6 @@ def test_a_change_of_batches_without_labels_is_refused_with_what_to_write() -> N
         def change_batch(self, images, shape):
             return images
 
-    problems = list(class_problems("old", Old, TABLES["SPEEDUPS"], ("plugin.py", 1)))
+    problems = list(form_problems("old", Old, TABLES["SPEEDUPS"], ("plugin.py", 1)))
     assert [problem.path.rpartition(".")[2] for problem in problems] == ["change_batch"]
     assert "def change_batch(self, images, labels, shape)" in (problems[0].hint or "")

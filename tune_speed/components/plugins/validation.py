@@ -51,6 +51,11 @@ class PluginTable(NamedTuple):
         """Returns all that a name can mean in YAML; in a slot, `off` means nothing."""
         return {"off": Off, **self.entries} if self.entries is SPEEDUPS else self.entries
 
+    def fits(self, entry: Any) -> bool:
+        if self.base is Metric:
+            return isinstance(entry, Metric)
+        return isinstance(entry, type) and issubclass(entry, self.base)
+
 
 TABLES: dict[str, PluginTable] = {
     "MODELS": PluginTable(MODELS, ModelConfig, "model", "tune_speed.models"),
@@ -158,46 +163,44 @@ def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator
             )
         given, hint = f"`{name}`, which {owner} has", f"Try `my_{name}`, and write that in YAML."
         yield _problem(f"{table}: a name must be free", place, given=given, hint=hint)
-    if table == "METRICS":
-        for mistake in metric_mistakes(value):
-            yield _problem(f"the metric `{name}` {mistake}", place)
-    else:
-        yield from class_problems(name, value, TABLES[table], place)
+    yield from form_problems(name, value, TABLES[table], place)
 
 
 def _problem(must: str, place: Place, **rest: Any) -> Problem:
     return Problem(path="", must=must, file=place[0], line=place[1], **rest)
 
 
-def metric_mistakes(value: Any) -> Iterator[str]:
-    if not isinstance(value, Metric):
-        yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
-        return
+def form_problems(name: str, entry: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
+    """Yields what one entry of a table must be and is not."""
+    if not table.fits(entry):
+        form = "a" if table.base is Metric else "a class that derives from"
+        must = (
+            f"the {table.noun} `{name}` must be {form} tune_speed.components.{table.base.__name__}"
+        )
+        given = entry.__qualname__ if isinstance(entry, type) else f"a {type(entry).__name__}"
+        yield _problem(must, place, given=given)
+    elif isinstance(entry, Metric):
+        for must in _metric_mistakes(entry):
+            yield _problem(f"the metric `{name}` {must}", place)
+    else:
+        source = PythonFile.of_module(entry.__module__)
+        for must, member, hint in _mistakes(entry, table):
+            path = f"{entry.__qualname__}.{member}" if member else entry.__qualname__
+            line = source.class_line(entry, member)
+            yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
+
+
+def _metric_mistakes(metric: Metric) -> Iterator[str]:
     for field in ("about", "unit", "source"):
-        text = getattr(value, field)
+        text = getattr(metric, field)
         if not isinstance(text, str) or not text.strip():
             yield f"must have a text as `{field}`"
     for field, arguments in (("of_run", ("RunResult",)), ("of_logits", ("logits", "labels"))):
-        function = getattr(value, field)
         try:
-            if function is not None:
+            if (function := getattr(metric, field)) is not None:
                 inspect.signature(function).bind(*arguments)
         except (TypeError, ValueError):
             yield f"must have None as `{field}`, or a function of ({', '.join(arguments)})"
-
-
-def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    if not isinstance(kind, type) or not issubclass(kind, table.base):
-        base = f"tune_speed.components.{table.base.__name__}"
-        must = f"the {table.noun} `{name}` must be a class that derives from {base}"
-        given = kind.__qualname__ if isinstance(kind, type) else f"a {type(kind).__name__}"
-        yield _problem(must, place, given=given)
-        return
-    source = PythonFile.of_module(kind.__module__)
-    for must, member, hint in _mistakes(kind, table):
-        path = f"{kind.__qualname__}.{member}" if member else kind.__qualname__
-        line = source.class_line(kind, member)
-        yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
 
 
 def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
