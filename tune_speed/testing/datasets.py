@@ -28,10 +28,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
         return data, calls
 
     def decode_returns_images_and_labels_as_arrays(self) -> Seen:
-        """Return DecodedData(train, test, class_names), of Images(pixels, labels), or test None.
-
-        Import both from tune_speed.components; convert by `np.array(…)`.
-        """
+        """Return DecodedData(train, test or None, class_names), of Images(pixels, labels)."""
         data, _ = self._decode()
         if not isinstance(data, DecodedData):
             yield f"it returned a {type(data).__name__}"

@@ -45,10 +45,7 @@ class MetricContracts(Contracts[Metric]):
             yield f"it is {self.entry.about!r}"
 
     def metric_of_a_run_is_a_number_or_none(self) -> Seen:
-        """Return a float, or None where the record lacks what it needs.
-
-        Without `of_run`, `about` names the function that computes it or the command that shows it.
-        """
+        """Return a float or None; without `of_run`, name in `about` what computes or shows it."""
         about = self.entry.about
         if self.entry.of_run is None:
             if not any(place in about for place in (f"`{self.name}`", *SHOWN_BY)):

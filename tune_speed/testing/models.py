@@ -49,11 +49,7 @@ class ModelContracts(ConfigContracts[ModelConfig]):
             yield f"in evaluation mode is {named(still)}"
 
     def gradients_reach_every_weight(self) -> Seen:
-        """Use each weight in `forward`, without `.detach()` or `torch.no_grad()`.
-
-        Set requires_grad to False for what is not trained. Gradients must be finite, and other than
-        0 somewhere: look for divisions by 0, and for initial weights that are 0 or large.
-        """
+        """Use each in `forward`, undetached, or set requires_grad to False; let none begin as 0."""
         network = self._build()
         # For what `forward` itself draws, as dropout does.
         with seeded(0):
@@ -63,15 +59,12 @@ class ModelContracts(ConfigContracts[ModelConfig]):
         if not gradients or len(gradients) < len(trained):
             yield f"none reaches {named(trained.keys() - gradients) or 'any'}"
         if wild := [name for name, each in gradients.items() if not each.isfinite().all()]:
-            yield f"they are not finite in {named(wild)}"
+            yield f"they are not finite in {named(wild)}: look for divisions by 0, large weights"
         if not any(bool(gradient.any()) for gradient in gradients.values()):
             yield "all are 0"
 
     def weights_follow_from_the_seed(self) -> Seen:
-        """Draw them by torch (nn.init, torch.randn), not by numpy or random.
-
-        Leave out torch.manual_seed, and generators with a seed of their own, in `network`.
-        """
+        """Draw them by torch, not by numpy or random, without torch.manual_seed or a generator."""
         # A sum a parameter: copies of the largest networks would take gigabytes.
         networks = [self._build(seed=seed) for seed in (1, 1, 2)]
         first, again, other = (
@@ -101,16 +94,13 @@ class ModelContracts(ConfigContracts[ModelConfig]):
             yield f"an image's logits in a batch and alone differ by {gap:.2g}"
 
     def trains_under_bf16(self) -> Seen:
-        """Let autocast choose types, and make new tensors with the `dtype` of those that come in.
-
-        Compute sums over many values, and exponentials, in float32.
-        """
+        """Let autocast choose types; give new tensors the `dtype` of those that come in."""
         network = self._build()
         with torch.autocast("cpu", torch.bfloat16):
             logits = network(self._images())
             _backward(logits)
         if not logits.isfinite().all():
-            yield "some logits are not finite"
+            yield "some logits are not finite: compute sums and exponentials in float32"
 
 
 def _backward(logits: torch.Tensor) -> None:

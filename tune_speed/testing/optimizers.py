@@ -39,28 +39,22 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
         return network, optimizer
 
     def steps_lower_a_quadratic(self) -> Seen:
-        """Step against the gradient, in a torch.optim.Optimizer that `build` returns.
-
-        If only the rate is unfit for (w - 1)² / 2, give another `lr` as `fields` to the contracts.
-        """
+        """Step against the gradient; if only `lr` is unfit, give another as `fields`."""
         model = nn.Linear(1, 1, bias=False)
         nn.init.constant_(model.weight, 3.0)
         optimizer = self._build(model)
         if not isinstance(optimizer, Optimizer):
-            yield f"`build` returned a {type(optimizer).__name__}"
+            yield f"`build` returned a {type(optimizer).__name__}, not a torch.optim.Optimizer"
         for _ in range(100):
             optimizer.zero_grad()
             (0.5 * (model.weight - 1.0).square()).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         end = float(model.weight.detach())
         if not abs(end - 1.0) < 0.5:
-            yield f"100 steps from w = 3 ended at w = {end:.4g}, not within 0.5 of 1"
+            yield f"100 steps on (w - 1)² / 2 from w = 3 ended at w = {end:.4g}, not within 0.5 of 1"
 
     def base_rate_is_that_of_the_config(self) -> Seen:
-        """Build it over `self.groups(model, effective_batch_size)`, which have it as `base_lr`.
-
-        `lr` is the rate of one step, or of `lr_per_examples`: take `self.step_lr(…)`.
-        """
+        """Build it over `self.groups(model, effective_batch_size)`, or take `self.step_lr(…)`."""
         for per_examples in (None, 1024):
             changes: dict[str, Any] = {"lr_per_examples": per_examples}
             groups = self._build(_network(), batch_size=BATCH_SIZE, **changes).param_groups
@@ -70,16 +64,11 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
             # Some groups may have another.
             is_there = any(abs(rate - expected) <= 1e-6 * expected for rate in rates)
             if not is_there or not all("base_lr" in group for group in groups):
-                yield (
-                    f"with lr {config.lr} and lr_per_examples {per_examples}, groups of steps of"
-                    f" {BATCH_SIZE} images have the `base_lr` {rates}, not {expected:.6g}"
-                )
+                case = f"lr {config.lr}, lr_per_examples {per_examples} and {BATCH_SIZE} images"
+                yield f"with {case} the groups have the `base_lr` {rates}, not {expected:.6g}"
 
     def a_rate_of_zero_leaves_the_weights_alone(self) -> Seen:
-        """Read group['lr'] of self.param_groups in every step: schedules set it there.
-
-        Build it over `self.groups(model, effective_batch_size)`.
-        """
+        """Read group['lr'] of self.param_groups in every step: schedules set it there."""
         network = _network()
         optimizer, before = self._build(network), _copies(network)
         set_rates(optimizer, Factors(lr=0.0, momentum=0.8))
@@ -88,10 +77,7 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
             yield f"{named(moved)} moved"
 
     def state_round_trips(self) -> Seen:
-        """Keep what a step remembers in self.state[parameter] and in self.param_groups.
-
-        A resumed run takes the same steps, from torch's state_dict, which has just these.
-        """
+        """Keep what a step remembers in self.state[parameter] and in self.param_groups."""
         network, optimizer = self._descended()
         copied = copy.deepcopy(network)
         resumed = self._build(copied)
@@ -127,14 +113,11 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
         held = {id(p) for group in self._build(network).param_groups for p in group["params"]}
         trained = {id(p) for p in network.parameters() if p.requires_grad}
         if held != trained:
-            others = f"{len(held - trained)} others"
-            yield f"it holds {len(held & trained)} of {len(trained)}, and {others}"
+            some, others = len(held & trained), len(held - trained)
+            yield f"of {len(trained)} others it holds {some}, and {others} that are frozen"
 
     def weights_without_a_gradient_are_left_alone(self) -> Seen:
-        """Begin the loop over parameters with `if parameter.grad is None: continue`.
-
-        A block that stochastic depth skips has such weights.
-        """
+        """Begin the loop over parameters with `if parameter.grad is None: continue`."""
         # After some steps: momentum from these must not move a weight that has no gradient now.
         network, optimizer = self._descended()
         network[2].requires_grad_(False)
@@ -146,10 +129,7 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
             yield f"it moved {named(moved)}"
 
     def a_closure_computes_the_loss(self) -> Seen:
-        """Begin `step(self, closure=None)` with `loss = None if closure is None else closure()`.
-
-        Call it under torch.enable_grad(), and return `loss`.
-        """
+        """Call it, where `step` is given one, under torch.enable_grad(); return its loss."""
         network = _network()
         optimizer = self._build(network)
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.cifar import PlainCNN, ResNet, ResNet20
 from tune_speed.components.speedups.base import Shape, SpeedupConfig, Start
 from tune_speed.core.errors import ConfigError
@@ -25,11 +24,7 @@ NUM_IMAGES = 8
 # Of the whole run.
 NUM_STEPS = 4
 # A speed-up is checked with the first that it accepts: few shortcuts, many, or none and dropout.
-MODELS: tuple[ModelConfig, ...] = (
-    ResNet(depth=8),
-    ResNet20(),
-    PlainCNN(width=8, batch_norm=True),
-)
+MODELS = (ResNet(depth=8), ResNet20(), PlainCNN(width=8, batch_norm=True))
 
 
 class SpeedupContracts(ConfigContracts[SpeedupConfig]):
@@ -45,21 +40,19 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
     def _accepted(self) -> nn.Module:
         """Returns the entry's network, or the first small one that it accepts, not yet changed."""
         refusals: list[str] = []
-        models = (self.model,) if self.model else MODELS
-        for model in models:
+        sizes = {"num_classes": NUM_CLASSES, "image_size": self.image_size}
+        for model in (self.model,) if self.model else MODELS:
             with seeded(0):
-                sizes = {"num_classes": NUM_CLASSES, "image_size": self.image_size}
                 network = model.build(in_channels=3, **sizes)
                 try:
                     self._config().check_model(network)
                 except ConfigError as refusal:
-                    refusals.append(str(refusal))
+                    refusals.append(f"for {model!r}: {refusal}")
                 else:
                     return network
         raise ContractError(
-            f"{self._label}: `check_model` must accept {' or '.join(map(repr, models))}, but it"
-            f" said: {' '.join(refusals)} Give the contracts a `model` that it accepts, or `fields`"
-            " with which it does."
+            f"{self._label}: `check_model` must accept a network, but it said {' '.join(refusals)}"
+            " Give the contracts a `model` that it accepts, or `fields` with which it does."
         )
 
     def _changed(self) -> nn.Module:
@@ -67,17 +60,13 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
         with seeded(0):
             return self._config().change_model(network, num_classes=NUM_CLASSES, seed=0)
 
-    def _begin(self, network: nn.Module) -> None:
-        config = self._config()
+    def _begun(self, changed: nn.Module | None = None) -> nn.Module:
+        config, network = self._config(), changed or self._changed()
         config.read_data()
         with seeded(2):
             config.begin(network, seed=0)
             config.begin_step(network, config.shape(self._whole, frac=0.0))
             config.init_weights(network, self._start())
-
-    def _begun(self) -> nn.Module:
-        network = self._changed()
-        self._begin(network)
         return network
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
@@ -93,28 +82,22 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             yield from (self._batch(number) for number in range(4))
 
         def fit(fitted: nn.Module, data: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
-            optimizer = torch.optim.SGD(fitted.parameters(), lr=0.01)
-            for images, labels in islice(data, num_steps):
-                optimizer.zero_grad()
-                # In training mode a changed network may have more outputs than classes.
-                functional.cross_entropy(fitted(images)[:, :NUM_CLASSES], labels).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+            batches = islice(data, num_steps)
+            # In training mode a changed network may have more outputs than classes.
+            logits = ((fitted(images)[:, :NUM_CLASSES], labels) for images, labels in batches)
+            _descend(fitted, (functional.cross_entropy(*each) for each in logits))
 
         sizes = (4 * NUM_IMAGES, NUM_CLASSES, NUM_IMAGES)
         return Start(batches, lambda share, passes: batches(0), *sizes, CPU, 0, fit)
 
     def _run(self, network: nn.Module, steps: range, *, seed: int) -> list[float]:
-        optimizer, run_losses = torch.optim.SGD(network.parameters(), lr=0.01), list[float]()
+        def loss(step: int) -> Tensor:
+            images, labels, _ = self._chosen(network, step)
+            total = self._loss_of(network(images), labels, frac=(step + 1) / NUM_STEPS)
+            return total / len(labels)
+
         with seeded(seed):
-            for step in steps:
-                images, labels, _ = self._chosen(network, step)
-                logits, frac = network(images), (step + 1) / NUM_STEPS
-                loss = self._loss_of(logits, labels, frac=frac) / len(labels)
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                run_losses.append(float(loss.detach()))
-        return run_losses
+            return _descend(network, map(loss, steps))
 
     def _chosen(self, network: nn.Module, step: int) -> tuple[Tensor, Tensor, Shape]:
         """Returns the images and labels that a step learns from, and its shape."""
@@ -143,10 +126,7 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             yield f"it has {dict(conflicts)}"
 
     def growth_covers_the_run_and_it_ends_with_whole_images(self) -> Seen:
-        """Let the shares of `growth` add up to 1, and its factors be whole: ((1.0, 1),) is none.
-
-        `shape` must return the shape that is given near `frac` 1.
-        """
+        """Let shares of `growth` add up to 1; return the given shape from `shape` near `frac` 1."""
         config = self._config()
         stages = config.growth()
         is_whole = all(factor >= 1 and factor == int(factor) for _, factor in stages)
@@ -198,11 +178,7 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
                 yield f"`kept` says {kept} of {NUM_IMAGES} and `shape` {size}: it got {got}"
 
     def gradients_that_it_leaves_out_are_announced(self) -> Seen:
-        """Write `leaves_gradients_out: ClassVar[bool] = True` into the class.
-
-        Or set requires_grad to False for weights that are not trained: processes that train
-        together would wait for their gradients.
-        """
+        """Write `leaves_gradients_out: ClassVar[bool] = True`; or set requires_grad to False."""
         if self.entry.leaves_gradients_out:
             return
         network = self._begun()
@@ -212,10 +188,7 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             yield f"{named(without)} got none"
 
     def loss_is_a_sum_over_samples(self) -> Seen:
-        """End `sum_of_losses` with `.sum()`, no mean: the loop divides; no `.item()`, `.detach()`.
-
-        The losses of two parts of a batch must add up to that of the batch.
-        """
+        """End `sum_of_losses` with `.sum()`, without `.item()` or `.detach()`: the loop divides."""
         network = self._begun()
         with seeded(0):
             images, labels, _ = self._chosen(network, 0)
@@ -234,25 +207,16 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             yield f"two parts have {sum(halves):.6g}, the batch {whole:.6g}"
 
     def warm_up_leaves_no_trace(self) -> Seen:
-        """Put back in `begin` all that steps have moved: counters, generators by `seed`.
-
-        Steps on dummy data and timed steps come first; weights and buffers are then restored.
-        """
+        """Put back in `begin` all that steps have moved: counters, generators by `seed`."""
         cold, warm = self._changed(), self._changed()
         with without_trace(warm, device=CPU):
             self._run(warm, range(NUM_STEPS), seed=2)
-        losses = []
-        for network in (cold, warm):
-            self._begin(network)
-            losses.append(self._run(network, range(NUM_STEPS), seed=3))
-        if losses[0] != losses[1]:
-            yield f"the losses of a run are {losses[1]} after it, and {losses[0]} without"
+        runs = [self._run(self._begun(each), range(NUM_STEPS), seed=3) for each in (cold, warm)]
+        if runs[0] != runs[1]:
+            yield f"the losses of a run are {runs[1]} after it, and {runs[0]} without"
 
     def a_saved_run_goes_on_as_it_would_have(self) -> Seen:
-        """Return what the network remembers beyond tensors from `state`, and read it in `restore`.
-
-        Or keep it in buffers.
-        """
+        """Keep what the network remembers in buffers, or in `state`, and read it in `restore`."""
         first, second = range(NUM_STEPS // 2), range(NUM_STEPS // 2, NUM_STEPS)
         network, config = self._begun(), self._config()
         self._run(network, first, seed=3)
@@ -290,6 +254,17 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             yield "some are not finite"
         if logits.shape != (NUM_IMAGES, NUM_CLASSES):
             yield f"they have the shape {tuple(logits.shape)}, not ({NUM_IMAGES}, {NUM_CLASSES})"
+
+
+def _descend(network: nn.Module, losses: Iterator[Tensor]) -> list[float]:
+    """Takes a step on each loss, computed by the network of then; returns the losses."""
+    optimizer, taken = torch.optim.SGD(network.parameters(), lr=0.01), list[float]()
+    for loss in losses:
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        taken.append(float(loss.detach()))
+    return taken
 
 
 def _apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> list[str]:

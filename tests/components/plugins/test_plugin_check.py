@@ -86,7 +86,7 @@ WRONG = [
     ("MODELS = ", "MODEL = ", "MODEL"),
     (FIELD, "type = int", "class MyNet"),
     (FIELD, "tuple[int, ...] = (1,)", "width"),
-    ("    width: int", '    model_config = {"frozen": False}\n    width: int', "class MyNet"),
+    ("    width: int", '    model_config = {"frozen": False}\n    width: int', "model_config"),
 ]
 
 

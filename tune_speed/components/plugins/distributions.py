@@ -71,7 +71,7 @@ class PluginDistribution:
             if not isinstance(value, type):
                 return self.name, None
             source = PythonFile.of_module(value.__module__)
-            return source.path, source.class_line(value)
+            return source.path, source.line(value.__qualname__)
 
         problems += entry_problems(entries, place=place)
         if problems:

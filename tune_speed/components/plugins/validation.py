@@ -119,13 +119,13 @@ class Mistake(NamedTuple):
 def problems_of(module: ModuleType, file: str) -> list[Problem]:
     source = PythonFile.of_module(module.__name__)
     if tables := tables_of(module):
-        place: FindPlace = lambda table, entry: (file, source.table_line(table, entry))  # noqa: E731
+        place: FindPlace = lambda table, entry: (file, source.line(table, entry))  # noqa: E731
         return list(entry_problems(tables, place=place))
     must = f"a plugin must have a dict of entries that is called one of {', '.join(TABLES)}"
     nearly = ((name, did_you_mean(name, TABLES)) for name in vars(module) if name.isupper())
     name, near = next((pair for pair in nearly if pair[1]), (None, ""))
     hint = f"D{near.removeprefix('; d')}" if near else None
-    line = source.table_line(name) if name else None
+    line = source.line(name) if name else None
     return [_problem(must, (file, line), given=name, hint=hint)]
 
 
@@ -186,7 +186,7 @@ def form_problems(name: str, entry: Any, table: PluginTable, place: Place) -> It
         source = PythonFile.of_module(entry.__module__)
         for must, member, hint in _mistakes(entry, table):
             path = f"{entry.__qualname__}.{member}" if member else entry.__qualname__
-            line = source.class_line(entry, member)
+            line = source.line(entry.__qualname__, member)
             yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
 
 
