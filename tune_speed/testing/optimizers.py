@@ -51,7 +51,7 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
             optimizer.step()
         end = float(model.weight.detach())
         if not abs(end - 1.0) < 0.5:
-            yield f"100 steps on (w - 1)² / 2 from w = 3 ended at w = {end:.4g}, not within 0.5 of 1"
+            yield f"on (w - 1)² / 2, 100 steps from w = 3 ended at w = {end:.4g}"
 
     def base_rate_is_that_of_the_config(self) -> Seen:
         """Build it over `self.groups(model, effective_batch_size)`, or take `self.step_lr(…)`."""
