@@ -17,7 +17,6 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
     """What holds for every data set."""
 
     table = "DATASETS"
-    tag = "name"
 
     def _decode(self) -> tuple[DecodedData, list[tuple[int, int]]]:
         """Returns the data and the calls of `on_progress`."""
@@ -38,10 +37,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
                 yield f"`{name}` is a {type(part).__name__} of {', '.join(kinds)}"
 
     def images_are_uint8_in_the_order_n_h_w_c(self) -> Seen:
-        """Do not normalise: that is done later. Training and test images have one size.
-
-        Grey images need `pixels[..., None]`; channels first `.transpose(0, 2, 3, 1)`.
-        """
+        """Do not normalise; make grey `pixels[..., None]`, channels the last axis, all one size."""
         parts = _parts_of(self._decode()[0])
         for name, (pixels, *_) in parts.items():
             dtype, shape = whole_of(pixels)[0].dtype, pixels.shape
@@ -51,10 +47,7 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
             yield f"they have the sizes {sizes}"
 
     def labels_are_numbers_of_its_classes(self) -> Seen:
-        """Number classes from 0 to the number of `class_names` less 1, as int64, one an image.
-
-        Where images have several, give float32 (images, classes), 1 for each class, else 0.
-        """
+        """Number classes from 0, as int64, one an image; or give 0 and 1 a class, as float32."""
         data, _ = self._decode()
         num_classes = len(data.class_names)
         for name, (pixels, labels, _) in _parts_of(data).items():
@@ -65,8 +58,8 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
                 is_sound = labels.dtype == np.int64 and labels.shape == (len(pixels),)
                 is_sound &= len(values) > 0 and values[0] >= 0 and values[-1] < num_classes
             if not is_sound:
-                shape, found = labels.shape, f"{values[:1]} to {values[-1:]}"
-                yield f"those of `{name}` are {labels.dtype} of the shape {shape}, {found}"
+                form = f"{labels.dtype} of the shape {labels.shape}, {values[:1]} to {values[-1:]}"
+                yield f"those of `{name}`, of {num_classes} classes, are {form}"
 
     def sizes_known_before_decoding_are_those_decoded(self) -> Seen:
         """Count in `num_train` and `num_test` what will be decoded; None without a test part."""

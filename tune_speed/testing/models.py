@@ -28,10 +28,7 @@ class ModelContracts(ConfigContracts[ModelConfig]):
         return torch.randn(size, generator=torch.Generator().manual_seed(0))
 
     def logits_are_one_row_an_image_and_one_column_a_class(self) -> Seen:
-        """Let the last layer have `num_classes` outputs, on flat features of an image.
-
-        Take the channels from `in_channels`, the size from `image_size` (or pool globally).
-        """
+        """Take `in_channels` and `image_size` (or pool), and end with `num_classes` outputs."""
         for in_channels in CHANNELS:
             network = self._build(in_channels=in_channels)
             if not isinstance(network, nn.Module):

@@ -23,11 +23,7 @@ class ScheduleContracts(ConfigContracts[ScheduleConfig]):
         return [config.factors(p, step_frac=1 / num_steps, losses=losses) for p in progress]
 
     def factors_are_finite_and_positive_in_runs_of_any_length(self) -> Seen:
-        """Return Factors(lr=…, momentum=…): lr above 0, momentum None or in [0, 1).
-
-        The last step has progress 1, the first step_frac: for a curve that falls to 0 take the
-        step's beginning, progress - step_frac.
-        """
+        """Return Factors of progress - step_frac, where a step begins: lr > 0, momentum in [0, 1)."""
         for num_steps in LENGTHS:
             for k, factors in enumerate(self._factors(num_steps, losses=STALLED)):
                 is_one = isinstance(factors, Factors)

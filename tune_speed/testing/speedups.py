@@ -61,7 +61,7 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             return self._config().change_model(network, num_classes=NUM_CLASSES, seed=0)
 
     def _begun(self, changed: nn.Module | None = None) -> nn.Module:
-        config, network = self._config(), changed or self._changed()
+        config, network = self._config(), self._changed() if changed is None else changed
         config.read_data()
         with seeded(2):
             config.begin(network, seed=0)

@@ -8,9 +8,9 @@ import inspect
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
@@ -44,8 +44,6 @@ class PluginTable(NamedTuple):
     """What its entries derive from; of metrics, what they are instances of."""
     noun: str
     """An entry, for messages."""
-    group: str
-    """Group of a distribution's entry points."""
 
     def taken(self) -> dict[str, Any]:
         """Returns all that a name can mean in YAML; in a slot, `off` means nothing."""
@@ -58,12 +56,12 @@ class PluginTable(NamedTuple):
 
 
 TABLES: dict[str, PluginTable] = {
-    "MODELS": PluginTable(MODELS, ModelConfig, "model", "tune_speed.models"),
-    "DATASETS": PluginTable(DATASETS, DatasetConfig, "data set", "tune_speed.datasets"),
-    "OPTIMIZERS": PluginTable(OPTIMIZERS, OptimizerConfig, "optimizer", "tune_speed.optimizers"),
-    "SCHEDULES": PluginTable(SCHEDULES, ScheduleConfig, "schedule", "tune_speed.schedules"),
-    "SPEEDUPS": PluginTable(SPEEDUPS, SpeedupConfig, "speed-up", "tune_speed.speedups"),
-    "METRICS": PluginTable(METRICS, Metric, "metric", "tune_speed.metrics"),
+    "MODELS": PluginTable(MODELS, ModelConfig, "model"),
+    "DATASETS": PluginTable(DATASETS, DatasetConfig, "data set"),
+    "OPTIMIZERS": PluginTable(OPTIMIZERS, OptimizerConfig, "optimizer"),
+    "SCHEDULES": PluginTable(SCHEDULES, ScheduleConfig, "schedule"),
+    "SPEEDUPS": PluginTable(SPEEDUPS, SpeedupConfig, "speed-up"),
+    "METRICS": PluginTable(METRICS, Metric, "metric"),
 }
 
 Entries = dict[str, dict[str, Any]]
@@ -76,35 +74,33 @@ def tables_of(module: ModuleType) -> Entries:
 
 def add(entries: Entries, *, source_hash: str) -> None:
     """Puts entries into our tables; they were checked before."""
-    for table, kinds in entries.items():
-        TABLES[table].entries.update(kinds)
+    for table, name, kind in _places_of(entries):
+        table[name] = kind
     # What one source has decoded is none of another's.
     for kind in entries.get("DATASETS", {}).values():
         kind.plugin_source = source_hash
-    for name, kind in entries.get("SPEEDUPS", {}).items():
-        _slot_table(kind.slot)[name] = kind
 
 
 def remove(entries: Entries) -> None:
+    for table, name, _ in _places_of(entries):
+        del table[name]
+
+
+def _places_of(entries: Entries) -> Iterator[tuple[Any, str, Any]]:
+    """Yields each entry with each table that holds it: SPEEDUPS, and that of its slot."""
     for table, kinds in entries.items():
-        for name in kinds:
-            del TABLES[table].entries[name]
-    for name, kind in entries.get("SPEEDUPS", {}).items():
-        del _slot_table(kind.slot)[name]
-
-
-def _slot_table(slot: str) -> dict[str, Any]:
-    """Returns the table of one slot; SPEEDUPS is that of all slots."""
-    marks = Speedups.model_fields[slot].metadata
-    (table,) = (mark.table for mark in marks if isinstance(mark, Component))
-    assert isinstance(table, dict)
-    return table
+        for name, kind in kinds.items():
+            yield TABLES[table].entries, name, kind
+            marks = Speedups.model_fields[kind.slot].metadata if table == "SPEEDUPS" else []
+            yield from ((mark.table, name, kind) for mark in marks if isinstance(mark, Component))
 
 
 NEEDED: dict[type, tuple[str, ...]] = {
     DatasetConfig: ("num_train", "num_test", "sources", "decode")
 }
 """Methods of a base that raise NotImplementedError: the others that are needed are abstract."""
+# The one field of our bases that has no default.
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({"lr": 0.1})
 FindPlace = Callable[[str, str | None], Place]
 
 
@@ -170,8 +166,10 @@ def _problem(must: str, place: Place, **rest: Any) -> Problem:
     return Problem(path="", must=must, file=place[0], line=place[1], **rest)
 
 
-def form_problems(name: str, entry: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    """Yields what one entry of a table must be and is not."""
+def form_problems(
+    name: str, entry: Any, table: PluginTable, place: Place, fields: Mapping[str, Any] = NO_FIELDS
+) -> Iterator[Problem]:
+    """Yields what one entry of a table must be and is not; `fields` are those without a default."""
     if not table.fits(entry):
         form = "a" if table.base is Metric else "a class that derives from"
         must = (
@@ -184,7 +182,7 @@ def form_problems(name: str, entry: Any, table: PluginTable, place: Place) -> It
             yield _problem(f"the metric `{name}` {must}", place)
     else:
         source = PythonFile.of_module(entry.__module__)
-        for must, member, hint in _mistakes(entry, table):
+        for must, member, hint in _mistakes(entry, table, fields):
             path = f"{entry.__qualname__}.{member}" if member else entry.__qualname__
             line = source.line(entry.__qualname__, member)
             yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
@@ -203,7 +201,9 @@ def _metric_mistakes(metric: Metric) -> Iterator[str]:
             yield f"must have None as `{field}`, or a function of ({', '.join(arguments)})"
 
 
-def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
+def _mistakes(
+    kind: type[Config], table: PluginTable, fields: Mapping[str, Any]
+) -> Iterator[Mistake]:
     if not inspect.cleandoc(vars(kind).get("__doc__") or ""):
         hint = f"Write under `class {kind.__name__}` what this {table.noun} is, and its source."
         yield Mistake("must have a docstring, which `tune-speed list` shows", hint=hint)
@@ -228,7 +228,7 @@ def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
             yield Mistake(must, "model_config")
     # An abstract class cannot be made, whatever its fields.
     if not getattr(kind, "__abstractmethods__", ()):
-        yield from _default_mistakes(kind)
+        yield from _written_mistakes(kind, fields)
 
 
 def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
@@ -272,9 +272,8 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
     return None
 
 
-def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    # The one field of our bases that has no default.
-    given = {"lr": 0.1} if "lr" in kind.model_fields else {}
+def _written_mistakes(kind: type[Config], fields: Mapping[str, Any]) -> Iterator[Mistake]:
+    given = {name: value for name, value in fields.items() if name in kind.model_fields}
     try:
         # A default that JSON lacks is a warning only, and is left out of the schema.
         with warnings.catch_warnings():
@@ -289,7 +288,7 @@ def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
         for detail in error.errors(include_url=False):
             if detail["type"] != "missing":
                 hint = "Of lists, YAML gives lists: for a tuple, write `Field(strict=False)`."
-                must = f"must take its own default as YAML has it: {detail['msg']}"
+                must = f"must take its own value as YAML has it: {detail['msg']}"
                 member = str(detail["loc"][0]) if detail["loc"] else None
                 yield Mistake(must, member, hint if detail["type"] == "tuple_type" else None)
     # A type that JSON lacks, or a validator or serializer of the plugin's.
@@ -299,4 +298,4 @@ def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
         yield Mistake(f"must be made, written as JSON and hashed: {why}", hint=hint)
     else:
         if again != config:
-            yield Mistake("must be read from JSON as it was written, with its defaults")
+            yield Mistake(f"must be read as it was written: {config!r} came back as {again!r}")
