@@ -74,7 +74,7 @@ ALLOWED_LOADS = {
     "cli/search.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
     "cli/function_file.py": {"tune_speed.components.plugins.source.run_file"},
     # What a user's test names.
-    "testing/collecting.py": {"tune_speed.components.plugins.source.run_file"},
+    "testing/__init__.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(
         ("api/entry.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
     ),

@@ -124,11 +124,10 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def draws(*calls: Callable[[], object]) -> bool:
-    """Returns whether the calls change the state of torch's random numbers."""
+def draws(call: Callable[[], object]) -> bool:
+    """Returns whether the call changes the state of torch's random numbers."""
     before = torch.get_rng_state()
-    for call in calls:
-        call()
+    call()
     return not torch.equal(torch.get_rng_state(), before)
 
 

@@ -23,7 +23,7 @@ class ScheduleContracts(ConfigContracts[ScheduleConfig]):
         return [config.factors(p, step_frac=1 / num_steps, losses=losses) for p in progress]
 
     def factors_are_finite_and_positive_in_runs_of_any_length(self) -> Seen:
-        """Return Factors of progress - step_frac, where a step begins: lr > 0, momentum in [0, 1)."""
+        """Return Factors of progress - step_frac, a step's beginning: lr > 0, momentum below 1."""
         for num_steps in LENGTHS:
             for k, factors in enumerate(self._factors(num_steps, losses=STALLED)):
                 is_one = isinstance(factors, Factors)
