@@ -21,7 +21,7 @@ from typing import Any, TypedDict, Unpack
 from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.plugins.source import read_file, run_file
-from tune_speed.components.plugins.validation import TABLES, problems_of, tables_of
+from tune_speed.components.plugins.validation import TABLES, Fields, problems_of, tables_of
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing.datasets import DatasetContracts
@@ -33,21 +33,21 @@ from tune_speed.testing.optimizers import OptimizerContracts
 from tune_speed.testing.schedules import ScheduleContracts
 from tune_speed.testing.speedups import SpeedupContracts
 
-Fields = Mapping[str, Any]
 Check = Callable[[], None]
 """Raises ContractError if a contract does not hold."""
 
-KINDS: tuple[type[Contracts[Any]], ...] = (
-    *(ModelContracts, DatasetContracts, OptimizerContracts, ScheduleContracts),
-    *(SpeedupContracts, MetricContracts),
-)
-CONTRACTS = {kind.table: kind for kind in KINDS}
+CONTRACTS: dict[str, type[Contracts[Any]]] = {
+    **{kind.table: kind for kind in (ModelContracts, DatasetContracts, OptimizerContracts)},
+    **{kind.table: kind for kind in (ScheduleContracts, SpeedupContracts, MetricContracts)},
+}
 """By the table's name."""
 
 
 class Options(TypedDict, total=False):
     """What entries are checked with."""
 
+    fields: Mapping[str, Fields] | None
+    """By an entry's name, what its configuration is made of beyond defaults."""
     image_size: int
     """Height and width of the images that models and speed-ups get [pixels]; 32."""
     model: ModelConfig | None
@@ -55,10 +55,7 @@ class Options(TypedDict, total=False):
 
 
 def contracts(
-    plugin: ModuleType | str | PathLike[str],
-    *,
-    fields: Mapping[str, Fields] | None = None,
-    **options: Unpack[Options],
+    plugin: ModuleType | str | PathLike[str], **options: Unpack[Options]
 ) -> list[tuple[str, Check]]:
     """Returns each contract of each entry, with an id such as `MODELS.my_net.trains_under_bf16`.
 
@@ -67,8 +64,7 @@ def contracts(
 
     Args:
         plugin: a module with tables of its own, or the `.py` file of one.
-        fields: by an entry's name, what its configuration is made of beyond defaults.
-        options: `image_size` and `model`, see `Options`.
+        options: `fields`, `image_size` and `model`, see `Options`.
 
     Raises: ConfigError if the file cannot be read, or `fields` names no entry.
     """
@@ -84,28 +80,21 @@ def contracts(
         for name, entry in (entries.items() if isinstance(entries, dict) else ())
         if TABLES[table].fits(entry)
     ]
-    given, known = fields or {}, [name for _, name, _ in found]
-    for name in given.keys() - set(known):
+    fields, known = options.pop("fields", None) or {}, [name for _, name, _ in found]
+    for name in fields.keys() - set(known):
         near = did_you_mean(name, known) or "."
         must = f"`fields` must name entries of the plugin ({', '.join(known)})"
         raise ConfigError(f"{must}, but got `{name}`{near}")
     checks: list[tuple[str, Check]] = []
     checks.append((f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module)))
     for table, name, entry in found:
-        own = _checks(table, name, entry, fields=given.get(name), **options)
+        own = _checks(table, name, entry, fields=fields.get(name), **options)
         checks += [(f"{table}.{name}.{id_}", check) for id_, check in own]
     return checks
 
 
-def _checks(
-    table: str,
-    name: str,
-    entry: type[Config] | Metric,
-    *,
-    fields: Fields | None = None,
-    **options: Unpack[Options],
-) -> list[tuple[str, Check]]:
-    checked = CONTRACTS[table](name=name, entry=entry, fields=fields, **options)
+def _checks(table: str, name: str, entry: Any, **given: Any) -> list[tuple[str, Check]]:
+    checked = CONTRACTS[table](name=name, entry=entry, **given)
     return [(contract, partial(hold, checked, contract)) for contract in checked.names()]
 
 
@@ -115,7 +104,7 @@ def _check(table: str, name: str, entry: type[Config] | Metric, **given: Any) ->
 
 
 check_model = partial(_check, "MODELS")
-"""Holds a model (name, class) to its contracts, made of `fields`; other arguments as `Options`.
+"""Holds a model (name, class, fields=…, others as of `Options`) to its contracts.
 
 Raises: ContractError for the first broken one.
 """
@@ -127,10 +116,7 @@ check_metric = partial(_check, "METRICS")
 
 
 def contract_tests(
-    plugin: ModuleType | str | PathLike[str],
-    *,
-    fields: Mapping[str, Fields] | None = None,
-    **options: Unpack[Options],
+    plugin: ModuleType | str | PathLike[str], **options: Unpack[Options]
 ) -> Callable[[Check], None]:
     """Returns a test, to be stored in your test file under a name that begins with `test_`.
 
@@ -139,7 +125,7 @@ def contract_tests(
     # Here, as importing this package imports no pytest.
     import pytest
 
-    found = contracts(plugin, fields=fields, **options)
+    found = contracts(plugin, **options)
 
     @pytest.mark.parametrize("check", [pytest.param(check, id=id_) for id_, check in found])
     def test_contract(check: Check) -> None:

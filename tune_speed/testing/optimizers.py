@@ -87,11 +87,9 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
         _descend(copied, resumed)
         if apart := _moved(copied, _copies(network)):
             yield f"{named(apart)} went elsewhere after it was loaded"
-        first, other = (
-            [group.get("base_lr") for group in one.param_groups] for one in (optimizer, resumed)
-        )
-        if first != other:
-            yield f"the groups have the `base_lr` {other} instead of {first} after it was loaded"
+        pairs = zip(optimizer.param_groups, resumed.param_groups, strict=True)
+        if any(one.get("base_lr") != other.get("base_lr") for one, other in pairs):
+            yield "the groups have another `base_lr` after it was loaded"
 
     def weight_decay_shrinks_weights_but_no_norms_or_biases(self) -> Seen:
         """Decay by group['weight_decay'] of `self.groups(…)`: tensors of two dimensions or more."""

@@ -253,10 +253,9 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
             images, _ = self._batch(0)
             given = config.predict(network, images)
             logits = network(images) if given is None else given
-        if not logits.isfinite().all():
-            yield "some are not finite"
-        if logits.shape != (NUM_IMAGES, NUM_CLASSES):
-            yield f"they have the shape {tuple(logits.shape)}, not ({NUM_IMAGES}, {NUM_CLASSES})"
+        is_finite, shape = bool(logits.isfinite().all()), tuple(logits.shape)
+        if not is_finite or shape != (NUM_IMAGES, NUM_CLASSES):
+            yield f"they have the shape {shape}{'' if is_finite else ', and some are not finite'}"
 
 
 def _descend(network: nn.Module, losses: Iterator[Tensor]) -> list[float]:

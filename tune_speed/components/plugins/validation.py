@@ -66,6 +66,7 @@ TABLES: dict[str, PluginTable] = {
 
 Entries = dict[str, dict[str, Any]]
 """Entries by table and name."""
+Fields = Mapping[str, Any]
 
 
 def tables_of(module: ModuleType) -> Entries:
@@ -100,7 +101,7 @@ NEEDED: dict[type, tuple[str, ...]] = {
 }
 """Methods of a base that raise NotImplementedError: the others that are needed are abstract."""
 # The one field of our bases that has no default.
-NO_FIELDS: Mapping[str, Any] = MappingProxyType({"lr": 0.1})
+NO_FIELDS: Fields = MappingProxyType({"lr": 0.1})
 FindPlace = Callable[[str, str | None], Place]
 
 
@@ -154,9 +155,8 @@ def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator
     if known is not None and known is not value:
         module, owner = str(getattr(known, "__module__", "")), "tune_speed itself"
         if isinstance(known, type) and not module.startswith("tune_speed."):
-            owner = (
-                f"another plugin, by {known.__qualname__} of {PythonFile.of_module(module).path},"
-            )
+            file = PythonFile.of_module(module).path
+            owner = f"another plugin, by {known.__qualname__} of {file},"
         given, hint = f"`{name}`, which {owner} has", f"Try `my_{name}`, and write that in YAML."
         yield _problem(f"{table}: a name must be free", place, given=given, hint=hint)
     yield from form_problems(name, value, TABLES[table], place)
@@ -167,14 +167,13 @@ def _problem(must: str, place: Place, **rest: Any) -> Problem:
 
 
 def form_problems(
-    name: str, entry: Any, table: PluginTable, place: Place, fields: Mapping[str, Any] = NO_FIELDS
+    name: str, entry: Any, table: PluginTable, place: Place, fields: Fields = NO_FIELDS
 ) -> Iterator[Problem]:
     """Yields what one entry of a table must be and is not; `fields` are those without a default."""
     if not table.fits(entry):
         form = "a" if table.base is Metric else "a class that derives from"
-        must = (
-            f"the {table.noun} `{name}` must be {form} tune_speed.components.{table.base.__name__}"
-        )
+        base = f"tune_speed.components.{table.base.__name__}"
+        must = f"the {table.noun} `{name}` must be {form} {base}"
         given = entry.__qualname__ if isinstance(entry, type) else f"a {type(entry).__name__}"
         yield _problem(must, place, given=given)
     elif isinstance(entry, Metric):
@@ -201,9 +200,7 @@ def _metric_mistakes(metric: Metric) -> Iterator[str]:
             yield f"must have None as `{field}`, or a function of ({', '.join(arguments)})"
 
 
-def _mistakes(
-    kind: type[Config], table: PluginTable, fields: Mapping[str, Any]
-) -> Iterator[Mistake]:
+def _mistakes(kind: type[Config], table: PluginTable, fields: Fields) -> Iterator[Mistake]:
     if not inspect.cleandoc(vars(kind).get("__doc__") or ""):
         hint = f"Write under `class {kind.__name__}` what this {table.noun} is, and its source."
         yield Mistake("must have a docstring, which `tune-speed list` shows", hint=hint)
@@ -272,7 +269,7 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
     return None
 
 
-def _written_mistakes(kind: type[Config], fields: Mapping[str, Any]) -> Iterator[Mistake]:
+def _written_mistakes(kind: type[Config], fields: Fields) -> Iterator[Mistake]:
     given = {name: value for name, value in fields.items() if name in kind.model_fields}
     try:
         # A default that JSON lacks is a warning only, and is left out of the schema.
