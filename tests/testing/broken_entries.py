@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -335,21 +335,6 @@ class NoSlot(SpeedupConfig):
     """In no slot."""
 
 
-class GivesNoReason(Still):
-    """Bars another technique."""
-
-    conflicts: ClassVar[Mapping[str, str]] = {"mixup": " "}
-
-
-class MeanLoss(Still):
-    """A mean instead of a sum."""
-
-    def sum_of_losses(
-        self, logits: Any, labels: Any, *, frac: float, label_smoothing: float
-    ) -> Any:
-        return nn.functional.cross_entropy(logits, labels)
-
-
 class Fading(nn.Module):
     """Scales a network's logits by how often it was called."""
 
@@ -360,13 +345,6 @@ class Fading(nn.Module):
     def forward(self, images: torch.Tensor) -> Any:
         self.num_calls += self.training
         return self.network(images) * (1 + 0.1 * self.num_calls)
-
-
-class FailsToBegin(Still):
-    """Its own code has a mistake."""
-
-    def begin_step(self, model: nn.Module, shape: Shape) -> None:
-        raise KeyError("depth")
 
 
 class CountsOn(Still):
@@ -402,50 +380,46 @@ class LeavesOut(Still):
         return model
 
 
-class Reseeds(Still):
-    """Seeds everybody's random numbers."""
-
-    def begin(self, model: nn.Module, *, seed: int) -> None:
-        torch.manual_seed(seed)
+def speedup(doc: str, **own: Any) -> type[Still]:
+    return type("Speedup", (Still,), {"__doc__": doc, "__module__": __name__, **own})
 
 
-class HalvesBatches(Still):
-    """Keeps half of a batch and says nothing of it."""
-
-    slot: ClassVar[Slot] = "selection"
-
-    def choose(self, images: Any, labels: Any, shape: Shape, *, losses: Any) -> Any:
-        return images[::2], labels[::2]
+def mean_loss(self: Still, logits: Any, labels: Any, *, frac: float, label_smoothing: float) -> Any:
+    return nn.functional.cross_entropy(logits, labels)
 
 
-class OtherShapeEachTime(Still):
-    """Its shapes are drawn."""
-
-    def shape(self, shape: Shape, *, frac: float) -> Shape:
-        return shape._replace(stage=int(np.random.default_rng().integers(10**9)))
+def fails(self: Still, model: nn.Module, shape: Shape) -> None:
+    raise KeyError("depth")
 
 
-class ChangesInCheck(Still):
-    """Its check sets the network's mode."""
-
-    def check_model(self, model: nn.Module) -> None:
-        model.eval()
+def reseeds(self: Still, model: nn.Module, *, seed: int) -> None:
+    torch.manual_seed(seed)
 
 
-class TwiceTheLogits(Still):
-    """Its network has two logits a class in evaluation too."""
-
-    def predict(self, model: nn.Module, images: Any) -> Any:
-        return model(images).repeat(1, 2)
+def every_other(self: Still, images: Any, labels: Any, shape: Shape, *, losses: Any) -> Any:
+    return images[::2], labels[::2]
 
 
-class EndsSmall(Still):
-    """Images never grow whole."""
+def drawn_shape(self: Still, shape: Shape, *, frac: float) -> Shape:
+    return shape._replace(stage=int(np.random.default_rng().integers(10**9)))
 
-    slot: ClassVar[Slot] = "resolution"
 
-    def shape(self, shape: Shape, *, frac: float) -> Shape:
-        return shape._replace(height=shape.height // 2)
+def half_shape(self: Still, shape: Shape, *, frac: float) -> Shape:
+    return shape._replace(height=shape.height // 2)
+
+
+GivesNoReason = speedup("Bars another technique.", conflicts={"mixup": " "})
+MeanLoss = speedup("A mean instead of a sum.", sum_of_losses=mean_loss)
+FailsToBegin = speedup("Its own code has a mistake.", begin_step=fails)
+Reseeds = speedup("Seeds the random numbers of all.", begin=reseeds)
+HalvesBatches = speedup("Keeps half of a batch, unsaid.", slot="selection", choose=every_other)
+OtherShapeEachTime = speedup("Its shapes are drawn.", shape=drawn_shape)
+ChangesInCheck = speedup("Sets the mode.", check_model=lambda self, model: model.eval())
+TwiceTheLogits = speedup(
+    "Two logits a class in evaluation.",
+    predict=lambda self, model, images: model(images).repeat(1, 2),
+)
+EndsSmall = speedup("Images never grow whole.", slot="resolution", shape=half_shape)
 
 
 def needs_a_target(run: RunResult) -> float | None:

@@ -1,7 +1,7 @@
 """The contracts of one entry of a table, how they say that they are broken, and those of all."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -131,7 +131,7 @@ def draws(call: Callable[[], object]) -> bool:
     return not torch.equal(torch.get_rng_state(), before)
 
 
-def named(names: Iterator[str] | set[str] | list[str]) -> str:
+def named(names: Iterable[str]) -> str:
     """Returns names for a message, in their order, sets sorted: at most five."""
     shown = [f"`{name}`" for name in (sorted(names) if isinstance(names, set) else names)]
     return ", ".join(shown[:5]) + (" and others" if len(shown) > 5 else "")

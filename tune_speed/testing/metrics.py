@@ -1,6 +1,7 @@
 """What holds for every metric. It is an object, not a configuration."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -14,24 +15,13 @@ FAILED = RunResult(status=Status.FAILED, seed=0, stop_reason="failed")
 LAST = Evaluation(
     step=10, samples=320, epoch=1.0, train_s=1.0, accuracy=0.95, macro_f1=0.5, loss=0.1
 )
-REACHED = RunResult(
-    status=Status.REACHED,
-    seed=0,
-    stop_reason="reached its target",
-    time_to_target_s=1.0,
-    evaluations=(LAST,),
-    clocks=Clocks(train_s=1.0, wall_s=2.0),
-    steps=10,
-    samples=320,
-    images_per_s=320.0,
-    flop=6.4e8,
-    step_time_ms=100.0,
-    peak_memory_gib=0.5,
-    memory_limit_gib=1.0,
-    batch_size=32,
-    accumulation_steps=1,
-    device="cpu (1 threads, test)",
-)
+FIGURES: dict[str, Any] = {
+    **{"time_to_target_s": 1.0, "images_per_s": 320.0, "flop": 6.4e8, "step_time_ms": 100.0},
+    **{"steps": 10, "samples": 320, "batch_size": 32, "accumulation_steps": 1},
+    **{"peak_memory_gib": 0.5, "memory_limit_gib": 1.0, "device": "cpu (1 threads, test)"},
+    **{"evaluations": (LAST,), "clocks": Clocks(train_s=1.0, wall_s=2.0)},
+}
+REACHED = RunResult(status=Status.REACHED, seed=0, stop_reason="reached its target", **FIGURES)
 
 
 class MetricContracts(Contracts[Metric]):
