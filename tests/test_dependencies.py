@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = {
     "custom/lightning.py": "lightning",
     "custom/transformers.py": "transformers",
-    "testing/collecting.py": "test",
+    "testing/__init__.py": "test",
 }
 """Modules that need an extra; the last one serves a plugin's own tests."""
 INSTEAD = {"custom/lightning.py": {"pytorch_lightning"}}

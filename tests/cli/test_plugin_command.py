@@ -88,7 +88,7 @@ def test_a_broken_plugin_ends_a_command_with_what_to_mend(tmp_path: Path, call: 
     done = call("list", "models", "--plugin", "my_nets.py", folder=tmp_path)
     assert done.code == 2
     file = tmp_path / "my_nets.py"
-    assert f"error: {file}:19: MyNet.network: must take the parameter `num_classes`" in done.err
+    assert f"error: {file}:19: MyNet.network: must take every call of its base" in done.err
     assert "Traceback" not in done.err
 
 

@@ -73,7 +73,7 @@ ALLOWED_LOADS = {
     # What --train names.
     "cli/search.py": {"tune_speed.components.plugins.source.run_file"},
     # What a user's test names.
-    "testing/collecting.py": {"tune_speed.components.plugins.source.run_file"},
+    "testing/__init__.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(
         ("api/entry.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
     ),

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,18 +82,31 @@ class DrawsInCheck(Good):
         torch.randn(1)
 
 
-class TenClasses(Good):
-    """Always ten logits."""
+def model(doc: str, made: Callable[..., Any]) -> type[Good]:
+    """Returns a model whose network is what `made` makes of channels, size and classes."""
 
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        return flat(in_channels, image_size, 10)
+    def network(self: Any, *, in_channels: int, num_classes: int, image_size: int) -> Any:
+        return made(in_channels, image_size, num_classes)
+
+    return type("Model", (Good,), {"__doc__": doc, "__module__": __name__, "network": network})
 
 
-class ThreeChannels(Good):
-    """Always three channels."""
+class Detached(nn.Sequential):
+    def forward(self, images: torch.Tensor) -> Any:
+        for number, layer in enumerate(self):
+            images = layer(images).detach() if number == 1 else layer(images)
+        return images
 
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        return flat(3, image_size, num_classes)
+
+class OfTheBatch(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images - images.mean(dim=0)
+
+
+class InFloat32(nn.Linear):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return features @ self.weight
 
 
 class OtherArguments(Good):
@@ -103,88 +116,38 @@ class OtherArguments(Good):
         return flat(channels, 32, classes)
 
 
-class Evaluating(Good):
-    """In evaluation mode."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        return flat(in_channels, image_size, num_classes).eval()
-
-
-class Detached(nn.Module):
-    def __init__(self, inner: nn.Sequential) -> None:
-        super().__init__()
-        self.first, self.rest = inner[:2], inner[2:]
-
-    def forward(self, images: torch.Tensor) -> Any:
-        return self.rest(self.first(images).detach())
+def zeros(*sizes: int) -> nn.Module:
+    network = nn.Sequential(flat(*sizes), nn.Threshold(1, 0))
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    return network
 
 
-class CutOff(Good):
-    """No gradient reaches the first layer."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        return Detached(flat(in_channels, image_size, num_classes))
-
-
-class Zeros(Good):
-    """All weights begin as 0, which never ends."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        network = nn.Sequential(flat(in_channels, image_size, num_classes), nn.Threshold(1, 0))
-        for parameter in network.parameters():
-            nn.init.zeros_(parameter)
-        return network
+def of_numpy(*sizes: int) -> nn.Module:
+    network = flat(*sizes)
+    weight = network.get_parameter("1.weight")
+    if not weight.is_meta:
+        weight.data.copy_(torch.from_numpy(np.random.default_rng().normal(size=weight.shape)))
+    return network
 
 
-class OwnSeed(Good):
-    """Weights do not follow from the seed."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        torch.manual_seed(0)
-        return flat(in_channels, image_size, num_classes)
+def mixed(channels: int, size: int, classes: int) -> nn.Module:
+    return nn.Sequential(
+        flat(channels, size, 4), InFloat32(4, 4, bias=False), nn.Linear(4, classes)
+    )
 
 
-class Unseeded(Good):
-    """Weights are NumPy's."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        network = flat(in_channels, image_size, num_classes)
-        weight = network.get_parameter("1.weight")
-        if not weight.is_meta:
-            drawn = np.random.default_rng().normal(size=tuple(weight.shape))
-            weight.data.copy_(torch.from_numpy(drawn))
-        return network
-
-
-class OfTheBatch(nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images - images.mean(dim=0)
-
-
-class NormalisedByBatch(Good):
-    """Evaluation looks at the batch."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        return nn.Sequential(OfTheBatch(), flat(in_channels, image_size, num_classes))
-
-
-class InFloat32(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", enabled=False):
-            return features @ self.weight
-
-
-class MixesTypes(Good):
-    """Multiplies bf16 by float32."""
-
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-        return nn.Sequential(
-            flat(in_channels, image_size, 4), InFloat32(), nn.Linear(4, num_classes)
-        )
+TenClasses = model("Always ten logits.", lambda c, size, k: flat(c, size, 10))
+ThreeChannels = model("Always three channels.", lambda c, size, k: flat(3, size, k))
+Evaluating = model("In evaluation mode.", lambda *sizes: flat(*sizes).eval())
+CutOff = model("No gradient reaches the first layer.", lambda *sizes: Detached(*flat(*sizes)))
+Zeros = model("All weights begin as 0, which never ends.", zeros)
+OwnSeed = model("Seeded by itself.", lambda *sizes: (torch.manual_seed(0), flat(*sizes))[1])
+Unseeded = model("Weights are NumPy's.", of_numpy)
+NormalisedByBatch = model(
+    "Evaluation looks at the batch.", lambda *sizes: nn.Sequential(OfTheBatch(), flat(*sizes))
+)
+MixesTypes = model("Multiplies bf16 by float32.", mixed)
 
 
 class Falling(ScheduleConfig):
@@ -199,46 +162,32 @@ class Falling(ScheduleConfig):
         return Factors(lr=1 - begun, momentum=None)
 
 
-class Remembering(Falling):
-    """Counts its own steps."""
-
-    _calls: ClassVar[list[float]] = []
-
-    def at(self, begun: float, losses: Any) -> Any:
-        self._calls.append(begun)
-        return Factors(lr=1 / len(self._calls), momentum=None)
-
-
-class ToZero(Falling):
-    """It has no rate in the first step."""
-
-    def at(self, begun: float, losses: Any) -> Any:
-        return Factors(lr=begun, momentum=None)
+def schedule(doc: str, at: Callable[..., Any], *, follows_loss: bool = False) -> type[Falling]:
+    """Returns a schedule of what `at` gives at the beginning of a step, after some losses."""
+    own = {
+        "__doc__": doc,
+        "__module__": __name__,
+        "at": lambda self, begun, losses: at(begun, losses),
+    }
+    return type("Schedule", (Falling,), {**own, "follows_loss": follows_loss})
 
 
-class PlainFloat(Falling):
-    """Gives a number."""
-
-    def at(self, begun: float, losses: Any) -> Any:
-        return 1.0
+def factors(lr: float) -> Factors:
+    return Factors(lr=lr, momentum=None)
 
 
-class FollowsUnsaid(Falling):
-    """Looks at losses and does not say so."""
-
-    def at(self, begun: float, losses: Any) -> Any:
-        return Factors(lr=0.5 if losses else 1.0, momentum=None)
-
-
-class SortsLosses(Falling):
-    """Changes what it is given."""
-
-    follows_loss: ClassVar[bool] = True
-
-    def at(self, begun: float, losses: Any) -> Any:
-        if isinstance(losses, list):
-            losses.sort()
-        return super().at(begun, losses)
+CALLS = iter(range(1, 10**9))
+Remembering = schedule("Counts its own steps.", lambda begun, losses: factors(1 / next(CALLS)))
+ToZero = schedule("No rate in the first step.", lambda begun, losses: factors(begun))
+PlainFloat = schedule("Gives a number.", lambda begun, losses: 1.0)
+FollowsUnsaid = schedule(
+    "Looks at losses, unsaid.", lambda begun, losses: factors(0.5 if losses else 1.0)
+)
+SortsLosses = schedule(
+    "Changes what it is given.",
+    lambda begun, losses: (isinstance(losses, list) and losses.sort(), factors(1 - begun))[1],
+    follows_loss=True,
+)
 
 
 class Descent(torch.optim.Optimizer):
@@ -286,62 +235,32 @@ class Sound(OptimizerConfig):
         return Descent(groups, wrong=self.wrong, lr=self.step_lr(1))
 
 
-class KeepsItsRate(Sound):
-    """Does not look at the groups' rate."""
-
-    wrong: ClassVar[str] = "rate"
+def optimizer(doc: str, **own: Any) -> type[Sound]:
+    return type("Optimizer", (Sound,), {"__doc__": doc, "__module__": __name__, **own})
 
 
-class Ascends(Sound):
-    """Goes the wrong way."""
-
-    wrong: ClassVar[str] = "direction"
-
-
-class ForgetsItsSteps(Sound):
-    """Its state dict lacks what its steps hang on."""
-
-    wrong: ClassVar[str] = "memory"
+def over_frozen(self: Sound, groups: list[Any], model: nn.Module, fused: bool) -> Any:
+    groups[-1]["params"] += [p for p in model.parameters() if not p.requires_grad]
+    return Sound.over(self, groups, model, fused)
 
 
-class HoldsFrozen(Sound):
-    """Holds all parameters, in groups like ours."""
-
-    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
-        groups[-1]["params"] += [p for p in model.parameters() if not p.requires_grad]
-        return super().over(groups, model, fused)
+def over_two_rules(self: Sound, groups: list[Any], model: nn.Module, fused: bool) -> Any:
+    return (torch.optim.Rprop if fused else torch.optim.SGD)(groups, lr=self.lr)
 
 
-class NeverDecays(Sound):
-    """Passes over weight decay."""
-
-    wrong: ClassVar[str] = "decay"
+def over_all(self: Sound, groups: list[Any], model: nn.Module, fused: bool) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=self.lr)
 
 
-class MovesTheAbsent(Sound):
-    """Moves weights that have no gradient."""
-
-    wrong: ClassVar[str] = "absent"
-
-
-class NoClosure(Sound):
-    """Passes over a closure."""
-
-    wrong: ClassVar[str] = "closure"
-
-
-class NoFusedKernel(Sound):
-    """Another rule where fused kernels are asked for."""
-
-    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
-        return (torch.optim.Rprop if fused else torch.optim.SGD)(groups, lr=self.lr)
-
-
-class BareGroups(Sound):
-    """Does not build over `self.groups`."""
-
-    def over(self, groups: list[Any], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=self.lr)
+KeepsItsRate = optimizer("Does not look at the groups' rate.", wrong="rate")
+Ascends = optimizer("Goes the wrong way.", wrong="direction")
+ForgetsItsSteps = optimizer("Its state dict lacks what its steps need.", wrong="memory")
+HoldsFrozen = optimizer("Holds all parameters, in groups like ours.", over=over_frozen)
+NeverDecays = optimizer("Passes over weight decay.", wrong="decay")
+MovesTheAbsent = optimizer("Moves weights that have no gradient.", wrong="absent")
+NoClosure = optimizer("Passes over a closure.", wrong="closure")
+NoFusedKernel = optimizer("Another rule where fused kernels are asked for.", over=over_two_rules)
+BareGroups = optimizer("Does not build over `self.groups`.", over=over_all)
 
 
 class Noise(DatasetConfig):
@@ -370,82 +289,40 @@ class Noise(DatasetConfig):
         return DecodedData(Images(self.pixels(), self.labels()), None, ("a", "b"))
 
 
-class LabelsFromOne(Noise):
-    """Its labels begin with 1."""
-
-    def labels(self) -> Any:
-        return np.arange(20) % 2 + 1
+def data_set(doc: str, **own: Any) -> type[Noise]:
+    return type("Data", (Noise,), {"__doc__": doc, "__module__": __name__, **own})
 
 
-class ShortLabels(Noise):
-    """Its labels are small integers."""
-
-    def labels(self) -> Any:
-        return (np.arange(20) % 2).astype(np.uint8)
+def one_image(self: Noise, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    on_progress(1, 1)
+    return DecodedData(Images(self.pixels()[:1], self.labels()[:1]), None, ("a", "b"))
 
 
-class ListOfLabels(Noise):
-    """Its labels are no array."""
-
-    def labels(self) -> Any:
-        return [0, 1] * 10
+def silently(self: Noise, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    return Noise.decode(self, download=download, on_progress=lambda *_: None)
 
 
-class Normalised(Noise):
-    """Its pixels are shares."""
-
-    def pixels(self) -> Any:
-        return (super().pixels() / 255).astype(np.float32)
+def shares(self: Noise) -> Any:
+    return (Noise.pixels(self) / 255).astype(np.float32)
 
 
-class ChannelsFirst(Noise):
-    """Its channels stand first."""
-
-    def pixels(self) -> Any:
-        return super().pixels().transpose(0, 3, 1, 2)
+def drawn(self: Noise) -> Any:
+    return np.random.default_rng().integers(0, 256, (20, 5, 5, 1), dtype=np.uint8)
 
 
-class OneOfAKind(Noise):
-    """A single image, of which none can be set aside."""
-
-    num_images: ClassVar[int] = 1
-
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        on_progress(1, 1)
-        return DecodedData(Images(self.pixels()[:1], self.labels()[:1]), None, ("a", "b"))
-
-
-class Miscounted(Noise):
-    """It says another number of images."""
-
-    num_images: ClassVar[int] = 21
-
-
-class Drawn(Noise):
-    """Other noise each time."""
-
-    def pixels(self) -> Any:
-        return np.random.default_rng().integers(0, 256, (20, 5, 5, 1), dtype=np.uint8)
-
-
-class Silent(Noise):
-    """It says nothing of its progress."""
-
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        return super().decode(download=download, on_progress=lambda *_: None)
-
-
-class FolderAsSource(Noise):
-    """Names a folder."""
-
-    def sources(self) -> list[Path]:
-        return [Path("/")]
-
-
-class NoSuchField(Noise):
-    """Its place is no field."""
-
-    location_fields: ClassVar[frozenset[str]] = frozenset({"root"})
+LabelsFromOne = data_set("Labels from 1.", labels=lambda self: np.arange(20) % 2 + 1)
+ShortLabels = data_set("Small integers.", labels=lambda self: (np.arange(20) % 2).astype(np.uint8))
+ListOfLabels = data_set("Its labels are not an array.", labels=lambda self: [0, 1] * 10)
+Normalised = data_set("Its pixels are shares.", pixels=shares)
+ChannelsFirst = data_set(
+    "Its channels come first.", pixels=lambda self: Noise.pixels(self).transpose(0, 3, 1, 2)
+)
+OneOfAKind = data_set("One image, none to set aside.", num_images=1, decode=one_image)
+Miscounted = data_set("It says another number of images.", num_images=21)
+Drawn = data_set("Other noise each time.", pixels=drawn)
+Silent = data_set("It says nothing of its progress.", decode=silently)
+FolderAsSource = data_set("Names a folder.", sources=lambda self: [Path("/")])
+NoSuchField = data_set("Its place is not a field.", location_fields=frozenset({"root"}))
 
 
 class Still(SpeedupConfig):
@@ -458,21 +335,6 @@ class NoSlot(SpeedupConfig):
     """In no slot."""
 
 
-class GivesNoReason(Still):
-    """Bars another technique."""
-
-    conflicts: ClassVar[Mapping[str, str]] = {"mixup": " "}
-
-
-class MeanLoss(Still):
-    """A mean instead of a sum."""
-
-    def sum_of_losses(
-        self, logits: Any, labels: Any, *, frac: float, label_smoothing: float
-    ) -> Any:
-        return nn.functional.cross_entropy(logits, labels)
-
-
 class Fading(nn.Module):
     """Scales a network's logits by how often it was called."""
 
@@ -483,13 +345,6 @@ class Fading(nn.Module):
     def forward(self, images: torch.Tensor) -> Any:
         self.num_calls += self.training
         return self.network(images) * (1 + 0.1 * self.num_calls)
-
-
-class FailsToBegin(Still):
-    """Its own code has a mistake."""
-
-    def begin_step(self, model: nn.Module, shape: Shape) -> None:
-        raise KeyError("depth")
 
 
 class CountsOn(Still):
@@ -525,50 +380,46 @@ class LeavesOut(Still):
         return model
 
 
-class Reseeds(Still):
-    """Seeds everybody's random numbers."""
-
-    def begin(self, model: nn.Module, *, seed: int) -> None:
-        torch.manual_seed(seed)
+def speedup(doc: str, **own: Any) -> type[Still]:
+    return type("Speedup", (Still,), {"__doc__": doc, "__module__": __name__, **own})
 
 
-class HalvesBatches(Still):
-    """Keeps half of a batch and says nothing of it."""
-
-    slot: ClassVar[Slot] = "selection"
-
-    def choose(self, images: Any, labels: Any, shape: Shape, *, losses: Any) -> Any:
-        return images[::2], labels[::2]
+def mean_loss(self: Still, logits: Any, labels: Any, *, frac: float, label_smoothing: float) -> Any:
+    return nn.functional.cross_entropy(logits, labels)
 
 
-class OtherShapeEachTime(Still):
-    """Its shapes are drawn."""
-
-    def shape(self, shape: Shape, *, frac: float) -> Shape:
-        return shape._replace(stage=int(np.random.default_rng().integers(10**9)))
+def fails(self: Still, model: nn.Module, shape: Shape) -> None:
+    raise KeyError("depth")
 
 
-class ChangesInCheck(Still):
-    """Its check sets the network's mode."""
-
-    def check_model(self, model: nn.Module) -> None:
-        model.eval()
+def reseeds(self: Still, model: nn.Module, *, seed: int) -> None:
+    torch.manual_seed(seed)
 
 
-class TwiceTheLogits(Still):
-    """Its network has two logits a class in evaluation too."""
-
-    def predict(self, model: nn.Module, images: Any) -> Any:
-        return model(images).repeat(1, 2)
+def every_other(self: Still, images: Any, labels: Any, shape: Shape, *, losses: Any) -> Any:
+    return images[::2], labels[::2]
 
 
-class EndsSmall(Still):
-    """Images never grow whole."""
+def drawn_shape(self: Still, shape: Shape, *, frac: float) -> Shape:
+    return shape._replace(stage=int(np.random.default_rng().integers(10**9)))
 
-    slot: ClassVar[Slot] = "resolution"
 
-    def shape(self, shape: Shape, *, frac: float) -> Shape:
-        return shape._replace(height=shape.height // 2)
+def half_shape(self: Still, shape: Shape, *, frac: float) -> Shape:
+    return shape._replace(height=shape.height // 2)
+
+
+GivesNoReason = speedup("Bars another technique.", conflicts={"mixup": " "})
+MeanLoss = speedup("A mean instead of a sum.", sum_of_losses=mean_loss)
+FailsToBegin = speedup("Its own code has a mistake.", begin_step=fails)
+Reseeds = speedup("Seeds the random numbers of all.", begin=reseeds)
+HalvesBatches = speedup("Keeps half of a batch, unsaid.", slot="selection", choose=every_other)
+OtherShapeEachTime = speedup("Its shapes are drawn.", shape=drawn_shape)
+ChangesInCheck = speedup("Sets the mode.", check_model=lambda self, model: model.eval())
+TwiceTheLogits = speedup(
+    "Two logits a class in evaluation.",
+    predict=lambda self, model, images: model(images).repeat(1, 2),
+)
+EndsSmall = speedup("Images never grow whole.", slot="resolution", shape=half_shape)
 
 
 def needs_a_target(run: RunResult) -> float | None:

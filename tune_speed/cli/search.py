@@ -254,7 +254,7 @@ def function_of(name: str) -> Callable[..., Any]:
         raise refusal(must, given=f"`{function}`", file=file.path, hint=hint)
     found: Callable[..., Any] = vars(module)[function]
     if not callable(found):
-        must, line = f"`{function}` must be a function of (params, run)", file.table_line(function)
+        must, line = f"`{function}` must be a function of (params, run)", file.line(function)
         raise refusal(must, given=f"{found!r:.80}", file=file.path, line=line)
     return found
 

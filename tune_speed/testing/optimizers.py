@@ -11,12 +11,10 @@ from torch.optim import Optimizer
 
 from tune_speed.components.optim.base import OptimizerConfig, set_rates
 from tune_speed.components.schedules.base import Factors
-from tune_speed.testing.entry import ConfigContracts, seeded
+from tune_speed.testing.entry import ConfigContracts, Seen, named, seeded
 
 # Other than the 1024 of `lr_per_examples`, so that a rate that is not scaled shows.
 BATCH_SIZE = 384
-SIGNATURE = "`def build(self, model, *, effective_batch_size: int, fused: bool)`"
-GROUPS = "Build it over `self.groups(model, effective_batch_size)`"
 # Weights of the small network of two dimensions or more: not its norm, nor its biases.
 DECAYED = {"1.weight", "2.weight", "3.weight", "5.weight"}
 
@@ -28,163 +26,110 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
     usual = MappingProxyType({"lr": 0.05})
 
     def _build(
-        self,
-        network: nn.Module,
-        *,
-        batch_size: int = 1,
-        fused: bool = False,
-        changes: Mapping[str, Any] = MappingProxyType({}),
+        self, network: nn.Module, *, batch_size: int = 1, fused: bool = False, **changes: Any
     ) -> Optimizer:
         config = self._config().model_copy(update=changes)
-        fix = f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`."
-        with self._working("`build` must return an optimizer over the network's weights", fix=fix):
-            optimizer = config.build(network, effective_batch_size=batch_size, fused=fused)
-        self._require(
-            isinstance(optimizer, Optimizer),
-            "`build` must return a torch.optim.Optimizer",
-            seen=f"it returned {type(optimizer).__name__}",
-            fix="Derive it from torch.optim.Optimizer, and end `build` with `return`.",
-        )
-        return optimizer
+        return config.build(network, effective_batch_size=batch_size, fused=fused)
 
-    def _built(self) -> tuple[nn.Sequential, Optimizer]:
+    def _descended(self, *, fused: bool = False) -> tuple[nn.Sequential, Optimizer]:
+        """Returns a network and its optimizer after three steps."""
         network = _network()
-        return network, self._build(network)
+        optimizer = self._build(network, fused=fused)
+        _descend(network, optimizer)
+        return network, optimizer
 
-    def steps_lower_a_quadratic(self) -> None:
-        """100 steps on (w - 1)² / 2 from w = 3 come nearer than a half."""
+    def steps_lower_a_quadratic(self) -> Seen:
+        """Step against the gradient; if only `lr` is unfit, give another as `fields`."""
         model = nn.Linear(1, 1, bias=False)
         nn.init.constant_(model.weight, 3.0)
         optimizer = self._build(model)
+        if not isinstance(optimizer, Optimizer):
+            yield f"`build` returned a {type(optimizer).__name__}, not a torch.optim.Optimizer"
         for _ in range(100):
             optimizer.zero_grad()
             (0.5 * (model.weight - 1.0).square()).sum().backward()  # type: ignore[no-untyped-call]
-            self._step(optimizer)
+            optimizer.step()
         end = float(model.weight.detach())
-        self._require(
-            abs(end - 1.0) < 0.5,
-            "100 steps on (w - 1)² / 2 from w = 3 must end within 0.5 of w = 1",
-            seen=f"they ended at w = {end:.4g}",
-            fix="Step against the gradient; if only the rate is unfit, give another `lr` as"
-            f" `fields={{'{self.name}': {{'lr': …}}}}`.",
-        )
+        if not abs(end - 1.0) < 0.5:
+            yield f"on (w - 1)² / 2, 100 steps from w = 3 ended at w = {end:.4g}"
 
-    def base_rate_is_that_of_the_config(self) -> None:
-        """`lr` itself, or by examples with `lr_per_examples`; some groups may have another."""
+    def base_rate_is_that_of_the_config(self) -> Seen:
+        """Build it over `self.groups(model, effective_batch_size)`, or take `self.step_lr(…)`."""
         for per_examples in (None, 1024):
-            network = _network()
-            changes = {"lr_per_examples": per_examples}
-            optimizer = self._build(network, batch_size=BATCH_SIZE, changes=changes)
+            changes: dict[str, Any] = {"lr_per_examples": per_examples}
+            groups = self._build(_network(), batch_size=BATCH_SIZE, **changes).param_groups
             config = self._config().model_copy(update=changes)
             expected = config.step_lr(BATCH_SIZE)
-            bare = [group for group in optimizer.param_groups if "base_lr" not in group]
-            self._require(
-                not bare,
-                "every parameter group must have its rate as `base_lr` too",
-                seen=f"{len(bare)} of {len(optimizer.param_groups)} have none",
-                fix=f"{GROUPS}.",
-            )
-            rates = [float(group["base_lr"]) for group in optimizer.param_groups]
-            self._require(
-                any(abs(rate - expected) <= 1e-6 * expected for rate in rates),
-                f"with lr {config.lr} and lr_per_examples {per_examples}, steps of {BATCH_SIZE}"
-                f" images must have the base rate {expected:.6g}",
-                seen=f"the groups have {rates}",
-                fix=f"{GROUPS}, or take `self.step_lr(effective_batch_size)`.",
-            )
+            rates = [group.get("base_lr", float("nan")) for group in groups]
+            # Some groups may have another.
+            is_there = any(abs(rate - expected) <= 1e-6 * expected for rate in rates)
+            if not is_there or not all("base_lr" in group for group in groups):
+                case = f"lr {config.lr}, lr_per_examples {per_examples} and {BATCH_SIZE} images"
+                yield f"with {case} the groups have the `base_lr` {rates}, not {expected:.6g}"
 
-    def a_rate_of_zero_leaves_the_weights_alone(self) -> None:
-        """Schedules set `lr` of the parameter groups, and so does the timing of steps."""
-        network, optimizer = self._built()
-        before = _copies(network)
-        with self._working("a schedule must be able to set its rate", fix=f"{GROUPS}."):
-            set_rates(optimizer, Factors(lr=0.0, momentum=0.8))
-        self._descend(network, optimizer, 3)
-        moved = _moved(network, before)
-        self._require(
-            not moved,
-            "steps must leave the weights alone while the groups' `lr` is 0, as a schedule sets it",
-            seen=f"{_names(moved)} moved",
-            fix="Read group['lr'] of self.param_groups in every step, instead of a rate that was"
-            " stored when the optimizer was made.",
-        )
+    def a_rate_of_zero_leaves_the_weights_alone(self) -> Seen:
+        """Read group['lr'] of self.param_groups in every step: schedules set it there."""
+        network = _network()
+        optimizer, before = self._build(network), _copies(network)
+        set_rates(optimizer, Factors(lr=0.0, momentum=0.8))
+        _descend(network, optimizer)
+        if moved := _moved(network, before):
+            yield f"{named(moved)} moved"
 
-    def state_round_trips(self) -> None:
-        """A resumed run takes the same steps."""
-        network, optimizer = self._built()
-        self._descend(network, optimizer, 3)
+    def state_round_trips(self) -> Seen:
+        """Keep what a step remembers in self.state[parameter] and in self.param_groups."""
+        network, optimizer = self._descended()
         copied = copy.deepcopy(network)
         resumed = self._build(copied)
-        fix = (
-            "Keep what a step remembers in self.state[parameter] and in self.param_groups, so that"
-            " torch's state_dict has it."
-        )
-        with self._working("the state dict must be loadable", fix=fix):
-            # Loading keeps the very tensors that it is given; a file would hold copies.
-            resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-        self._descend(network, optimizer, 3)
-        self._descend(copied, resumed, 3)
-        apart = _moved(copied, _copies(network))
-        claim = "after its state dict is loaded, it must take the same steps"
-        self._require(not apart, claim, seen=f"{_names(apart)} went elsewhere", fix=fix)
-        first, other = (
-            [group.get("base_lr") for group in one.param_groups] for one in (optimizer, resumed)
-        )
-        claim = "after its state dict is loaded, its groups must have the same `base_lr`"
-        self._require(first == other, claim, f"they have {other} instead of {first}", f"{GROUPS}.")
+        # Loading keeps the very tensors that it is given; a file would hold copies.
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        _descend(network, optimizer)
+        _descend(copied, resumed)
+        if apart := _moved(copied, _copies(network)):
+            yield f"{named(apart)} went elsewhere after it was loaded"
+        pairs = zip(optimizer.param_groups, resumed.param_groups, strict=True)
+        if any(one.get("base_lr") != other.get("base_lr") for one, other in pairs):
+            yield "the groups have another `base_lr` after it was loaded"
 
-    def weight_decay_shrinks_weights_but_no_norms_or_biases(self) -> None:
-        """Where gradients are zero, decay alone moves weights."""
+    def weight_decay_shrinks_weights_but_no_norms_or_biases(self) -> Seen:
+        """Decay by group['weight_decay'] of `self.groups(…)`: tensors of two dimensions or more."""
         network = _network()
         # A norm's bias begins at 0, where even one that is wrongly decayed would not move.
         nn.init.ones_(network.get_parameter("0.bias"))
-        optimizer = self._build(network, changes={"weight_decay": 0.1})
-        before = _copies(network)
+        optimizer, before = self._build(network, weight_decay=0.1), _copies(network)
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        self._step(optimizer)
-        moved = _moved(network, before)
-        self._require(
-            moved == DECAYED,
-            f"with weight_decay 0.1 and gradients of 0, a step must move {_names(DECAYED)}:"
-            " tensors of two dimensions or more",
-            seen=f"it moved {_names(moved)}",
-            fix=f"{GROUPS}, and decay by group['weight_decay'].",
-        )
+        optimizer.step()
+        if (moved := _moved(network, before)) != DECAYED:
+            yield f"gradients of 0 moved {named(moved) or 'none'}, not {named(DECAYED)}"
 
-    def frozen_weights_are_left_out(self) -> None:
-        """Weights that do not require a gradient, as of a layer that is not trained."""
+    def frozen_weights_are_left_out(self) -> Seen:
+        """Build it over `self.groups(…)`, which has the parameters that require a gradient."""
         network = _network()
         network[0].requires_grad_(False)
-        optimizer = self._build(network)
         # By identity, as `==` of tensors is element by element.
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = {id(p) for group in self._build(network).param_groups for p in group["params"]}
         trained = {id(p) for p in network.parameters() if p.requires_grad}
-        self._require(
-            held == trained,
-            f"it must hold the {len(trained)} parameters that require a gradient",
-            seen=f"it holds {len(held & trained)} of these and {len(held - trained)} others",
-            fix=f"{GROUPS}, which has just these.",
-        )
+        if held != trained:
+            some, others = len(held & trained), len(held - trained)
+            yield f"of {len(trained)} others it holds {some}, and {others} that are frozen"
 
-    def weights_without_a_gradient_are_left_alone(self) -> None:
-        """As those of a block that stochastic depth skips."""
-        network, optimizer = self._built()
-        self._descend(network, optimizer, 3)
+    def weights_without_a_gradient_are_left_alone(self) -> Seen:
+        """Begin the loop over parameters with `if parameter.grad is None: continue`."""
         # After some steps: momentum from these must not move a weight that has no gradient now.
+        network, optimizer = self._descended()
         network[2].requires_grad_(False)
         optimizer.zero_grad()
         # `zero_grad` sets gradients to None, torch's default since 2.0; zeros would count as one.
         before = _copies(network[2])
-        self._descend(network, optimizer, 2)
-        moved = _moved(network[2], before)
-        claim = "a step must leave weights without a gradient alone"
-        fix = "Begin the loop over parameters with `if parameter.grad is None: continue`."
-        self._require(not moved, claim, seen=f"it moved {_names(moved)}", fix=fix)
+        _descend(network, optimizer)
+        if moved := _moved(network[2], before):
+            yield f"it moved {named(moved)}"
 
-    def a_closure_computes_the_loss(self) -> None:
-        """As torch's optimizers take one."""
-        network, optimizer = self._built()
+    def a_closure_computes_the_loss(self) -> Seen:
+        """Call it, where `step` is given one, under torch.enable_grad(); return its loss."""
+        network = _network()
+        optimizer = self._build(network)
 
         def closure() -> Tensor:
             optimizer.zero_grad()
@@ -192,36 +137,16 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
-        fix = (
-            "Begin `def step(self, closure=None)` with `loss = None if closure is None else"
-            " closure()`, under torch.enable_grad(), and return `loss`."
-        )
-        with self._working("`step` must take a closure", fix=fix):
-            loss: object = optimizer.step(closure)  # type: ignore[arg-type]
-        claim = "`step` must return what its closure returns"
-        self._require(isinstance(loss, Tensor), claim, seen=f"it returned {loss!r}", fix=fix)
+        loss: object = optimizer.step(closure)  # type: ignore[arg-type]
+        if not isinstance(loss, Tensor):
+            yield f"`step` returned {loss!r}"
 
-    def fused_kernels_take_the_same_steps(self) -> None:
-        """Recipes ask for fused kernels unless they say otherwise."""
-        plain, faster = _network(), _network()
-        for network, fused in ((plain, False), (faster, True)):
-            self._descend(network, self._build(network, fused=fused), 3)
+    def fused_kernels_take_the_same_steps(self) -> Seen:
+        """Let `fused` choose how a step is computed, not which; or pass over it."""
+        (plain, _), (faster, _) = self._descended(), self._descended(fused=True)
         # Fused kernels round otherwise, so that equal up to that is enough.
-        apart = _moved(faster, _copies(plain), rtol=1e-4, atol=1e-5)
-        claim = "its steps must be the same with `fused=True` and without"
-        fix = "Let `fused` choose how a step is computed, not which; or pass over it."
-        self._require(not apart, claim, seen=f"{_names(apart)} went elsewhere", fix=fix)
-
-    def _descend(self, network: nn.Module, optimizer: Optimizer, num_steps: int) -> None:
-        images = torch.randn(8, 2, 5, 5, generator=torch.Generator().manual_seed(1))
-        for _ in range(num_steps):
-            optimizer.zero_grad()
-            network(images).square().mean().backward()
-            self._step(optimizer)
-
-    def _step(self, optimizer: Optimizer) -> None:
-        with self._working("`step()` must work", fix="Look at the error below."):
-            optimizer.step()
+        if apart := _moved(faster, _copies(plain), rtol=1e-4, atol=1e-5):
+            yield f"{named(apart)} went elsewhere"
 
 
 def _network() -> nn.Sequential:
@@ -231,6 +156,14 @@ def _network() -> nn.Sequential:
         return nn.Sequential(*layers)
 
 
+def _descend(network: nn.Module, optimizer: Optimizer) -> None:
+    images = torch.randn(8, 2, 5, 5, generator=torch.Generator().manual_seed(1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        network(images).square().mean().backward()
+        optimizer.step()
+
+
 def _copies(network: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in network.named_parameters()}
 
@@ -238,11 +171,5 @@ def _copies(network: nn.Module) -> dict[str, Tensor]:
 def _moved(
     network: nn.Module, before: Mapping[str, Tensor], *, rtol: float = 0.0, atol: float = 0.0
 ) -> set[str]:
-    same = {
-        name: torch.allclose(p, before[name], rtol, atol) for name, p in network.named_parameters()
-    }
-    return {name for name, is_same in same.items() if not is_same}
-
-
-def _names(names: set[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+    now = network.named_parameters()
+    return {name for name, p in now if not torch.allclose(p, before[name], rtol, atol)}

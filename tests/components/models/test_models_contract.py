@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from tune_speed.components.models import MODELS
 from tune_speed.core.config import Component, descriptions
+from tune_speed.testing.entry import hold
 from tune_speed.testing.models import ModelContracts
 
 FIELDS = {
@@ -68,7 +69,7 @@ def test_model_trains_on_small_images(name, in_channels, num_classes, image_size
 )
 def test_weights_follow_from_the_seed(name):
     contracts = ModelContracts(name=name, entry=MODELS[name], fields=FIELDS.get(name, {}))
-    contracts.weights_follow_from_the_seed()
+    hold(contracts, "weights_follow_from_the_seed")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from tune_speed.core.config import canonical_hash, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 
 MOST_FILES = 200
-_TABLE_OF = {table.group: name for name, table in TABLES.items()}
+_TABLE_OF = {f"tune_speed.{name.lower()}": name for name in TABLES}
 
 
 class PluginDistribution:
@@ -71,7 +71,7 @@ class PluginDistribution:
             if not isinstance(value, type):
                 return self.name, None
             source = PythonFile.of_module(value.__module__)
-            return source.path, source.class_line(value)
+            return source.path, source.line(value.__qualname__)
 
         problems += entry_problems(entries, place=place)
         if problems:
@@ -87,7 +87,7 @@ def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | N
             if PythonFile.at(file).has(table, name):
                 shown = file.relative_to(here) if file.is_relative_to(here) else file
                 return f"It is in {shown}: add `--plugin {shlex.quote(str(shown))}`."
-    found = metadata.entry_points(group=TABLES[table].group, name=name)
+    found = metadata.entry_points(group=f"tune_speed.{table.lower()}", name=name)
     distribution = next((point.dist.name for point in found if point.dist is not None), None)
     if distribution is None:
         return None

@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
@@ -52,47 +52,40 @@ class PythonFile:
         """First 16 hex digits of SHA-256 over the file's bytes."""
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
-    def table_line(self, table: str, entry: str | None = None) -> int | None:
-        line = next((node.lineno for node in self._assigned(table)), None)
-        return line if entry is None else self.keys(table).get(entry, line)
+    @cached_property
+    def _lines(self) -> dict[tuple[str, str | None], int]:
+        try:
+            body = ast.parse(self.source).body
+        # A NUL is a ValueError; deep nesting ends in one of the last two.
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            body = []
+        lines: dict[tuple[str, str | None], int] = {}
+        for name, node in _named(body):
+            lines.setdefault((name, None), node.lineno)
+            value = getattr(node, "value", None)
+            # The key of `**others` is None.
+            keys = [key for key in getattr(value, "keys", []) if isinstance(key, ast.Constant)]
+            parts = [(str(key.value), key.lineno) for key in keys]
+            parts += [(part, each.lineno) for part, each in _named(getattr(node, "body", []))]
+            for part, line in parts:
+                lines.setdefault((name, part), line)
+        return lines
 
-    def class_line(self, kind: type, member: str | None = None) -> int | None:
-        classes = (node for node in self._body if isinstance(node, ast.ClassDef))
-        found = next((node for node in classes if node.name == kind.__qualname__), None)
-        if found is None:
-            return None
-        parts = (part for part in found.body if not isinstance(part, ast.Assign))
-        return next((p.lineno for p in parts if member in _names_of(p)), found.lineno)
-
-    def keys(self, table: str) -> dict[str, int]:
-        # The key of `**others` is None.
-        dicts = [node.value for node in self._assigned(table) if isinstance(node.value, ast.Dict)]
-        keys = [key for each in dicts for key in each.keys if isinstance(key, ast.Constant)]
-        return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
+    def line(self, name: str, part: str | None = None) -> int | None:
+        """Returns where a class or table is, or a member or key of it, if it is there."""
+        return self._lines.get((name, part), self._lines.get((name, None)))
 
     def has(self, table: str, name: str) -> bool:
         # Parsing takes a hundred times as long as looking for two words.
-        return table in self.source and name in self.source and name in self.keys(table)
-
-    @cached_property
-    def _body(self) -> list[ast.stmt]:
-        try:
-            return ast.parse(self.source).body
-        # A NUL is a ValueError; deep nesting ends in one of the last two.
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return []
-
-    def _assigned(self, name: str) -> Iterator[ast.Assign | ast.AnnAssign]:
-        for node in self._body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and name in _names_of(node):
-                yield node
+        return table in self.source and name in self.source and (table, name) in self._lines
 
 
-def _names_of(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+def _named(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from ((target.id, node) for target in targets if isinstance(target, ast.Name))
 
 
 def read_file(name: str, *, must: str) -> PythonFile:

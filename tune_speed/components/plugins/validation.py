@@ -8,13 +8,12 @@ import inspect
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
-from pydantic.errors import PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from tune_speed.components.metrics import METRICS
@@ -44,25 +43,29 @@ class PluginTable(NamedTuple):
     """What its entries derive from; of metrics, what they are instances of."""
     noun: str
     """An entry, for messages."""
-    group: str
-    """Group of a distribution's entry points."""
 
     def taken(self) -> dict[str, Any]:
         """Returns all that a name can mean in YAML; in a slot, `off` means nothing."""
         return {"off": Off, **self.entries} if self.entries is SPEEDUPS else self.entries
 
+    def fits(self, entry: Any) -> bool:
+        if self.base is Metric:
+            return isinstance(entry, Metric)
+        return isinstance(entry, type) and issubclass(entry, self.base)
+
 
 TABLES: dict[str, PluginTable] = {
-    "MODELS": PluginTable(MODELS, ModelConfig, "model", "tune_speed.models"),
-    "DATASETS": PluginTable(DATASETS, DatasetConfig, "data set", "tune_speed.datasets"),
-    "OPTIMIZERS": PluginTable(OPTIMIZERS, OptimizerConfig, "optimizer", "tune_speed.optimizers"),
-    "SCHEDULES": PluginTable(SCHEDULES, ScheduleConfig, "schedule", "tune_speed.schedules"),
-    "SPEEDUPS": PluginTable(SPEEDUPS, SpeedupConfig, "speed-up", "tune_speed.speedups"),
-    "METRICS": PluginTable(METRICS, Metric, "metric", "tune_speed.metrics"),
+    "MODELS": PluginTable(MODELS, ModelConfig, "model"),
+    "DATASETS": PluginTable(DATASETS, DatasetConfig, "data set"),
+    "OPTIMIZERS": PluginTable(OPTIMIZERS, OptimizerConfig, "optimizer"),
+    "SCHEDULES": PluginTable(SCHEDULES, ScheduleConfig, "schedule"),
+    "SPEEDUPS": PluginTable(SPEEDUPS, SpeedupConfig, "speed-up"),
+    "METRICS": PluginTable(METRICS, Metric, "metric"),
 }
 
 Entries = dict[str, dict[str, Any]]
 """Entries by table and name."""
+Fields = Mapping[str, Any]
 
 
 def tables_of(module: ModuleType) -> Entries:
@@ -71,37 +74,33 @@ def tables_of(module: ModuleType) -> Entries:
 
 def add(entries: Entries, *, source_hash: str) -> None:
     """Puts entries into our tables; they were checked before."""
-    for table, kinds in entries.items():
-        TABLES[table].entries.update(kinds)
+    for table, name, kind in _places_of(entries):
+        table[name] = kind
     # What one source has decoded is none of another's.
     for kind in entries.get("DATASETS", {}).values():
         kind.plugin_source = source_hash
-    for name, kind in entries.get("SPEEDUPS", {}).items():
-        _slot_table(kind.slot)[name] = kind
 
 
 def remove(entries: Entries) -> None:
+    for table, name, _ in _places_of(entries):
+        del table[name]
+
+
+def _places_of(entries: Entries) -> Iterator[tuple[Any, str, Any]]:
+    """Yields each entry with each table that holds it: SPEEDUPS, and that of its slot."""
     for table, kinds in entries.items():
-        for name in kinds:
-            del TABLES[table].entries[name]
-    for name, kind in entries.get("SPEEDUPS", {}).items():
-        del _slot_table(kind.slot)[name]
-
-
-def _slot_table(slot: str) -> dict[str, Any]:
-    marks = Speedups.model_fields[slot].metadata
-    (table,) = (mark.table for mark in marks if isinstance(mark, Component))
-    assert isinstance(table, dict)
-    return table
+        for name, kind in kinds.items():
+            yield TABLES[table].entries, name, kind
+            marks = Speedups.model_fields[kind.slot].metadata if table == "SPEEDUPS" else []
+            yield from ((mark.table, name, kind) for mark in marks if isinstance(mark, Component))
 
 
 NEEDED: dict[type, tuple[str, ...]] = {
     DatasetConfig: ("num_train", "num_test", "sources", "decode")
 }
 """Methods of a base that raise NotImplementedError: the others that are needed are abstract."""
-SAMPLES = {"lr": 0.1}
-"""Values of fields of our bases that have no default."""
-NAME = r"[a-z][a-z0-9_]*"
+# The one field of our bases that has no default.
+NO_FIELDS: Fields = MappingProxyType({"lr": 0.1})
 FindPlace = Callable[[str, str | None], Place]
 
 
@@ -116,17 +115,14 @@ class Mistake(NamedTuple):
 def problems_of(module: ModuleType, file: str) -> list[Problem]:
     source = PythonFile.of_module(module.__name__)
     if tables := tables_of(module):
-
-        def place(table: str, entry: str | None) -> Place:
-            return file, source.table_line(table, entry)
-
+        place: FindPlace = lambda table, entry: (file, source.line(table, entry))  # noqa: E731
         return list(entry_problems(tables, place=place))
     must = f"a plugin must have a dict of entries that is called one of {', '.join(TABLES)}"
-    for name in vars(module):
-        if name.isupper() and (near := did_you_mean(name, TABLES)):
-            hint = f"D{near.removeprefix('; d')}"
-            return [_problem(must, (file, source.table_line(name)), given=name, hint=hint)]
-    return [_problem(must, (file, None))]
+    nearly = ((name, did_you_mean(name, TABLES)) for name in vars(module) if name.isupper())
+    name, near = next((pair for pair in nearly if pair[1]), (None, ""))
+    hint = f"D{near.removeprefix('; d')}" if near else None
+    line = source.line(name) if name else None
+    return [_problem(must, (file, line), given=name, hint=hint)]
 
 
 def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
@@ -136,21 +132,21 @@ def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
             given = "an empty one" if entries == {} else f"a {type(entries).__name__}"
             yield _problem(must, place(table, None), given=given)
             continue
+        known = dict(TABLES[table].taken())
         for name, value in entries.items():
             where = place(table, name if isinstance(name, str) else None)
             yield from _entry_problems(table, name, value, where)
             # What is written to YAML would have the first of a class's names.
-            before = list(entries.items())[: list(entries).index(name)]
-            known = [*TABLES[table].taken().items(), *before]
-            others = [other for other, kind in known if kind is value and other != name]
+            others = [other for other, kind in known.items() if kind is value and other != name]
             if others and isinstance(value, type):
                 must = f"the class of `{name}` must have one name only"
                 given = f"{value.__name__}, which is `{others[0]}` too"
                 yield _problem(must, where, given=given, hint="Derive a class of its own from it.")
+            known[name] = value
 
 
 def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator[Problem]:
-    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         must = f"a name in {table} must be lower-case letters, digits and _, with a letter first"
         yield _problem(must, place, given=repr(name))
         return
@@ -162,184 +158,140 @@ def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator
             owner = f"another plugin, by {known.__qualname__} of {file},"
         given, hint = f"`{name}`, which {owner} has", f"Try `my_{name}`, and write that in YAML."
         yield _problem(f"{table}: a name must be free", place, given=given, hint=hint)
-    if table == "METRICS":
-        for mistake in metric_mistakes(value):
-            yield _problem(f"the metric `{name}` {mistake}", place)
-    else:
-        yield from class_problems(name, value, TABLES[table], place)
+    yield from form_problems(name, value, TABLES[table], place)
 
 
 def _problem(must: str, place: Place, **rest: Any) -> Problem:
     return Problem(path="", must=must, file=place[0], line=place[1], **rest)
 
 
-def metric_mistakes(value: Any) -> Iterator[str]:
-    if not isinstance(value, Metric):
-        yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
-        return
+def form_problems(
+    name: str, entry: Any, table: PluginTable, place: Place, fields: Fields = NO_FIELDS
+) -> Iterator[Problem]:
+    """Yields what one entry of a table must be and is not; `fields` are those without a default."""
+    if not table.fits(entry):
+        form = "a" if table.base is Metric else "a class that derives from"
+        base = f"tune_speed.components.{table.base.__name__}"
+        must = f"the {table.noun} `{name}` must be {form} {base}"
+        given = entry.__qualname__ if isinstance(entry, type) else f"a {type(entry).__name__}"
+        yield _problem(must, place, given=given)
+    elif isinstance(entry, Metric):
+        for must in _metric_mistakes(entry):
+            yield _problem(f"the metric `{name}` {must}", place)
+    else:
+        source = PythonFile.of_module(entry.__module__)
+        for must, member, hint in _mistakes(entry, table, fields):
+            path = f"{entry.__qualname__}.{member}" if member else entry.__qualname__
+            line = source.line(entry.__qualname__, member)
+            yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
+
+
+def _metric_mistakes(metric: Metric) -> Iterator[str]:
     for field in ("about", "unit", "source"):
-        text = getattr(value, field)
+        text = getattr(metric, field)
         if not isinstance(text, str) or not text.strip():
             yield f"must have a text as `{field}`"
-    if value.of_run is not None and not _takes(value.of_run, 1):
-        yield "must have None as `of_run`, or a function of one argument, a RunResult"
-    if value.of_logits is not None and not _takes(value.of_logits, 2):
-        yield "must have None as `of_logits`, or a function of two arguments, logits and labels"
+    for field, arguments in (("of_run", ("RunResult",)), ("of_logits", ("logits", "labels"))):
+        try:
+            if (function := getattr(metric, field)) is not None:
+                inspect.signature(function).bind(*arguments)
+        except (TypeError, ValueError):
+            yield f"must have None as `{field}`, or a function of ({', '.join(arguments)})"
 
 
-def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
-    try:
-        inspect.signature(function).bind(*[None] * num_arguments)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    if (
-        not isinstance(kind, type)
-        or not issubclass(kind, table.base)
-        or not issubclass(kind, Config)
-    ):
-        base = f"tune_speed.components.{table.base.__name__}"
-        must = f"the {table.noun} `{name}` must be a class that derives from {base}"
-        given = kind.__qualname__ if isinstance(kind, type) else f"a {type(kind).__name__}"
-        yield _problem(must, place, given=given)
-        return
-    source = PythonFile.of_module(kind.__module__)
-    for must, member, hint in _mistakes(kind, table):
-        path = f"{kind.__qualname__}.{member}" if member else kind.__qualname__
-        line = source.class_line(kind, member)
-        yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
-
-
-def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
+def _mistakes(kind: type[Config], table: PluginTable, fields: Fields) -> Iterator[Mistake]:
     if not inspect.cleandoc(vars(kind).get("__doc__") or ""):
-        about = f"what this {table.noun} is, and its source."
-        hint = f"Write under `class {kind.__name__}` in a line {about}"
+        hint = f"Write under `class {kind.__name__}` what this {table.noun} is, and its source."
         yield Mistake("must have a docstring, which `tune-speed list` shows", hint=hint)
     for field in [name for name in kind.model_fields if name not in descriptions(kind)]:
         hint = "Write below it what it means, with unit and range."
         yield Mistake("must have a docstring, which `tune-speed schema` shows", field, hint)
     yield from _method_mistakes(kind, table.base)
-    if issubclass(kind, SpeedupConfig):
-        slot, slots = getattr(kind, "slot", None), get_args(Slot)
-        if slot not in slots:
-            near = did_you_mean(slot, slots) if isinstance(slot, str) else ""
-            must = f"must have `slot: ClassVar[Slot]`, one of {', '.join(slots)}{near}"
-            yield Mistake(must, "slot")
+    slots = get_args(Slot)
+    if issubclass(kind, SpeedupConfig) and (slot := getattr(kind, "slot", None)) not in slots:
+        near = did_you_mean(str(slot), slots)
+        must = f"must have `slot: ClassVar[Slot]`, one of {', '.join(slots)}{near}"
+        yield Mistake(must, "slot")
     if issubclass(kind, DatasetConfig):
         for name in sorted(kind.location_fields - kind.model_fields.keys()):
             must = f"must name fields of the class, which `{name}` is not"
             yield Mistake(must, "location_fields")
         if "name" in kind.model_fields:
             yield Mistake("must have another name: `name` is the data set's own in YAML", "name")
+    for name, value in (("frozen", True), ("strict", True), ("extra", "forbid")):
+        if kind.model_config.get(name) != value:
+            must = f"must keep `{name}={value!r}` of its base in `model_config`"
+            yield Mistake(must, "model_config")
     # An abstract class cannot be made, whatever its fields.
     if not getattr(kind, "__abstractmethods__", ()):
-        yield from _form_mistakes(kind)
+        yield from _written_mistakes(kind, fields)
 
 
 def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
     needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
-    own = [each for each in reversed(base.__mro__) if each.__module__.startswith("tune_speed.")]
-    members = {
-        name: member for each in own if each is not Config for name, member in vars(each).items()
-    }
-    for name, ours in members.items():
+    own = [each for each in base.__mro__ if each.__module__.startswith("tune_speed.")]
+    names = [name for each in reversed(own) if each is not Config for name in vars(each)]
+    for name in dict.fromkeys(names):
+        # By getattr, a static method would look like a function with `self`.
+        ours, theirs = (inspect.getattr_static(each, name) for each in (base, kind))
         if not isinstance(ours, FunctionType) or name.startswith("_"):
             continue
-        parameters = inspect.signature(ours).parameters.values()
-        plain = [each.replace(annotation=Parameter.empty) for each in parameters]
+        plain = [
+            parameter.replace(annotation=Parameter.empty)
+            for parameter in inspect.signature(ours).parameters.values()
+        ]
         hint = f"Write `def {name}{inspect.Signature(plain)}: …`."
-        # By getattr, a static method would look like a function with `self`.
-        theirs = inspect.getattr_static(kind, name)
         if theirs is ours and name in needed:
             yield Mistake(f"must have the method `{name}`", hint=hint)
         elif theirs is not ours and (mistake := signature_mistake(theirs, ours)):
             yield Mistake(mistake, name, hint)
 
 
-_BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-
-
 def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
     """Returns what must hold of `theirs` so that every call of `ours` fits it; None if it does."""
     if not isinstance(theirs, FunctionType):
         return f"must be a method with `self`, not a {type(theirs).__name__}"
-    if inspect.iscoroutinefunction(theirs) and not inspect.iscoroutinefunction(ours):
+    if inspect.iscoroutinefunction(theirs):
         return "must be called without `await`"
-    there, known = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
-    for place, parameter in enumerate(known.values()):
-        if mistake := _parameter_mistake(place, parameter, list(there.values())):
-            return mistake
-    for name, parameter in list(there.items())[1:]:
-        is_given = name in known or parameter.kind in _REST
-        if not is_given and parameter.default is Parameter.empty:
-            return f"must have a default for `{name}`, which nobody gives"
+    known = inspect.signature(ours).parameters.values()
+    # Each argument is its parameter's name; the second call leaves out what has a default.
+    for given in (known, [each for each in known if each.default is Parameter.empty]):
+        named = {each.name: each.name for each in given if each.kind is Parameter.KEYWORD_ONLY}
+        placed = [each.name for each in given if each.name not in named]
+        try:
+            bound = inspect.signature(theirs).bind(*placed, **named).arguments
+        except TypeError as error:
+            return f"must take every call of its base: {error}"
+        for parameter, name in list(bound.items())[1:]:
+            if isinstance(name, str) and parameter != name:
+                return f"must take `{name}` where it has `{parameter}`"
     return None
 
 
-def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> str | None:
-    if ours.kind in _BY_PLACE:
-        takes_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in there[: place + 1])
-        here = [each.name for each in there[place : place + 1] if each.kind in _BY_PLACE]
-        if takes_rest or here == [ours.name] or (here and place == 0):
-            return None
-        return f"must take `{ours.name}` as parameter {place}, `self` being 0"
-    # `**b` is not called b.
-    found = next((p for p in there if p.name == ours.name and p.kind not in _REST), None)
-    if found is None:
-        is_taken = any(each.kind is Parameter.VAR_KEYWORD for each in there)
-        return None if is_taken else f"must take the parameter `{ours.name}`"
-    if found.kind not in _BY_NAME:
-        return f"must take the parameter `{ours.name}` by name"
-    if ours.default is not Parameter.empty and found.default is Parameter.empty:
-        return f"must have a default for `{ours.name}`, as it may be left out"
-    return None
-
-
-def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    for name, value in (("frozen", True), ("strict", True), ("extra", "forbid")):
-        if kind.model_config.get(name) != value:
-            written = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
-            yield Mistake(f"must keep `{written}` of its base in `model_config`", "model_config")
+def _written_mistakes(kind: type[Config], fields: Fields) -> Iterator[Mistake]:
+    given = {name: value for name, value in fields.items() if name in kind.model_fields}
     try:
         # A default that JSON lacks is a warning only, and is left out of the schema.
         with warnings.catch_warnings():
             warnings.simplefilter("error", PydanticJsonSchemaWarning)
             kind.model_json_schema()
-    except (PydanticUserError, PydanticJsonSchemaWarning) as error:
-        hint = "Take numbers, texts, booleans, None, and lists of them."
-        yield Mistake(f"must have fields that JSON has: {_line(error)}", hint=hint)
-    else:
-        yield from _default_mistakes(kind)
-
-
-def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
-    given = {name: value for name, value in SAMPLES.items() if name in kind.model_fields}
-    try:
         config = kind.model_validate(given)
         again = kind.model_validate(json.loads(config.model_dump_json()))
         if issubclass(kind, DatasetConfig):
             # Processes cache the data of each data set that they have read.
             hash(config)
     except ValidationError as error:
-        details = [each for each in error.errors(include_url=False) if each["type"] != "missing"]
-        for detail in details:
-            member = str(detail["loc"][0]) if detail["loc"] else None
-            hint = "Of lists, YAML gives lists: for a tuple, write `Field(strict=False)`."
-            is_tuple = detail["type"] == "tuple_type"
-            must = f"must take its own default as YAML has it: {detail['msg']}"
-            yield Mistake(must, member, hint if is_tuple else None)
-    # A validator or serializer of the plugin's.
+        for detail in error.errors(include_url=False):
+            if detail["type"] != "missing":
+                hint = "Of lists, YAML gives lists: for a tuple, write `Field(strict=False)`."
+                must = f"must take its own value as YAML has it: {detail['msg']}"
+                member = str(detail["loc"][0]) if detail["loc"] else None
+                yield Mistake(must, member, hint if detail["type"] == "tuple_type" else None)
+    # A type that JSON lacks, or a validator or serializer of the plugin's.
     except Exception as error:
-        yield Mistake(f"must be made, written and hashed with its defaults: {_line(error)}")
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+        hint = "Take numbers, texts, booleans, None, and lists of them."
+        yield Mistake(f"must be made, written as JSON and hashed: {why}", hint=hint)
     else:
         if again != config:
-            yield Mistake("must be read from JSON as it was written, with its defaults")
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+            yield Mistake(f"must be read as it was written: {config!r} came back as {again!r}")
