@@ -2,6 +2,7 @@
 
     python tests/benchmarks/bench_photos.py decode --photos FOLDER     # a few minutes each
     python tests/benchmarks/bench_photos.py feed --photos FOLDER
+    python tests/benchmarks/bench_photos.py changes
     python tests/benchmarks/bench_photos.py start --photos FOLDER
     python tests/benchmarks/bench_photos.py start --made 100000
 
@@ -10,7 +11,8 @@ with one and with two processes, next to Pillow and torchvision alone on one thr
 scale the same files. `feed`: images a second of each way to feed at 128 and 224 pixels with
 random-resized-crop and flips, next to timm's `create_loader` and torch's `DataLoader` with the same
 changes and two workers, nothing trained meanwhile. Sides run by turns; shown are medians, and the
-ratio of medians to the first side. `start`: seconds and peak memory of the first and the second
+ratio of medians to the first side. `changes`: what each change to training images adds to a batch.
+`start`: seconds and peak memory of the first and the second
 start of a process that prepares the set.
 """
 
@@ -53,14 +55,14 @@ Side = Callable[[], float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=["decode", "feed", "start", "prepare"])
+    parser.add_argument("part", choices=[*PARTS])
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--made", type=int, default=0, help="so many made images instead")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 224])
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, torch {torch.__version__}, timm {timm.__version__}")
-    {"decode": decode, "feed": feed, "start": start, "prepare": prepare}[arguments.part](arguments)
+    PARTS[arguments.part](arguments)
 
 
 def compare(sides: dict[str, Side], rounds: int) -> None:
@@ -204,6 +206,47 @@ def ours(config: LoaderConfig, images: Images, size: int) -> tuple[Callable[[], 
     return lambda: loader.epoch(next(epochs)), len(images.labels)
 
 
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "crop: random_resized": {"crop": "random_resized"},
+    "pad": {"pad": 4},
+    "flip": {"flip": "random"},
+    "affine": {"affine": 0.05},
+    "cutout": {"cutout": 32},
+    "auto: rand_augment": {"auto": "rand_augment"},
+    "auto: trivial_augment": {"auto": "trivial_augment"},
+    "color_jitter": {"color_jitter": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}},
+    "erasing": {"erasing": {"probability": 0.25}},
+    "mixup": {"mixup": 0.2},
+    "cutmix": {"cutmix": 1.0},
+}
+
+
+def changes(arguments: argparse.Namespace) -> None:
+    """Prints what each change adds to a batch of 64 images at 128 px: least CPU time of rounds."""
+    torch.set_num_threads(1)
+    plain = min(batch_ms({}, arguments.rounds), batch_ms({}, arguments.rounds))
+    for name, example in EXAMPLES.items():
+        print(f"{name:<24} {batch_ms(example, arguments.rounds) - plain:6.1f} ms")
+
+
+def batch_ms(example: dict[str, Any], rounds: int) -> float:
+    places = np.arange(147 if "crop" in example else 128)
+    waves = np.sin(places / 9 + np.arange(64)[:, None]) * 60 + 64
+    pixels = (waves[:, :, None] + waves[:, None, :])[..., None].repeat(3, axis=3)
+    images = Images(pixels.astype(np.uint8), np.zeros(64, dtype=np.int64))
+    kind = Augmentation.model_validate(example)
+    batching = Batching(SampleOrder(64, 64, 0), MEAN, STD, CPU, kind)
+    loader = Resident().open(images, batching._replace(image_size=128, num_classes=2))
+    times = []
+    for epoch in range(rounds):
+        (batch,) = loader.planned(epoch)
+        began = time.thread_time()
+        tuple(batch)
+        times.append(time.thread_time() - began)
+    loader.close()
+    return 1000 * min(times)
+
+
 def start(arguments: argparse.Namespace) -> None:
     """Prepares the set in two processes, one after the other, with one cache."""
     with tempfile.TemporaryDirectory() as folder:
@@ -248,6 +291,14 @@ def make_photos(folder: Path, count: int) -> None:
         image = coarse.resize((240, 180), Image.Resampling.BICUBIC)
         image.save(folder / "train" / str(number % 10) / f"{number:06}.jpg", quality=85)
 
+
+PARTS = {
+    "decode": decode,
+    "feed": feed,
+    "changes": changes,
+    "start": start,
+    "prepare": prepare,
+}
 
 if __name__ == "__main__":
     main()

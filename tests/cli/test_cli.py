@@ -77,14 +77,6 @@ def test_listing_has_other_forms(form: str, beginning: str, call: Call, tmp_path
     assert any("repeat_factor" in line for line in rest)
 
 
-def test_costs_of_changes_to_images_are_measured_on_request(call: Call, tmp_path: Path) -> None:
-    rows = call("list", "augmentation", "--json", folder=tmp_path).json
-    measured = call("list", "augmentation", "--measure", "--json", folder=tmp_path).json
-    assert [{n: v for n, v in row.items() if n != "batch_ms"} for row in measured] == rows
-    assert all(row["batch_ms"] is None or row["batch_ms"] >= 0 for row in measured)
-    assert call("list", "orders", "--measure", folder=tmp_path).code == 2
-
-
 def test_markdown_of_the_techniques_is_the_readmes_table(call: Call, tmp_path: Path) -> None:
     done = call("list", "techniques", "--format", "markdown", folder=tmp_path)
     assert done.code == 0

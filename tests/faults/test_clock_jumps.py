@@ -23,6 +23,7 @@ TIMESTAMPS = {
     "reporting.page.site.": "when a page was made, for people",
     "reporting.study.reader.": "when a study was read, for people",
     "runtime.hardware.strangers": "NVML's samples have moments, since 1970",
+    "data.cache.": "files have moments, since 1970",
     "tracking.": "MLflow keeps moments, since 1970",
     "reporting.watch.loop.watch": "passes the moment on to the next",
     "reporting.watch.status.glance": "compares moments that other machines wrote with now",

@@ -307,7 +307,6 @@ def _plan(
     *,
     check_data: bool,
 ) -> "AblationPlan":
-    """Returns the plan; a dict is written to a file in `folder`."""
     from tune_speed.api.inputs import recipe_from, source_of, workload_override
     from tune_speed.experiments.ablation.plan import plan_ablation
 

@@ -200,7 +200,6 @@ def _target(reached: float, num_validation: int) -> float:
 
 
 def _seen_from(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
-    """Returns the data set with paths as a file in `folder` names them; absolute ones stay."""
     given = {name: getattr(dataset, name) for name in dataset.location_fields}
     ours = {n: os.path.relpath(p, folder) for n, p in given.items() if p and not os.path.isabs(p)}
     return dataset.model_copy(update=ours)
@@ -229,7 +228,6 @@ def _middle(sizes: Sequence[int]) -> int:
 def _plain_run(
     trained: Callable[[float], RunResult], epoch_steps: float, probe_s: float, progress: Progress
 ) -> tuple[RunResult, float]:
-    """Returns a run of about `probe_s` seconds, and its epochs, after one that measures steps."""
     first = trained(FIRST_STEPS / epoch_steps)
     if not first.step_time_ms:
         return first, 0.0

@@ -105,7 +105,6 @@ searched parameter, `params.<name>`; `curves` one for each other metric, `values
 
 
 def _documented(method: Method) -> Method:
-    """Adds the table of the columns to a method's docstring, where `help` shows it."""
     columns = COLUMNS[method.__name__]
     width = max(map(len, columns))
     lines = [f"    {name:<{width}}  {each.about} ({each.dtype})" for name, each in columns.items()]

@@ -58,14 +58,6 @@ def list_(
     top: Annotated[
         int | None, typer.Option(min=1, help="Of trials: the fastest N on each device.")
     ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Of augmentation: measure what each change costs a batch of 64 images at 128 px on"
-            " one thread, in a few seconds.",
-        ),
-    ] = False,
     plugin: common.PluginOption = None,
     format_: Annotated[
         common.ListFormat, typer.Option("--format", help="Form of the output.")
@@ -84,8 +76,6 @@ def list_(
     given = [name for name, value in of_trials.items() if value is not None]
     if given and what != "trials":
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
-    if measure and what != "augmentation":
-        raise ConfigError(f"--measure must go with `list augmentation`, but got `list {what}`.")
     if name is not None and what == "trials":
         if study is not None or "/" in name:
             raise ConfigError(
@@ -102,11 +92,6 @@ def list_(
         _print_trials(study, where, top, form, out)
         return
     rows = _study_rows() if what == "studies" else _listing(what)
-    if measure:
-        from tune_speed.data.loaders.costs import costs
-
-        times = costs()
-        rows = [{**row, "batch_ms": times.get(row["name"])} for row in rows]
     if name is None:
         common.print_listing(rows, form, title=what, out=out)
     elif out is not None:

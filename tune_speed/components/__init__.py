@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     )
     from tune_speed.core.config import Config
     from tune_speed.core.errors import Problem
-    from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
+    from tune_speed.core.records import Normalisation
+    from tune_speed.data.base import Counts, DatasetConfig, DecodedData, Images, OnProgress
 
 __all__ = [
     "Averager",
     "Config",
+    "Counts",
     "DatasetConfig",
     "DecodedData",
     "Factors",
     "Images",
     "Metric",
     "ModelConfig",
+    "Normalisation",
     "OnProgress",
     "OptimizerConfig",
     "Problem",
@@ -60,6 +63,7 @@ __getattr__ = lazy_names(
         "speedups.base": ("Averager", "RecipeView", "Shape", "Slot", "SpeedupConfig", "Start"),
         ".core.config": ("Config",),
         ".core.errors": ("Problem",),
-        ".data.base": ("DatasetConfig", "DecodedData", "Images", "OnProgress"),
+        ".core.records": ("Normalisation",),
+        ".data.base": ("Counts", "DatasetConfig", "DecodedData", "Images", "OnProgress"),
     },
 )

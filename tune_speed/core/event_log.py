@@ -109,7 +109,6 @@ class EventLog(AbstractContextManager["EventLog"]):
         return event
 
     def _mend_end(self, data: bytes, whole: int) -> None:
-        """Moves a piece of a line to another file; ends a whole line that has no end."""
         # A piece was never acknowledged: `append` had not returned.
         if piece := data[whole:]:
             saved = self.path.with_name(f"{self.path.name}.cut")
@@ -244,7 +243,6 @@ def whole_size(data: bytes) -> int:
 
 
 def _holder(file: int) -> str:
-    """Returns the process that holds a file's lock, for a message; empty where that is unknown."""
     place = f":{os.fstat(file).st_ino} "
     with suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():

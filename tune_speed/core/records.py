@@ -513,7 +513,6 @@ class Recommended(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_flat(cls, fields: Any) -> Any:
-        """Reads an interval of `chance`, `chance_low` and `chance_high`, as it is written."""
         if not isinstance(fields, Mapping):
             return fields
         found = dict(fields)

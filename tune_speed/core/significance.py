@@ -85,7 +85,6 @@ def _ratio_of_expected(a: Sequence[Sample], b: Sequence[Sample]) -> float | None
 def _ratio_interval(
     a: Sequence[Sample], b: Sequence[Sample], confidence: float, miss_s: float | None
 ) -> tuple[float, float]:
-    """Returns the interval of expected time of `a` / that of `b`; wide where both may be inf."""
     # With one seed the draws of both would rise and fall together, and the ratio look too certain.
     above = expected_time_draws_s(a, seed=0, miss_s=miss_s)
     below = expected_time_draws_s(b, seed=1, miss_s=miss_s)

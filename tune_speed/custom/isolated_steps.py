@@ -331,7 +331,6 @@ class IsolatedSteps:
         self.step_time = told(window, self.step_time, self._sharing)
 
     def _plan(self) -> None:
-        """Begins the next window, when it is due: soon after one that was disturbed."""
         is_soon = bool(self._window.disturbed) and len(self._sharing.windows) < step_timer.MAX_TURNS
         gap_s = step_timer.WARM_UP_S if is_soon else self._gap_s
         self._due_s = self._clock.elapsed("train_s") + gap_s

@@ -145,7 +145,6 @@ class SpeedCallback(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
-        """Stops the clock in validation and in saving, until `teardown`."""
         # Hooks would not do: Lightning makes the validation's iterator, and with it worker
         # processes, before the first of them, and saves after the last.
         validation = trainer.fit_loop.epoch_loop.val_loop

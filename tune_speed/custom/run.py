@@ -301,7 +301,6 @@ class OwnRun:
             self._retell()
 
     def _retell(self) -> None:
-        """Tells earlier evaluations by the step time that is known now."""
         if self._steps is None or self.reports_clock:
             return
         times = zip(self.evaluations, self._steps.retold(), strict=True)

@@ -165,13 +165,11 @@ def _packed(train: Callable[..., Any], name: str) -> str:
 
 # At the module's level, as pickles name it.
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
-    """Returns the function with a cache as it had one; what unpickling calls."""
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
     return cached
 
 
 def _own_module(train: Callable[..., Any]) -> ModuleType | None:
-    """Returns the function's module where it belongs to no distribution that others have too."""
     module = sys.modules.get(getattr(_plain(train), "__module__", "") or "")
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__":

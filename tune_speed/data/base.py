@@ -372,6 +372,19 @@ class DatasetConfig(Config):
         raise NotImplementedError
 
 
+class Listing(DatasetConfig):
+    """Base of the data sets whose `counts` say the number of images of each part."""
+
+    def num_train(self) -> int:
+        return self.counts().train
+
+    def num_test(self) -> int | None:
+        return self.counts().test
+
+    def num_validation(self) -> int:
+        return self.counts().validation
+
+
 @contextmanager
 def reading(dataset: DatasetConfig) -> Iterator[None]:
     """Turns errors of the file system, and of too little memory, within into DataError."""

@@ -139,7 +139,6 @@ def prepare(
 
 @contextmanager
 def _signs_of_life(lock: Path) -> Iterator[Callable[[], None]]:
-    """Touches the lock file now and then, by a thread, as long as what it yields is called."""
     is_over, last = threading.Event(), [time.monotonic()]
 
     def touch() -> None:
@@ -164,7 +163,6 @@ def _signs_of_life(lock: Path) -> Iterator[Callable[[], None]]:
 def _build(
     dataset: DatasetConfig, folder: Path, states: States, download: bool, on_progress: OnProgress
 ) -> PreparedData:
-    """Decodes the set and returns it as read back from the cache; the caller holds the lock."""
     if download and isinstance(dataset, ImageFiles):
         with reading(dataset):
             dataset.fetch()
@@ -204,7 +202,6 @@ def _build(
 def _stored(
     dataset: DatasetConfig, partial: Path, download: bool, on_progress: OnProgress
 ) -> tuple[dict[str, Array], EntryMeta]:
-    """Returns the entry's arrays but for those that are in files of `partial` then."""
     data: DecodedData | EncodedData
     if isinstance(dataset, ImageFiles):
         with reading(dataset):
@@ -338,7 +335,6 @@ def _unchanged(dataset: DatasetConfig, states: States) -> States:
 
 
 def _folders(dataset: DatasetConfig, states: States) -> dict[str, int]:
-    """Returns the time of change of each folder of a set of many files, empty ones too."""
     if len(states) < MANY_FILES:
         return {}
     with reading(dataset):
@@ -353,7 +349,6 @@ def _manifest_file(dataset: DatasetConfig, folder: Path) -> Path:
 
 
 def _read_by_manifest(dataset: DatasetConfig, folder: Path) -> PreparedData | None:
-    """Returns the entry where folders, and some files, are as they were within a day."""
     try:
         text = _manifest_file(dataset, folder).read_bytes()
         manifest = Manifest.model_validate_json(text)

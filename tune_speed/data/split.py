@@ -391,7 +391,6 @@ def _rows(images: Images, indices: Indices) -> Images:
 
 
 def _picked(pixels: Pixels, rows: Indices) -> Pixels:
-    """Returns the images `rows`, without a copy where they are in a file."""
     if isinstance(pixels, MappedRows):
         return MappedRows(pixels.whole, pixels.rows[rows])
     if isinstance(pixels, np.ndarray) and file_map(pixels) is not None:

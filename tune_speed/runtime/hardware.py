@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import torch
+from pydantic import model_validator
 
 from tune_speed.core.records import Record
 from tune_speed.core.version import installed_version
@@ -50,12 +51,18 @@ class GpuFacts(Record):
     """Whether NVIDIA's multi-process service is requested or seen to run."""
     persistence_mode: str | None
     """`Enabled` where the driver stays loaded between processes."""
-    compute_mode: str | None = None
+    compute_mode: str | None
     """`Default`, or `Exclusive_Process` or `Prohibited`, where processes cannot share the GPU."""
-    ecc_mode: str | None = None
+    ecc_mode: str | None
     """`Enabled` where memory errors are corrected; None: it cannot be, or is not known."""
     driver: str | None
     """Version of the driver."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, fields: Any) -> Any:
+        only = {"compute_mode": None, "ecc_mode": None}
+        return {**only, **fields} if isinstance(fields, dict) else fields
 
 
 NO_GPU = GpuFacts.model_validate(dict.fromkeys(GpuFacts.model_fields))

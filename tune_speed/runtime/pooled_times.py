@@ -74,7 +74,6 @@ def at_speed(window: StepTime, reference_s: float | None) -> float:
 def _spread(
     chosen: Mapping[str, Sequence[StepTime]], values: Mapping[str, Sequence[float]]
 ) -> tuple[float, int]:
-    """Returns the variance of windows of one kind beyond their own, and its degrees of freedom."""
     squares = sum(
         (len(group) - 1) * statistics.variance(group) for group in values.values() if len(group) > 1
     )
@@ -86,7 +85,6 @@ def _spread(
 
 
 def _own_variance(window: StepTime) -> float:
-    """Returns the variance of the logarithm that a window's own interval says."""
     return ((window.high_s - window.low_s) / (2 * Z * window.step_s)) ** 2
 
 

@@ -309,7 +309,6 @@ def _units(unit: int, step_s: float, block_s: float, period: int, *, limit_s: fl
 
 
 def _over_period_s(period: int, step_s: float) -> float:
-    """Returns the length of a window for a period that fits the usual time once; else 0.0."""
     return (
         (period + MIN_BLOCKS) * step_s if period > 1 and 2 * period * step_s >= LONGEST_S else 0.0
     )

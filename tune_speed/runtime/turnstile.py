@@ -371,7 +371,6 @@ class Turnstile(AbstractContextManager["Turnstile"]):
         return True
 
     def _lock(self, file: int, operation: int) -> bool:
-        """Returns whether the way is free, as it always is where `flock` fails."""
         # The numbers may be those of other files by now.
         if not self._files:
             return True

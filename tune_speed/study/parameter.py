@@ -111,7 +111,6 @@ class Parameter:
 
 
 def _form(choice: Any) -> str:
-    """Returns what tells choices apart: as in JSON, a tuple is a list, and 1, 1.0, true differ."""
     try:
         return json.dumps(choice, sort_keys=True, default=repr)
     except (TypeError, ValueError):  # A mapping whose keys are not text, or that holds itself.

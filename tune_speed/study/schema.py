@@ -71,7 +71,6 @@ def json_schema() -> JsonSchema:
 
 
 def _once_each(whole: JsonSchema) -> JsonSchema:
-    """Returns `whole` with references to `$defs` in place of what it has more than once."""
     counts: Counter[str] = Counter()
     names: dict[str, str] = {}
     definitions: JsonSchema = {}

@@ -119,7 +119,6 @@ _NO_FUNCTION = Mistake(
 
 
 def _is_of_function(tree: Mapping[str, Any]) -> bool:
-    """Returns whether a tree is a training function's: no data, and what no recipe of ours has."""
     workload, recipe = tree.get("workload"), tree.get("recipe")
     if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
         return False
@@ -128,7 +127,6 @@ def _is_of_function(tree: Mapping[str, Any]) -> bool:
 
 
 def _found(source: Source) -> Found:
-    """Returns the mistakes of each section that is there; of a function's study, of none."""
     is_ours = isinstance(source.tree, Mapping) and not _is_of_function(source.tree)
     tree = source.tree if is_ours else {}
     # Plugins that a file needs may lie next to it.
@@ -175,7 +173,6 @@ def section_mistakes(
 
 
 def _of_field(path: TreePath, text: str, section: Any) -> Mistake:
-    """Returns the mistake at the field that its text begins with, if that was written."""
     node = section
     for name in path[1:]:
         node = node[name]

@@ -19,7 +19,6 @@ class DatasetContracts(ConfigContracts[DatasetConfig]):
     table = "DATASETS"
 
     def _decode(self) -> tuple[DecodedData, list[tuple[int, int]]]:
-        """Returns the data and the calls of `on_progress`."""
         calls: list[tuple[int, int]] = []
         data = self._config().decode(
             download=True, on_progress=lambda done, total: calls.append((done, total))

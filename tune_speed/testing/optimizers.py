@@ -32,7 +32,6 @@ class OptimizerContracts(ConfigContracts[OptimizerConfig]):
         return config.build(network, effective_batch_size=batch_size, fused=fused)
 
     def _descended(self, *, fused: bool = False) -> tuple[nn.Sequential, Optimizer]:
-        """Returns a network and its optimizer after three steps."""
         network = _network()
         optimizer = self._build(network, fused=fused)
         _descend(network, optimizer)

@@ -75,7 +75,6 @@ class SpeedupContracts(ConfigContracts[SpeedupConfig]):
         return images, torch.arange(NUM_IMAGES) % NUM_CLASSES
 
     def _start(self) -> Start:
-        """Returns what weights may be derived from: four batches, and plain steps of SGD."""
 
         def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
             yield from (self._batch(number) for number in range(4))

@@ -430,7 +430,6 @@ def _without_curve(run: RunResult) -> RunResult:
 
 
 def _essence(record: TrialRecord) -> dict[str, Any] | None:
-    """Returns of a certificate what a leaderboard shows; the artifact holds all of it."""
     if record.certificate is None:
         return None
     verification = record.certificate["verification"]

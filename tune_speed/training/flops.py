@@ -107,7 +107,6 @@ def _without_values(model: nn.Module) -> nn.Module:
 
 
 def _on_average(count: Callable[[], int], blocks: list[Skipping]) -> float:
-    """Returns the mean of `count` over the draws of the blocks, which add to it one by one."""
     survivals = [block.survival for block in blocks]
     for block in blocks:
         block.survival = 0.0

@@ -221,7 +221,6 @@ class _Trial:
     def _train(
         self, recipe: Recipe, splits: Splits, clock: Clock, sharing: Sharing
     ) -> Generator[TrialRecord, StopReason | None, RunResult]:
-        """Passes records on, and reasons to stop back; a failed run keeps its evaluations."""
         spec, where = self._spec, (self._device, self._spec.evaluated_on, self._ranks)
         job = Job(spec.workload, recipe, splits, spec.seed, *where)
         run = train(

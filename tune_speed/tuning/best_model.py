@@ -81,7 +81,6 @@ def main() -> None:
 
 
 def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
-    """Returns the new model's address and accuracy, or an `error` in words."""
     request = {
         "uri": uri,
         "run_id": run_id,

@@ -85,7 +85,6 @@ class Precheck:
 
 
 def _cases(space: SearchSpace) -> dict[str, Params]:
-    """Returns one point of the space for each different model with its speed-ups."""
     cases: dict[str, Params] = {}
     for params in space.corners():
         tree = space.build(params)

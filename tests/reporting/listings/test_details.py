@@ -2,8 +2,7 @@ import pytest
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.augmentation.config import Augmentation
-from tune_speed.data.loaders.costs import EXAMPLES, costs
-from tune_speed.reporting.listings.listings import SETTINGS, TABLES, explained, listing
+from tune_speed.reporting.listings.listings import BATCH_MS, SETTINGS, TABLES, explained, listing
 
 KINDS = {"optim": "optimizers"}
 
@@ -68,7 +67,8 @@ def test_an_unknown_name_is_told_with_what_to_try(name, told):
 def test_each_change_to_images_is_listed_with_its_fields_and_has_a_measured_example():
     rows = {row["name"]: row for row in listing("augmentation")}
     # How often images are mixed is no cost of its own.
-    assert set(rows) == {*EXAMPLES, "mixup_prob", "mixup_switch_prob"}
+    assert set(rows) == {*BATCH_MS, "mixup_prob", "mixup_switch_prob"}
+    assert {name: rows[name]["batch_ms"] for name in BATCH_MS} == BATCH_MS
     assert {name.partition(":")[0] for name in rows} == set(Augmentation.model_fields)
     for name in ("auto: trivial_augment", "color_jitter", "erasing"):
         assert "torchvision's" in rows[name]["source"] or "timm's" in rows[name]["source"]
@@ -76,9 +76,3 @@ def test_each_change_to_images_is_listed_with_its_fields_and_has_a_measured_exam
     assert fields["hue"]["range"] == "≥ 0, ≤ 0.5"
     (pad,) = entry("augmentation", "pad")["fields"]
     assert (pad["field"], pad["default"]) == ("pad", "0")
-
-
-def test_each_change_costs_time():
-    times = costs()
-    assert set(times) == set(EXAMPLES)
-    assert times["auto: rand_augment"] > 1 and times["color_jitter"] > 1

@@ -17,6 +17,7 @@ from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats
 from tune_speed.components.schedules.base import Constant, Factors, ScheduleConfig
 from tune_speed.components.schedules.decays import OneCycle
 from tune_speed.components.speedups.base import Shape
+from tune_speed.core.words import Note, NoteKind
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader, Planned
 from tune_speed.data.split import Splits
@@ -221,12 +222,13 @@ def test_update_is_recorded_where_steps_differ_in_gradients_and_rates_alone(
 
 @pytest.mark.parametrize(("optimizer", "says"), [(NO_MOMENTUM, False), (Swats(lr=LR), True)])
 def test_record_says_where_weights_are_updated_outside(recordings, optimizer, says):
-    notes = list[str]()
+    notes = list[Note]()
     turnstile = Turnstile(None, why_not="alone")
     resolve(
         recipe_of(optimizer), make_splits(), device=CPU, turnstile=turnstile, on_note=notes.append
     )
-    assert notes == ["weights are updated outside of the recorded step"] * says
+    text = "weights are updated outside of the recorded step"
+    assert notes == [Note.of(NoteKind.OTHER, text=text)] * says
 
 
 def test_sixteen_kinds_are_recorded_and_further_ones_are_launched(recordings: list[Any]) -> None:

@@ -13,11 +13,11 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import (
     Counts,
-    DatasetConfig,
     DecodedData,
     Grouped,
     Images,
     Labels,
+    Listing,
     OnProgress,
     number_labels,
 )
@@ -49,7 +49,7 @@ class _Given(NamedTuple):
     groups: NDArray[np.int64] | None
 
 
-class Arrays(DatasetConfig):
+class Arrays(Listing):
     """Images in `.npy` files: (N, H, W) or (N, H, W, C), and labels (N,) or (N, K).
 
     Files are mapped, and read in chunks of 64 MiB. Labels are numbers or names of classes; of
@@ -93,15 +93,6 @@ class Arrays(DatasetConfig):
         train, *test = map(len, given.labels)
         grouped = None if given.groups is None else Grouped(given.labels[0], given.groups)
         return Counts(train, test[0] if test else None, given.num_validation, grouped)
-
-    def num_train(self) -> int:
-        return self.counts().train
-
-    def num_test(self) -> int | None:
-        return self.counts().test
-
-    def num_validation(self) -> int:
-        return self.counts().validation
 
     def sources(self) -> list[Path]:
         given = (getattr(self, name) for name in sorted(self.location_fields))

@@ -102,7 +102,6 @@ def size_of(image: Encoded) -> tuple[int, int]:
 
 
 def _how(storage: Storage, rows: NDArray[Any]) -> dict[str, Any]:
-    """Returns what `boxes.work` is given; without a path JPEG is stored."""
     box = (*rows["size"].max(axis=0).tolist(), 3 if rows["is_colour"].any() else 1)
     is_jpeg = storage.store == "jpeg"
     if storage.store == "auto" and storage.image_size is None:
@@ -225,7 +224,6 @@ class _Part:
             )
 
     def _open(self, folder: Path, how: dict[str, Any]) -> None:
-        """Takes over what lies in the folder of the same images, stored in the same way."""
         self._is_jpeg = how["path"] is None
         self.path = folder / f"{self.name}_{'encoded' if self._is_jpeg else 'pixels'}.npy"
         self._how = how if self._is_jpeg else {**how, "path": str(self.path)}
@@ -279,7 +277,6 @@ class _Part:
         temporary.replace(self._known)
 
     def _put_in_order(self) -> None:
-        """Writes the file again, where images of an earlier try lie in another order."""
         temporary = self.path.with_suffix(".tmp")
         with self.path.open("rb") as old, temporary.open("wb") as new:
             new.write(bytes(HEADER_BYTES))

@@ -133,7 +133,6 @@ def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
 
 
 def _sizes(sizes: set[tuple[int, int]], most_pixels: int) -> dict[str, int]:
-    """Returns the field that says how images of some sizes are stored, and its value."""
     sides = {side for size in sizes for side in size}
     if len(sides) != 1 or max(sides) > LARGEST_ICON:
         shown_at = min(max(LEAST_PHOTOGRAPH, most_pixels), max(map(min, sizes), default=1))

@@ -9,11 +9,11 @@ from pydantic import Field
 
 from tune_speed.data.base import (
     Counts,
-    DatasetConfig,
     DecodedData,
     EncodedData,
     Grouped,
     Images,
+    Listing,
     OnProgress,
 )
 from tune_speed.data.datasets.decoding import Storage, Stored, decode_images
@@ -22,7 +22,7 @@ STORED_MARGIN = 1.15
 """The shorter side of a stored image over the largest size at which a recipe may show it."""
 
 
-class ImageFiles(DatasetConfig):
+class ImageFiles(Listing):
     """Base of the data sets whose images are decoded once, into the cache."""
 
     image_size: int | None = Field(default=None, ge=1, exclude_if=lambda size: size is None)
@@ -53,15 +53,6 @@ class ImageFiles(DatasetConfig):
         labels, num_test = data.train.labels, None if data.test is None else len(data.test.labels)
         grouped = None if data.groups is None else Grouped(labels, data.groups)
         return Counts(len(labels), num_test, data.num_validation, grouped)
-
-    def num_train(self) -> int:
-        return self.counts().train
-
-    def num_test(self) -> int | None:
-        return self.counts().test
-
-    def num_validation(self) -> int:
-        return self.counts().validation
 
     def store_in(self, folder: Path, listing: EncodedData, on_progress: OnProgress) -> Stored:
         """Decodes the listed images into the files of `folder`; see `decode_images`."""

@@ -75,19 +75,3 @@ def pieces(pixels: Pixels, size: int) -> Iterator[NDArray[np.uint8]]:
             made = following.result()
             following = begin(start + size)
             yield made
-
-
-class Source:
-    """Where the batches come from whose indices it is given; ends nothing by itself."""
-
-    _batches: Iterator[NDArray[np.int64]] = iter(())
-
-    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Brings `batches`, the indices of each, from now on."""
-        self._batches = batches
-
-    def stop(self) -> None:
-        """Ends what works ahead."""
-
-    def close(self) -> None:
-        """Ends all that was started."""

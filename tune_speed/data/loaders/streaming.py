@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tune_speed.data.base import EncodedRows
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.encoded import DecodingThreads, Source
+from tune_speed.data.loaders.encoded import DecodingThreads
 from tune_speed.data.loaders.gather_worker import Gather, gather
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import Order
@@ -78,16 +78,26 @@ class Staging:
         return pixels, buffer.copied
 
 
-class LocalSource(Source):
+class LocalSource:
     """Batches gathered on request, in this process; encoded ones are decoded by its threads."""
+
+    _batches: Iterator[NDArray[np.int64]] = iter(())
 
     def __init__(self, pixels: NDArray[np.uint8] | EncodedRows) -> None:
         self._gather: Gather
+        self.close: Callable[[], None]
         if isinstance(pixels, EncodedRows):
             threads = DecodingThreads(pixels)
-            self._gather, self.close = threads.gather, threads.close  # type: ignore[method-assign]
+            self._gather, self.close = threads.gather, threads.close
         else:
-            self._gather = partial(gather, pixels)
+            self._gather, self.close = partial(gather, pixels), self.stop
+
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Gathers `batches`, the indices of each, from now on."""
+        self._batches = batches
+
+    def stop(self) -> None:
+        """Does nothing."""
 
     def fill(self, room: NDArray[np.uint8]) -> int:
         """Puts the next batch in the first places of `room`; returns its size, or 0."""

@@ -204,7 +204,6 @@ def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> Non
 
 
 def _far_ticks(low: float, high: float) -> list[float]:
-    """Returns ticks of a log axis: as many as have room; 1 is one of them where it is in range."""
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     ladders = [[step * 10.0**power for power in powers for step in steps] for steps in LADDERS]
     every = range(2, len(powers) + 2)

@@ -61,7 +61,6 @@ SCRIPT = Form(
         "recipe.speedups.views": ("off", "tta"),
         "workload.dataset": tuple(DATASETS),
         "workload.dataset.*.group_column": (None,),
-        "workload.dataset.*.store_size": (None,),
         "workload.target.metric": ("accuracy", "micro_f1", "macro_f1", "top5_accuracy", "loss"),
     },
     carried=(

@@ -133,7 +133,6 @@ def arguments(file: RecipeFile, splits: Splits) -> dict[str, Any]:
 
 
 def _changes(changes: Augmentation) -> dict[str, Any]:
-    """Returns the changes to training images; with an area of 1 timm takes the central square."""
     crop, least, ratio = changes.crop, 1.0, 1.0
     if isinstance(crop, RandomResized):
         least, ratio = crop.scale, crop.ratio

@@ -137,7 +137,6 @@ def _profile(
 
 
 def _time(pipeline: pipelines.Pipeline, device: torch.device) -> Timed:
-    """Takes each kind of step of an epoch once, then steps that warm up; times what follows."""
     recipe, loader = pipeline.stepper.recipe, pipeline.loader
     for group in dummy_groups(recipe, loader, pipeline.shape):
         pipeline.take_group(group)

@@ -196,7 +196,6 @@ def _own_speed_up(
 
 
 def _cells(of: tuple[TrialRecord, Setting, int], **cells: Any) -> dict[str, Any]:
-    """Returns a row in the order of `COLUMNS`, `of` a record, a setting and how much differs."""
     record, setting, differs = of
     source = f"{setting.source}, {setting.table}"
     place = {"run": _run(record), "source": source, "setting": setting.setting, "differs": differs}

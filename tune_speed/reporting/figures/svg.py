@@ -48,7 +48,6 @@ def as_svg(
 
 
 def _names(drawn: ET.Element, id_prefix: str) -> dict[str, str]:
-    """Returns new names of the ids that something refers to: the others go."""
     used = dict.fromkeys(
         name
         for element in drawn.iter()

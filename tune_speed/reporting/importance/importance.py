@@ -97,7 +97,7 @@ Question = Literal["reaching", "steps", "step_time"]
 LEARNING_ONLY = frozenset(
     {
         *("epochs", "init_loss_scale", "label_smoothing", "loss_scale_growth_steps"),
-        *("drop_last", "lr_schedule", "order"),
+        *("crop_pct", "drop_last", "eval_size", "lr_schedule", "order"),
     }
 )
 OPTIMIZERS_LEARNING_ONLY = frozenset(

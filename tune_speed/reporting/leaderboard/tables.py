@@ -245,7 +245,6 @@ def _table(board: Board, names: Sequence[str]) -> Table:
 
 
 def _aligned(ranks: Sequence[str]) -> list[str]:
-    """Returns ranks with their digits below one another, flush left as wide as their heading."""
     return [f"{rank.removesuffix('='):>3}{'=' if rank.endswith('=') else ''}" for rank in ranks]
 
 

@@ -226,7 +226,6 @@ def _figures(part: StudyPart, *, anchors: Mapping[str, str], number: int) -> dic
 
 
 def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> dict[str, Any] | None:
-    """Returns the board of one kind: all certified rows, but only the fastest estimates."""
     board = next((board for board in boards if board.kind == kind), None)
     if board is None:
         return None

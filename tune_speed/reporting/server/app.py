@@ -191,7 +191,6 @@ def _matching(text: str, pattern: str) -> str:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    """Returns why there is no page: a page, as text where a script asked, JSON where it sent."""
     is_sent = request.method == "POST"
     if isinstance(error, HTTPException):
         code, text = error.status_code, error.detail

@@ -262,7 +262,6 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _welcome(self, request: Request) -> Response:
-        """Returns the way to the same page without the token, which no history is to have."""
         rest = [(k, v) for k, v in parse_qsl(request.url.query) if k != TOKEN]
         # One slash alone begins it: two would name another host.
         path = "/" + request.url.path.lstrip("/")
@@ -274,7 +273,6 @@ class Guard:
 
 
 def _is_own(headers: Headers) -> bool:
-    """Returns whether a page of this server sent it, by all that a browser says of that."""
     host = headers.get("host", "")
     # The scheme is left out: a proxy before this server may speak https.
     is_same = host != "" and headers.get("origin", "").partition("://")[2] == host

@@ -16,7 +16,11 @@ RECIPE_FIELDS = (
     *(
         "order",
         "drop_last",
+        "image_size",
+        "eval_size",
+        "crop_pct",
         "augmentation",
+        "class_weights",
         "label_smoothing",
         "clip_norm",
         "clip_value",

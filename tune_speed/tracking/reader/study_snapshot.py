@@ -136,7 +136,6 @@ class StudyPicture:
         return [(xs[step], ys[step]) for step in sorted(xs.keys() & ys.keys())]
 
     def _newly_over(self, alive: Sequence[Any], since_ms: int) -> tuple[list[_Ended], list[Any]]:
-        """Returns the trials that ended since the last refresh, and maybe earlier ones."""
         ended, killed = self._over(since_ms)
         seen = {run.info.run_id for run in (*alive, *killed)} | {each.run_id for each in ended}
         lost = {trial.run_id for trial in self.running} - seen

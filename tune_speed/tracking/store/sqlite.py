@@ -190,7 +190,6 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _copied(path: Path) -> bool:
-    """Copies this node's cached empty store to `path`; returns whether it had a whole one."""
     # Some seventy migrations lead to an empty store: a second of processor time.
     cached = _cached()
     try:

@@ -168,7 +168,6 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _commands(*commands: str) -> str:
-    """Returns commands as a block of code, in which nothing is escaped: it ends with its fence."""
     lines = [schema.clean(strip_secrets(c), limit=1000).replace("\n", " ") for c in commands]
     return "\n".join(["```", *(line.replace("```", "'''") for line in lines), "```"])
 

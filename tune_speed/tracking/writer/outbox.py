@@ -80,7 +80,6 @@ def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
 
 
 def _write_clock(outbox: Outbox, record: TrialRecord, runs: StudyRuns) -> str | None:
-    """Writes record and final figures again, as times are others now; MLflow's curve stays."""
     ref = runs.known()[outbox.key]
     refused = _write_files(record, ref, runs)
     # MLflow's latest of a metric is that of the latest moment at one step, not what came last.
@@ -130,7 +129,6 @@ def _write_files(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | Non
 
 
 def _write_values(outbox: Outbox, record: TrialRecord | None, ref: RunRef, runs: StudyRuns) -> None:
-    """Writes all of the moment at once: of a store's time, most goes by the request."""
     evaluations, start_ms = tuple(outbox.evaluations), ref.start_ms
     points = [p for e in evaluations for p in schema.curve_points(e, start_ms=start_ms)]
     known = ref.params or {}

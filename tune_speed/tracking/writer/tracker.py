@@ -388,7 +388,6 @@ class Tracker:
         return reason
 
     def _reconcile(self) -> None:
-        """Compares the ledger with MLflow: makes outboxes of what is missing, ends what is over."""
         if self._ledger is None:
             return
         self._runs.forget()

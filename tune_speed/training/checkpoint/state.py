@@ -119,7 +119,6 @@ def _with_plain_rates(state: State) -> State:
 
 
 def _on_host(value: Any) -> Any:
-    """Returns the same tree with its tensors on the host, none of which remembers a gradient."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, dict):

@@ -181,7 +181,6 @@ class CheckpointStore:
     def _within(
         self, what: str, call: Callable[[], Result], *, wait_s: float | None = None
     ) -> Result:
-        """Returns what `call` does, in a thread that nobody waits for longer than the limit."""
         # A thread that hangs in a store cannot be ended: it stays, and nothing new is begun.
         wait_s = self._wait_s if wait_s is None else wait_s
         if self._is_busy:

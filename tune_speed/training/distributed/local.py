@@ -155,7 +155,6 @@ def _rank(
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Switches Ctrl-C off, for good, in processes that the block starts: `close` ends them."""
     # Its own start would switch Ctrl-C on again.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

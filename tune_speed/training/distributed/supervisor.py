@@ -192,7 +192,6 @@ def _attempt(
 
 
 def _wait(group: WorkerGroup, interrupt: Callable[[], bool]) -> Standing | Ended:
-    """Returns what the ranks report next. A run ends by its workload's time limit."""
     while not interrupt():
         said = group.receive(timeout_s=POLL_S)
         # How other ranks end matters only where it explains why rank 0 does not continue.

@@ -37,7 +37,6 @@ Call = Callable[[], list[Tensor]]
 
 @cache
 def _recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """Returns the one stream of this process on which steps are rehearsed and recorded."""
     # cuBLAS has a workspace for each stream, which is never freed: about 64 MiB on Hopper
     # (pytorch 99196).
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -204,7 +203,6 @@ class RecordedStep:
 
 
 def _tensor_rates(optimizer: torch.optim.Optimizer, device: torch.device) -> list[Tensor]:
-    """Returns each group's rate in memory, where a graph reads it and `set_rates` puts the next."""
     for group in optimizer.param_groups:
         if not isinstance(group["lr"], Tensor):
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)

@@ -239,7 +239,6 @@ class CostModel:
         return (*key, self._momenta(params))
 
     def _momenta(self, params: Mapping[str, Any]) -> Key:
-        """Returns which momenta are ever above 0, looked up once for each way to choose them."""
         values = [params.get(name) for name in self._momentum_names]
         way = tuple([bool(value) if type(value) is float else value for value in values])
         if way not in self._momenta_of:

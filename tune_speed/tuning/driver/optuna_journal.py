@@ -219,7 +219,6 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _local(moment: str) -> datetime:
-    """Returns a record's time as Optuna has it: of this machine's zone, which is not said."""
     return datetime.fromisoformat(moment).astimezone().replace(tzinfo=None)
 
 

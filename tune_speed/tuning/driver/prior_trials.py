@@ -142,14 +142,12 @@ def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
 
 
 def _task_of(recipe: Recipe) -> dict[str, Any]:
-    """Returns what halving a micro-batch leaves alone; `deterministic` changes nothing learned."""
     left_out = {"batch_size", "accumulation_steps", "deterministic"}
     fields = recipe.model_dump(mode="json", exclude=left_out)
     return {**fields, "effective_batch_size": recipe.samples_per_step}
 
 
 def _settled_as(ours: Any, theirs: Any) -> Any:
-    """Returns a tree in which what is `auto` is as a measurement settled it in another one."""
     if not (isinstance(ours, dict) and isinstance(theirs, dict)):
         return theirs if ours == "auto" else ours
     return {name: _settled_as(value, theirs.get(name)) for name, value in ours.items()}

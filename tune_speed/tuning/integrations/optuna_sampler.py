@@ -193,7 +193,6 @@ class TimeToTargetSampler(BaseSampler):
 
 
 def _asked_for(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """Returns all that trials asked for, with the latest ranges; not what has one value only."""
     found = {name: each for trial in trials for name, each in trial.distributions.items()}
     return {name: each for name, each in found.items() if not each.single()}
 
@@ -240,7 +239,6 @@ def timed(trial: Trial, *, device: str = "auto") -> Iterator[None]:
 
 
 def _waiting(device: str) -> Callable[[], None]:
-    """Returns what waits for a device. Without torch, slow to import, there is none to wait for."""
     if "torch" not in sys.modules:
         return lambda: None
     from tune_speed.runtime.device import resolve_device, synchronizer

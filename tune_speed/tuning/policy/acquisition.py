@@ -366,7 +366,6 @@ class _Search:
 def _some(
     rows: npt.NDArray[np.int_], values: FloatArray, limit: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int_]:
-    """Returns at most `limit` of `rows`: two thirds with the largest values, others at random."""
     if len(rows) <= limit:
         return rows
     by_value = rows[np.argsort(-values[rows], kind="stable")]

@@ -97,7 +97,6 @@ class TimeToTarget:
             self._again.append(proposal)
 
     def _leave_out(self, proposal: Proposal) -> None:
-        """Drops the point that a proposal was, so that those added since are tried next."""
         # Ledgers of older versions have no reason.
         if proposal.reason.kind in (ProposalKind.POINT, ProposalKind.NONE):
             chosen = proposal.params.items()
@@ -337,7 +336,6 @@ class TimeToTarget:
 
 
 def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:
-    """Returns the best configurations of other studies: what reached first, then what came near."""
 
     def rank(trial: PriorTrial) -> tuple[bool, float]:
         outcome, reached = trial.outcome, trial.outcome.status == Status.REACHED

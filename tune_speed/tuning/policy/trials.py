@@ -211,7 +211,6 @@ class Ended:
         self._sorted = None
 
     def _promise(self, runs: Sequence[Trial]) -> float:
-        """Returns how good a configuration is, larger is better; with one more miss if it met."""
         ends = [trial for trial in runs if self._is_run(trial)]
         hits = sum(trial.met for trial in ends)
         if hits and not self._target.best:

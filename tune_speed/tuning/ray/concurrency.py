@@ -347,7 +347,6 @@ def _room_of_all(resources: ResourceConfig, nodes: Sequence[Node]) -> int:
 def _with_room(
     study: StudyFile, nodes: Nodes, there: Sequence[Node], on_line: Callable[[str], None]
 ) -> StudyFile:
-    """Returns the study with as many trials as have room; a cluster may grow, so there not."""
     search, resources = study.search, study.search.resources
     room = _room_of_all(resources, there)
     if not 0 < room < min(search.at_once, search.trials):

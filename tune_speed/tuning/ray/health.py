@@ -243,7 +243,6 @@ def _cause_of(node: Any) -> str | None:
 
 
 def _follow(line: socket.socket, driver: int) -> None:
-    """Ends the cluster once the driver is gone; before that the driver, if it hangs as it joins."""
     ends_s = math.inf
     while time.monotonic() < ends_s:
         if not select.select([line], [], [], None if ends_s == math.inf else 0.1)[0]:
@@ -268,7 +267,6 @@ def _heard(line: socket.socket) -> bytes:
 
 
 def _clear(head: psutil.Process) -> None:
-    """Ends a head, unless it is this process, with all that it started, and removes its folder."""
     with suppress(psutil.NoSuchProcess):
         left = [*head.children(recursive=True), *([head] if head.pid != os.getpid() else [])]
         for each in left:

@@ -90,7 +90,6 @@ def _answer(reference: Any) -> Answer | str:
 def _describe_node(
     device: str, cpu_threads: int, study: Path | None
 ) -> tuple[Sequence[str], str, bool]:
-    """Returns the fields of `Answer`, but for all devices of this node; runs on the node."""
     version, sees_study = metadata.version("torch"), study is None or study.exists()
     if device == "cpu":
         return [here(cpu_threads=cpu_threads).device], version, sees_study

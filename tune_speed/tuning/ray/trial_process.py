@@ -326,7 +326,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         raise end.error
 
     def _hung(self, stacks: str, quiet_s: float) -> None:
-        """Ends a trial that hangs as failed, and this process with it; the watchdog calls."""
         trial = self._trial
         record = trial.failed(StopReason.of(StopKind.HUNG, quiet_s=quiet_s), readable(stacks))
 

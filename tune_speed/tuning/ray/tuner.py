@@ -216,7 +216,6 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 def _error_text(ray_trial: Trial) -> str:
-    """Returns Ray's note on a trial's death, on this machine, headline last."""
     file = ray_trial.error_file
     if file is None or not Path(file).exists():
         return "it could not start, and Ray gives no error; see Ray's logs"

@@ -174,7 +174,6 @@ def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) 
 
 
 def _space_of(study: str, *, hashes: set[str]) -> SearchSpace | None:
-    """Returns the space of the study's file if all its trials were searched in it."""
     from tune_speed.core.folders import studies_folder
     from tune_speed.study.yaml import read_yaml
 

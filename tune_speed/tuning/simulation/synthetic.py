@@ -158,7 +158,6 @@ class Synthetic:
 
     @functools.cached_property
     def _optimum(self) -> FloatArray:
-        """Shifts of the best point: rate, decay, pct_start, final_div_factor, batch of a device."""
         return np.random.default_rng(self.seed).uniform(-1.0, 1.0, size=5)
 
     @property

@@ -205,7 +205,6 @@ def loading_notes(network: nn.Module) -> list[str]:
 def _fit_in_order(
     own: Mapping[str, Tensor], weights: Mapping[str, Tensor], num_classes: int
 ) -> bool:
-    """Returns whether the n-th tensors are of one kind and shape, but for the classifier's."""
     return len(own) == len(weights) and all(
         name.rpartition(".")[2] == other.rpartition(".")[2]
         and tensor.shape in (given.shape, (num_classes, *given.shape[1:]))

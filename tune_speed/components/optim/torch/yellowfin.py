@@ -242,7 +242,6 @@ class YellowFinOptimizer(Optimizer):
 
 
 def _clipped(gradients: list[Tensor], square: Tensor, bound: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Returns gradients of a squared norm, `square` before, of at most `bound`, and that norm."""
     factor = (bound / square).sqrt().clamp(max=1.0)
     # 0 / 0 where all gradients are 0.
     factor = torch.where(square > bound, factor, torch.ones_like(factor))

@@ -40,7 +40,6 @@ class MovingAverage:
         self._num_steps, self._frac = state["num_steps"], state["frac"]
 
     def _gone(self, frac: float) -> float:
-        """Returns what is gone, of a weight of 1, after a share of the run."""
         return 1 - math.exp2(-frac / self._half_life)
 
 

@@ -163,7 +163,6 @@ def _check_channels(model: nn.Module, splits: Splits) -> None:
 
 
 def _for_classes(layer: Classifier, num_classes: int) -> Classifier:
-    """Returns a fresh layer like `layer` for another number of classes, where `layer` is."""
     fresh: Classifier
     if isinstance(layer, nn.Linear):
         fresh = nn.Linear(layer.in_features, num_classes, bias=layer.bias is not None)
