@@ -88,6 +88,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def _propose(self, trial_id: str) -> dict[str, Any]:
+        """Returns what the sampler proposes for a trial that runs from now on."""
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         value = None if outcome.status in self._failures else minimised(outcome, self._target)
