@@ -163,3 +163,11 @@ def test_a_step_at_another_size_gets_its_images_at_that_size(photos: Images) -> 
     loader = Resident().open(photos, padded)
     loader.show_at(16, 16)
     assert next(loader.epoch(0))[0].shape == (8, 3, 24, 24)
+
+
+def test_no_epoch_is_drawn_before_one_is_asked_for(photos: Images, monkeypatch) -> None:
+    monkeypatch.setattr("tune_speed.data.loaders.base.draw_in_order", None)
+    loader = Resident().open(photos, Batching(SampleOrder(24, 8, 0), MEAN, STD, CPU, image_size=24))
+    assert loader.num_samples == 24
+    with pytest.raises(TypeError):
+        next(loader.epoch(0))

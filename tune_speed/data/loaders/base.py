@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.data.augmentation.base import Drawer, Draws
-from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw_in_order
+from tune_speed.data.augmentation.base import Drawer
+from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw, draw_in_order
 from tune_speed.data.augmentation.crops import Centre
 from tune_speed.data.augmentation.mix import mixed
 from tune_speed.data.base import Images
@@ -75,7 +75,9 @@ class Batches:
         self._box = (height, width)
         self.augmentation.check(self._frame.height, self._frame.width)
         self._batching = batching
-        self._names = ("indices", "labels", *self._draws(np.arange(1), 0))
+        sizes = None if self._frame.sizes is None else self._frame.sizes[:1]
+        one = self._frame._replace(num_images=1, sizes=sizes)
+        self._names = ("indices", "labels", *draw(self.augmentation, one, seed=0, epoch=0))
         self._tools = dict[tuple[int, int], _Tools]()
         self._set_size(self._frame.height, self._frame.width)
         self._targets = None if self.labels.ndim == 1 else _on(self.labels, self.device)
@@ -113,7 +115,10 @@ class Batches:
         """Yields what each batch of an epoch is made of, after `skip`: int64, a row a number."""
         order = self.order.epoch(epoch)
         labels = self.labels.take(order) if self._targets is None else np.zeros_like(order)
-        draws = self._draws(order, epoch)
+        repeats, seed = self.order.repeats, self.order.seed
+        draws = draw_in_order(
+            self.augmentation, order, self._frame, repeats=repeats, seed=seed, epoch=epoch
+        )
         table = torch.from_numpy(self.share.of(np.stack([order, labels, *draws.values()])))
         if self.device.type == "cuda":
             # A copy from pageable memory would wait for the GPU.
@@ -121,12 +126,6 @@ class Batches:
         table = table.to(self.device, non_blocking=True)
         for start in range(skip * self.order.batch_size, table.shape[1], self.order.batch_size):
             yield table[:, start : start + self.order.batch_size]
-
-    def _draws(self, order: NDArray[np.int64], epoch: int) -> Draws:
-        repeats, seed = self.order.repeats, self.order.seed
-        return draw_in_order(
-            self.augmentation, order, self._frame, repeats=repeats, seed=seed, epoch=epoch
-        )
 
     def dummy_plan(self, size: int) -> Tensor:
         """Returns a plan of the first images, whole, of one class and not moved.
