@@ -261,9 +261,9 @@ def test_a_method_may_take_more_than_it_is_given(source: str) -> None:
     ],
 )
 def test_a_method_must_take_every_call_of_the_base_s(source: str, parameter: str) -> None:
-    told = signature_of(source)
-    assert told is not None and told.startswith("must take ")
-    assert not parameter or re.search(f"['`]{parameter}['`]", told)
+    mistake = signature_of(source)
+    assert mistake is not None and mistake.startswith("must take ")
+    assert not parameter or re.search(f"['`]{parameter}['`]", mistake)
 
 
 def test_a_change_of_batches_without_labels_is_refused_with_what_to_write() -> None:

@@ -12,7 +12,7 @@ SHAPE = (10, 10, 10, 1)
 
 
 def stored(kind: str) -> Pixels:
-    """Returns 1,000 bytes of pixels, of which nothing is read."""
+    """Returns 1,000 bytes of pixels that no test reads."""
     if kind == "in memory":
         return np.zeros(SHAPE, np.uint8)
     if kind == "mapped":

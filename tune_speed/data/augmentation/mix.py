@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STREAM = 900
 WHOLE = 2**32
-"""What stands for 1 in the numbers of an epoch, which are whole."""
+"""An epoch's numbers are whole: a share of 1 is this many."""
 
 
 def draw(drawer: Drawer, *, mixup: float, cutmix: float, prob: float, switch_prob: float) -> Draws:

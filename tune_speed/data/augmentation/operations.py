@@ -46,7 +46,7 @@ class Operations(Change):
 
     @property
     def kinds(self) -> range:
-        """The numbers of its operations, the first of which changes nothing or is its own."""
+        """The numbers of its operations; the first may be the one that changes nothing."""
         return range(DRAWN)
 
     def drawn(self, drawer: Drawer) -> list[Drawn]:

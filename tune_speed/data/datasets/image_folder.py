@@ -211,7 +211,7 @@ class ImageTable(ImageFiles):
     label_column: str = "label"
     """Column of the labels: names or numbers of classes."""
     split_column: str | None = None
-    """Column that says of which part an image is: `train`, `validation` or `test`, and nothing is
+    """Column of the part that an image belongs to: `train`, `validation` or `test`; empty means
     `train`; null: `split`, if there is one. Parts that are not there are set aside from `train`."""
     group_column: str | None = None
     """Column of what must stay in one part, as a patient or a video; null: `group`, if there is

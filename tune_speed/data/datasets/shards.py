@@ -75,7 +75,7 @@ def find_files(field: str, place: str, suffixes: Sequence[str]) -> list[Path]:
     Of a folder of several parts, by the names of files and folders in it, those of the part `field`
     are returned, which is the configuration's that named the place.
 
-    Raises: DataError if there is none, or it is not clear of which part one is.
+    Raises: DataError if there is none, or no name says which part a file belongs to.
     """
     path = Path(place)
     if path.is_file():
