@@ -35,29 +35,24 @@ def file(**changes):
     return {"replication": {**fields, **changes}, "scale": {"cpu": {"about": "Fewer images."}}}
 
 
-ROW = {"source": "Nicka 2021", "table": "text", "metric": "time_increase"}
 RIGHT = [
     claim(),
     claim(paper=2),
     claim(unit="×"),
     claim(paper=None),
-    claim(paper=None, source="", published=ROW),
-    claim(paper=None, published={**ROW, "over": "off", "over_model": "x", "per_epoch": True}),
-    claim(ours={"arm": "base", "figure": "accuracy"}),
+    claim(defects=["One run of each."]),
+    claim(ours={"arm": "base", "figure": "peak_memory_gib"}, unit="GB"),
 ]
 
 
 @pytest.mark.parametrize("fields", RIGHT)
-def test_claim_has_a_figure_or_its_place(fields):
+def test_claim_has_a_figure_and_its_source(fields):
     ClaimConfig.model_validate(fields)
 
 
 WRONG = {
-    "must have either `paper` or `published`": claim(published=ROW),
-    "`source` must be given": claim(source=""),
-    "must be given where there is no `published`": claim(paper=None, source=" "),
+    "source": claim(source=""),
     "`unit` must be × for `speed_up`, not %": claim(unit="%"),
-    "`over_model` must come with `over`": claim(paper=None, published={**ROW, "over_model": "x"}),
     "`speed_up` is against the base": claim(ours={"arm": "base", "figure": "speed_up"}),
 }
 
@@ -68,8 +63,8 @@ def test_claim_that_cannot_be_compared_says_why(must):
         ClaimConfig.model_validate(WRONG[must])
 
 
-def test_items_are_numbers_of_the_sheet_and_differ():
-    for items in ([90], [122], [105, 105], ["105"]):
+def test_items_are_numbers_of_the_sheet():
+    for items in ([90], [122], ["105"]):
         with pytest.raises(pydantic.ValidationError):
             ReplicationConfig.model_validate(file(items=items)["replication"])
     assert ReplicationConfig.model_validate(file(items=[91, 121])["replication"]).items == [91, 121]
@@ -86,7 +81,8 @@ def test_every_figure_has_units_and_every_check_is_there():
 
 
 def test_file_without_mistakes_has_none():
-    assert list(config_mistakes(File, file(items=[105], checks=["pinned_copy"]), ())) == []
+    check = {"question": "Is it?", "expected": "yes", "check": "hidden_syncs"}
+    assert list(config_mistakes(File, file(items=[105], checks=[check]), ())) == []
 
 
 MISTAKES = [
@@ -100,8 +96,8 @@ MISTAKES = [
     ),
     (
         file(claims=[claim(), claim(source="")]),
-        ("replication", "claims", 1),
-        "`source` must be given where there is no `published`",
+        ("replication", "claims", 1, "source"),
+        "at least 1 character",
     ),
     ({"scale": {"cpu": {}}}, ("scale", "cpu", "about"), "must be given"),
     ({"scale": {"cpuu": {"about": "x"}}}, ("scale",), "must be 'cpu' or 'gpu'"),

@@ -9,7 +9,6 @@ from tune_speed.cli import common
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
-    from tune_speed.experiments.replication.agreement import Outcome
 
 
 def ablate(
@@ -117,35 +116,45 @@ def replicate(
         return
     from tune_speed.api.ablated import save
     from tune_speed.core.folders import studies_folder
-    from tune_speed.experiments.replication.replicate import (
-        plan_replication,
-        run_replication,
-        save_outcome,
-    )
+    from tune_speed.experiments.ablation.ablate import run_ablation
+    from tune_speed.experiments.replication import replicate as replicating
+    from tune_speed.experiments.replication import table
 
     # As an override, after those of `--set`: the option of its own name has the last word.
     overrides = [*(set_ or []), *([] if seeds is None else [f"ablate.seeds={seeds}"])]
-    plan = plan_replication(
-        name, profile=profile or _profile_here(), overrides=overrides, check_data=not download
+    profile = profile or _profile_here()
+    check = not download
+    plan = replicating.plan_replication(
+        name, profile=profile, overrides=overrides, check_data=check
     )
-    progress = common.on_stderr()
-    done = run_replication(
-        plan,
-        folder=studies_folder(),
-        again=again,
-        download=download,
-        on_progress=progress.decoded,
-        on_line=progress.line,
-    )
-    for ablation in done.ablations:
-        found = save(ablation, None, progress=progress)
+    progress, done = common.on_stderr(), dict[str, "Ablated"]()
+    for part, planned in plan.parts.items():
+        ablation = run_ablation(
+            planned,
+            folder=studies_folder(),
+            part=part,
+            again=again,
+            download=download,
+            on_progress=progress.decoded,
+            on_line=progress.line,
+        )
+        done[part] = save(ablation, None, progress=progress)
         if arms:
-            show_ablated(found, form)
-    common.note(
-        f"wrote {save_outcome(done.outcome, folder=studies_folder(), study=plan.file.name)}"
-    )
-    _print_outcome(done.outcome, form)
-    if done.was_stopped:
+            show_ablated(done[part], form)
+        if ablation.was_stopped:
+            break
+    outcome = replicating.outcome(plan, {part: found.result for part, found in done.items()})
+    path = replicating.save_outcome(outcome, folder=studies_folder(), study=plan.file.name)
+    common.note(f"wrote {path}")
+    if form == "json":
+        common.say_json(outcome.model_dump(mode="json"))
+    elif form == "markdown":
+        common.say(table.markdown(outcome))
+    elif form == "csv":
+        common.print_listing(table.csv_rows(outcome), form, title="claims")
+    else:
+        common.show_parts(table.as_renderables(outcome))
+    if any(found.was_stopped for found in done.values()):
         common.note("stopped; the same command resumes")
         raise typer.Exit(common.INTERRUPTED)
 
@@ -161,30 +170,11 @@ def _profile_here() -> str:
 def _print_replications(form: common.Format) -> None:
     from tune_speed.experiments.replication.shipped import replication_listing
 
-    shown = [
-        {
-            "items": " ".join(map(str, row["items"])),
-            **{field: row[field] for field in ("name", "title", "source")},
-            "profiles": " ".join(row["profiles"]),
-        }
-        for row in replication_listing()
-    ]
-    # JSON keeps lists as lists; a table's cell holds one text.
-    common.print_listing(
-        replication_listing() if form == "json" else shown, form, title="replications"
-    )
-
-
-def _print_outcome(found: "Outcome", form: common.Format) -> None:
-    from rich.console import Group
-
-    from tune_speed.experiments.replication import table
-
-    if form == "json":
-        common.say_json(found.model_dump(mode="json"))
-    elif form == "markdown":
-        common.say(table.markdown(found))
-    elif form == "csv":
-        common.print_listing(table.csv_rows(found), form, title="claims")
-    else:
-        common.show_parts([Group(*table.as_renderables(found))])
+    rows = replication_listing()
+    if form != "json":
+        # A table's cell holds one text.
+        names = ("items", "name", "title", "source", "profiles")
+        rows = [{name: row[name] for name in names} for row in rows]
+        for row in rows:
+            row |= {name: " ".join(map(str, row[name])) for name in ("items", "profiles")}
+    common.print_listing(rows, form, title="replications")

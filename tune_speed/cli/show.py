@@ -1,7 +1,6 @@
 """The commands on what is on record or can be named: `list`, `show` and `compare`."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +11,6 @@ from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tune_speed.experiments.published.side_by_side import PaperTable
     from tune_speed.reporting.trials.comparison import Comparison
 
 # Where `mlflow ui` shows its pages.
@@ -308,27 +306,27 @@ def _print_trials(
         common.print_listing(rows, form, title="trials", out=out)
 
 
-def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: common.Format) -> None:
+def _print_comparison(
+    found: "Comparison", paper: dict[str, list[Any]] | None, form: common.Format
+) -> None:
     from tune_speed.reporting.trials import comparison
 
     if form == "json":
-        published = {} if paper is None else {"paper": asdict(paper)}
+        published = {} if paper is None else {"paper": paper}
         common.say_json({**comparison.as_dict(found), **published})
         return
     show = {"csv": comparison.raw_of, "markdown": comparison.markdown_of}
+    shown_as: Callable[[Any], Any] = show.get(form, comparison.text_of)
     if form == "table":
         common.show_parts([comparison.SideBySide(found)])
     else:
-        rows = comparison.table_rows(found, show[form])
-        common.print_listing(rows, form, title="fields")
+        common.print_listing(comparison.table_rows(found, shown_as), form, title="fields")
     if paper is None:
         return
-    shown_as: Callable[[Any], Any] = show.get(form, comparison.text_of)
-    tables = {"ours and theirs": paper.figures, "settings": paper.settings}
-    for title, published_rows in tables.items():
-        if published_rows:
+    for title, name in {"ours and theirs": "figures", "settings": "settings"}.items():
+        if paper[name]:
             print()
-            shown = [{k: shown_as(v) for k, v in row.items()} for row in published_rows]
+            shown = [{k: shown_as(v) for k, v in row.items()} for row in paper[name]]
             common.print_listing(shown, form, title=title)
-    for line in paper.notes:
+    for line in paper["notes"]:
         common.note(line)

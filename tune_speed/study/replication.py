@@ -2,56 +2,35 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 
 FigureName = Literal[
-    "speed_up",
-    "expected_time_ratio",
-    "time_increase",
-    "time_saved",
-    "accuracy",
-    "accuracy_gain",
-    "macro_f1",
-    "epoch_s",
-    "peak_memory_gib",
-    "synergy",
-    "success_rate",
-    "epochs_to_convergence",
-]
-UnitName = Literal["×", "%", "points", "s", "min", "h", "GiB", "GB", "epochs"]
+    "speed_up", "expected_time_ratio", "time_increase", "time_saved", "accuracy", "accuracy_gain",
+    "macro_f1", "epoch_s", "peak_memory_gib", "synergy", "success_rate", "epochs_to_convergence",
+]  # fmt: skip
+UnitName = Literal["×", "%", "points", "s", "GiB", "GB", "epochs"]
 CheckName = Literal[
-    "effective_batch", "fp16_underflow", "pinned_copy", "hidden_syncs", "loader_starvation"
-]
+    "samples_per_step", "fp16_loses", "scaling_saves", "weight_moves", "pinned_is_faster",
+    "host_continues", "hidden_syncs", "starving_is_seen", "nothing_is_seen",
+]  # fmt: skip
 ProfileName = Literal["cpu", "gpu"]
 """Profiles that a file may have; `full` is the file as it is."""
 
 UNITS: dict[FigureName, tuple[UnitName, ...]] = {
-    "speed_up": ("×",),
-    "expected_time_ratio": ("×",),
-    "time_increase": ("%",),
-    "time_saved": ("%",),
-    "accuracy": ("%",),
-    "accuracy_gain": ("points",),
-    "macro_f1": ("%",),
-    "epoch_s": ("s", "min", "h"),
-    "peak_memory_gib": ("GiB", "GB"),
-    "synergy": ("×",),
-    "success_rate": ("%",),
-    "epochs_to_convergence": ("epochs",),
-}
+    "speed_up": ("×",), "expected_time_ratio": ("×",), "synergy": ("×",),
+    "time_increase": ("%",), "time_saved": ("%",), "accuracy_gain": ("points",),
+    "accuracy": ("%",), "macro_f1": ("%",), "success_rate": ("%",),
+    "epoch_s": ("s",), "peak_memory_gib": ("GiB", "GB"), "epochs_to_convergence": ("epochs",),
+}  # fmt: skip
 """Units that a figure can be given in; the first one is meant where none is given."""
 
-AGAINST_BASE: tuple[FigureName, ...] = (
-    "speed_up",
-    "expected_time_ratio",
-    "time_increase",
-    "time_saved",
-    "accuracy_gain",
-    "synergy",
-)
-"""Figures of an arm against the base, which the base itself does not have."""
+NO_EFFECT: dict[FigureName, float] = {
+    "speed_up": 1, "expected_time_ratio": 1, "synergy": 1,
+    "time_increase": 0, "time_saved": 0, "accuracy_gain": 0,
+}  # fmt: skip
+"""Figures of an arm against the base, and what each is where the arm is as the base."""
 
 # Least and greatest number of an experiment or a doubt on the sheet of the source documents.
 ITEMS = (91, 121)
@@ -78,38 +57,8 @@ class OursConfig(Config):
 
     @model_validator(mode="after")
     def _is_beside_base(self) -> "OursConfig":
-        if self.arm == "base" and self.figure in AGAINST_BASE:
+        if self.arm == "base" and self.figure in NO_EFFECT:
             raise ValueError(f"`{self.figure}` is against the base: `arm` must be another")
-        return self
-
-
-class PublishedConfig(Config):
-    """A row of `tune-speed list paper`: the columns that identify it."""
-
-    source: Name
-    """Short citation, such as `Nokhwal et al. 2023`."""
-    table: Name
-    """Table or section of the source."""
-    metric: Name
-    """What was measured."""
-    model: str = ""
-    """Network as the source names it."""
-    dataset: str = ""
-    """`CIFAR-10`, `CIFAR-100`, `both`, `most`, or empty."""
-    setting: str = ""
-    """Which of the source's arms."""
-    over: Name | None = None
-    """Setting of the same table that this one is compared with: its figure over this one's, or for
-    a gain, this one's less its figure. null: the figure itself."""
-    over_model: Name | None = None
-    """Network of `over`, where it is another."""
-    per_epoch: bool = False
-    """Whether the figure is divided by the epochs that the same setting ran."""
-
-    @model_validator(mode="after")
-    def _is_figure_or_ratio(self) -> "PublishedConfig":
-        if self.over_model is not None and self.over is None:
-            raise ValueError("`over_model` must come with `over`")
         return self
 
 
@@ -121,29 +70,38 @@ class ClaimConfig(Config):
     ours: OursConfig
     """Our figure to compare with it."""
     paper: float | None = None
-    """The figure, in `unit`. null: it is looked up as `published` says; without that too, the
-    source has none, and ours is shown alone."""
-    published: PublishedConfig | None = None
-    """Where the figure is among those of the source documents; null: it is `paper`."""
+    """The figure, in `unit`; `tune-speed list papers` has the sources. null: the source has none,
+    and ours is shown alone."""
     unit: UnitName | None = None
-    """Unit of the figure; null: that of `published`, or `×` for ratios, `%` for shares, `points`
-    (of 100) for gains, `s`, `GiB`, `epochs`."""
-    source: str = ""
-    """Where it is, such as `S0, Table I`; empty: as `published` says, and only with it."""
-    defect: str = ""
-    """What is known to be wrong with it, other than with the published row."""
+    """Unit of the figure; null: `×` for ratios, `%` for shares, `points` (of 100) for gains, `s`,
+    `GiB`, `epochs`."""
+    source: Name
+    """Where it is, such as `S0, Table I`."""
+    defects: list[Name] = Field(default=[])
+    """What is known to be wrong with it, a sentence each."""
 
     @model_validator(mode="after")
-    def _has_one_figure_at_most(self) -> "ClaimConfig":
-        if self.paper is not None and self.published is not None:
-            raise ValueError("must have either `paper` or `published`")
-        if self.published is None and not self.source.strip():
-            raise ValueError("`source` must be given where there is no `published`")
+    def _has_a_unit_of_its_figure(self) -> "ClaimConfig":
         units = UNITS[self.ours.figure]
         if self.unit is not None and self.unit not in units:
             must = f"`unit` must be {' or '.join(units)} for `{self.ours.figure}`"
             raise ValueError(f"{must}, not {self.unit}")
         return self
+
+    @property
+    def shown_unit(self) -> UnitName:
+        return self.unit or UNITS[self.ours.figure][0]
+
+
+class CheckConfig(Config):
+    """A question that is answered without training."""
+
+    question: Name
+    """What is asked."""
+    expected: Name
+    """The answer that is expected."""
+    check: CheckName
+    """How it is answered."""
 
 
 class ReplicationConfig(Config):
@@ -156,23 +114,16 @@ class ReplicationConfig(Config):
     question: Name
     """Its question, in one sentence."""
     source: str = ""
-    """Where it is from, such as `S0`; empty: the sources of its claims."""
+    """Where it is from, such as `S0`."""
     parts: Parts = Field(default={})
     """Ablations of their own, by name, with the values that each changes about the file; empty:
     the file is the only one."""
     claims: list[ClaimConfig] = Field(default=[])
     """Published figures, and ours to compare with each."""
-    checks: list[CheckName] = Field(default=[])
+    checks: list[CheckConfig] = Field(default=[])
     """Questions that are answered without training."""
     caveats: list[Name] = Field(default=[])
     """What is known to be wrong with the source, or unlike it here: one sentence each."""
-
-    @field_validator("items", "checks")
-    @classmethod
-    def _are_distinct(cls, values: list[Any]) -> list[Any]:
-        if len(set(values)) < len(values):
-            raise ValueError("must be different from one another")
-        return values
 
     @model_validator(mode="after")
     def _asks_something(self) -> "ReplicationConfig":

@@ -3,18 +3,25 @@ from typing import Any
 import pytest
 from helpers.experiments.replications import shipped
 
+from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.words import Device
-from tune_speed.data import DATASETS
 from tune_speed.experiments.published import published
+from tune_speed.experiments.published.side_by_side import (
+    COMPONENTS,
+    dataset_of,
+    flat_recipe,
+    is_same,
+    matches_of,
+)
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
 
-CIRCUMSTANCES = ("device", "test part", "50000 training images", "no target", "a tenth of the rate")
+CIRCUMSTANCES = {"device", "part", "training images", "target", "beside"}
 
 
 def _changed(record: TrialRecord, **fields: Any) -> TrialRecord:
@@ -22,8 +29,8 @@ def _changed(record: TrialRecord, **fields: Any) -> TrialRecord:
 
 
 def _differences(record: TrialRecord, setting: str) -> list[str]:
-    [row, *_] = [row for row in published.paper_rows(record) if row.setting.setting == setting]
-    return [words for words in row.differs if not words.startswith(CIRCUMSTANCES)]
+    [found, *_] = [match for match in matches_of(record) if match.setting.setting == setting]
+    return [words for field, words in found.differs.items() if field not in CIRCUMSTANCES]
 
 
 @pytest.mark.parametrize("name", ["seed_resnet50", "seed_vit"])
@@ -48,12 +55,8 @@ def test_the_shipped_efficientnet_differs_in_what_its_file_says():
 
 
 def test_the_nearest_setting_comes_first():
-    rows = published.paper_rows(shipped("seed_resnet50", 1))
-    assert rows[0].setting.setting == "with techniques"
-    assert [row.figure.value for row in rows if row.figure.metric == "accuracy"] == [
-        "93.00",
-        "93.07",
-    ]
+    found = [match.setting.setting for match in matches_of(shipped("seed_resnet50", 1))]
+    assert found == ["with techniques", "without techniques"]
 
 
 def test_each_changed_field_is_said():
@@ -70,78 +73,76 @@ def test_a_technique_that_the_source_lacks_is_said():
 
 
 def test_device_part_images_and_target_are_said():
-    [row, *_] = published.paper_rows(shipped("seed_resnet20", 0))
-    assert row.differs == (
+    record = shipped("seed_resnet20", 0)
+    assert list(matches_of(record)[0].differs.values()) == [
         "device 1080 Ti there, cpu (1 thread, test) here",
-        "test part there, validation part here",
-        "50000 training images there, 45000 here",
-        "no target there, accuracy 0.91 here",
-    )
-    there = shipped("seed_resnet20", 0).model_copy(
-        update={"device": Device(type="NVIDIA GeForce GTX 1080 Ti"), "evaluated_on": "test"}
-    )
-    [row, *_] = published.paper_rows(there)
-    assert "device 1080 Ti" in row.same
-    assert "test part" in row.same
-    workload = there.workload | {"certify_on": "train+validation"}
-    [row, *_] = published.paper_rows(there.model_copy(update={"workload": workload}))
-    assert "50000 training images" in row.same
+        "part test there, validation here",
+        "training images 50000 there, 45000 here",
+        "target none there, accuracy 0.91 here",
+    ]
+    changes = {
+        "device": Device(type="NVIDIA GeForce GTX 1080 Ti"),
+        "evaluated_on": "test",
+        "workload": record.workload | {"certify_on": "train+validation"},
+    }
+    same = matches_of(record.model_copy(update=changes))[0].same
+    assert (same["device"], same["part"]) == ("device 1080 Ti", "part test")
+    assert same["training images"] == "training images 50000"
 
 
 def test_rates_are_compared_as_those_of_a_step():
     record = shipped("seed_resnet20", 1)  # 0.1 per 128 images, in batches of 1024
-    assert published.flat_recipe(record.recipe)["lr"] == pytest.approx(0.8)
+    assert flat_recipe(record.recipe)["lr"] == pytest.approx(0.8)
     assert "lr 0.1 there, 0.8 here" in _differences(record, "baseline, 200 epochs")
 
 
 def test_other_data_and_other_networks_match_nothing():
     digits = WORKLOADS["digits"].model_dump(mode="json")
-    assert (
-        published.paper_rows(shipped("seed_resnet50", 0).model_copy(update={"workload": digits}))
-        == ()
-    )
+    assert matches_of(shipped("seed_resnet50", 0).model_copy(update={"workload": digits})) == []
     record = shipped("seed_vit", 0)
     tiny = {"vit": {**record.recipe["model"]["vit"], "size": "tiny"}}
-    assert published.paper_rows(_changed(record, model=tiny)) == ()
+    assert matches_of(_changed(record, model=tiny)) == []
     other_depth = _changed(shipped("seed_resnet20", 0), model={"resnet": {"depth": 56}})
-    assert published.paper_rows(other_depth) == ()
+    assert matches_of(other_depth) == []
 
 
 def test_the_same_network_by_another_name_matches():
     record = _changed(shipped("seed_resnet20", 0), model={"resnet": {"depth": 20, "stem": "cifar"}})
-    assert {s.setting for s in published.settings_of(record)} == {
+    assert {match.setting.setting for match in matches_of(record)} == {
         "baseline, 200 epochs",
         "half precision, 200 epochs",
         "4 GPUs, 200 epochs",
         "stochastic depth, 200 epochs",
     }
     torchvision = _changed(record, model={"torchvision": {"name": "squeezenet1_1"}})
-    assert {s.table for s in published.settings_of(torchvision)} == {"Table I", "Table II"}
+    assert {match.setting.table for match in matches_of(torchvision)} == {"Table I", "Table II"}
 
 
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
-        ({"name": "cifar10", "root": "data"}, "cifar10"),
-        ({"name": "cifar100", "root": "data"}, "cifar100"),
-        ({"name": "image_parquet", "train": "a/cifar10-train.parquet", "test": "b"}, "cifar10"),
-        ({"name": "image_folder", "root": "/data/CIFAR-100"}, "cifar100"),
+        ({"name": "cifar10", "root": "data"}, "CIFAR-10"),
+        ({"name": "cifar100", "root": "data"}, "CIFAR-100"),
+        ({"name": "image_parquet", "train": "a/cifar10-train.parquet", "test": "b"}, "CIFAR-10"),
+        ({"name": "image_folder", "root": "/data/CIFAR-100"}, "CIFAR-100"),
         ({"name": "image_folder", "root": "/cifar10/cats"}, None),
         ({"name": "digits"}, None),
         ({"name": "image_parquet", "train": "cifar10.parquet", "test": "cifar100.parquet"}, None),
     ],
 )
 def test_a_data_set_is_told_by_its_name_or_its_files(dataset, expected):
-    assert published.dataset_of({"dataset": dataset}) == expected
+    assert dataset_of({"dataset": dataset}) == expected
 
 
 def test_every_rule_names_what_there_is():
-    assert set(published.DATASETS_HERE.values()) <= set(DATASETS)
+    assert {metric for own in published.METRICS_HERE.values() for _, metric, *_ in own} <= set(
+        METRICS
+    )
     for names in published.MODELS_HERE.values():
         for name, fields in names:
             assert set(fields) <= set(MODELS[name].model_fields)
     tables = {"model": MODELS, "optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
-    assert set(published.COMPONENTS) <= set(Recipe.model_fields)
+    assert set(COMPONENTS) <= set(Recipe.model_fields)
     for setting in published.SETTINGS:
         for path, value in setting.recipe.items():
             root, _, field = path.partition(".")
@@ -187,8 +188,8 @@ def test_speed_ups_count_from_the_arm_without():
 
 
 def test_values_are_the_same_to_rounding_only():
-    assert published.is_same([0.4, 0.8], (0.4, 0.8))
-    assert published.is_same(30, 30.0)
-    assert not published.is_same(True, 1.5)
-    assert not published.is_same(None, 0.01)
-    assert not published.is_same([0.4], [0.4, 0.8])
+    assert is_same([0.4, 0.8], [0.4, 0.8])
+    assert is_same(30, 30.0)
+    assert not is_same(True, 1.5)
+    assert not is_same(None, 0.01)
+    assert not is_same([0.4], [0.4, 0.8])

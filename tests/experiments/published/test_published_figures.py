@@ -93,7 +93,7 @@ def test_each_table_has_as_many_figures_as_in_print():
 def test_values_are_those_in_print(table, model, dataset, setting, metric, value, printed):
     figure = _one(table=table, model=model, dataset=dataset, setting=setting, metric=metric)
     assert figure.number == pytest.approx(value)
-    assert figure.printed == printed
+    assert f"{figure.printed_value} {figure.printed_unit}" == printed
 
 
 def test_every_figure_is_in_the_reference_table():

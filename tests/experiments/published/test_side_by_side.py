@@ -1,14 +1,12 @@
 import json
-from dataclasses import asdict
 
 import pytest
 from helpers.experiments.replications import shipped
 from helpers.making import make_record, make_run
 
-from tune_speed.components.metrics import METRICS
 from tune_speed.core.records import Clocks
 from tune_speed.core.words import Device
-from tune_speed.experiments.published.side_by_side import OURS, paper_table
+from tune_speed.experiments.published.side_by_side import paper_table
 
 
 def _arm(point, *, train_s=1800.0, name="seed_resnet50", runs=None):
@@ -19,14 +17,15 @@ def _arm(point, *, train_s=1800.0, name="seed_resnet50", runs=None):
 
 
 def _figures(table, **where):
-    return [row for row in table.figures if all(row[k] == v for k, v in where.items())]
+    return [row for row in table["figures"] if all(row[k] == v for k, v in where.items())]
 
 
 def test_ours_stands_beside_theirs_in_their_unit():
     table = paper_table([_arm(0)])
     near = "without techniques"
     [accuracy] = _figures(table, metric="accuracy", setting=near)
-    assert (accuracy["ours"], accuracy["theirs"], accuracy["unit"]) == (93.12, 93.07, "%")
+    assert (accuracy["theirs"], accuracy["unit"]) == (93.07, "%")
+    assert accuracy["ours"] == pytest.approx(93.12)
     [time] = _figures(table, metric="execution time", setting=near)
     assert (time["ours"], time["theirs"], time["unit"]) == (1.0, 0.86, "h")
     assert accuracy["source"] == "Nokhwal et al. 2023, Table I"
@@ -43,22 +42,22 @@ def test_both_f1_scores_are_shown_with_the_defect_of_theirs():
 
 def test_what_differs_is_counted_and_told():
     table = paper_table([_arm(0)])
-    told = {row["setting"]: row for row in table.settings}
+    told = {row["setting"]: row for row in table["settings"]}
     assert len(told) == 2
-    for row in table.figures:
+    for row in table["figures"]:
         assert row["differs"] == len(told[row["setting"]]["differs"].split("; "))
 
 
 def test_several_runs_count_with_their_mean():
     runs = tuple(make_run(accuracy=accuracy) for accuracy in (0.92, 0.94))
     [accuracy, _] = _figures(paper_table([_arm(0, runs=runs)]), metric="accuracy")
-    assert accuracy["ours"] == 93.0
+    assert accuracy["ours"] == pytest.approx(93)
 
 
 def test_speed_ups_need_both_arms_of_one_length_on_one_device():
     without, with_ = _arm(0, train_s=3000.0), _arm(1, train_s=1500.0)
     [row] = _figures(paper_table([without, with_]), metric="speed-up")
-    assert (row["ours"], row["theirs"]) == (2.0, pytest.approx(0.86 / 0.46, abs=5e-4))
+    assert (row["ours"], row["theirs"]) == (2.0, pytest.approx(0.86 / 0.46))
     assert "46 minutes" in row["known_defect"]
     [alone] = _figures(paper_table([with_]), metric="speed-up")
     assert alone["ours"] is None
@@ -74,7 +73,7 @@ def test_bf16_is_mixed_precision_too():
     bf16 = with_.model_copy(update={"recipe": {**with_.recipe, "precision": "bf16"}})
     table = paper_table([_arm(0), bf16])
     assert _figures(table, metric="speed-up")[0]["ours"] == 1.0
-    assert any("precision fp16 there, bf16 here" in row["differs"] for row in table.settings)
+    assert any("precision fp16 there, bf16 here" in row["differs"] for row in table["settings"])
 
 
 def test_the_best_model_counts_from_the_plain_baseline():
@@ -106,33 +105,17 @@ def test_memory_is_compared_on_gpus_only():
     )
     on_gpu = on_cpu.model_copy(update={"device": Device(type="NVIDIA H200"), "runs": (run,)})
     assert {row["ours"] for row in _figures(paper_table([on_cpu]), metric="GPU memory")} == {None}
-    assert {row["ours"] for row in _figures(paper_table([on_gpu]), metric="GPU memory")} == {10.74}
+    [*rows] = _figures(paper_table([on_gpu]), metric="GPU memory")
+    assert {row["ours"] for row in rows} == {10 * 1.073741824}
 
 
-def test_a_network_or_data_set_that_nobody_published_is_told_with_what_was():
+def test_a_network_or_data_set_that_nobody_published_is_told():
     table = paper_table([make_record()])
-    assert (table.figures, table.settings) == ((), ())
-    nothing, published = table.notes
-    assert nothing == "study/t0000: no source has resnet20, as it is here, on digits"
-    assert (
-        "ResNet-50, ViT, EfficientNet on CIFAR-10 and CIFAR-100 (Nokhwal et al. 2023)" in published
-    )
+    assert (table["figures"], table["settings"]) == ([], [])
+    (nothing,) = table["notes"]
+    assert nothing.startswith("study/t0000: no source has its network")
 
 
 def test_the_table_is_json():
     table = paper_table([_arm(0), make_record()])
-    assert json.loads(json.dumps(asdict(table), allow_nan=False))["notes"] == list(table.notes)
-
-
-def test_our_figures_are_the_metrics_of_that_name():
-    run = make_run(accuracy=0.91)
-    for name, scale, metric in [
-        ("accuracy", 100, "accuracy"),
-        ("val_loss", 1, "loss"),
-        ("time_per_epoch", 1, "epoch_s"),
-        ("exec_time", 1 / 3600, "execution_s"),
-    ]:
-        of_run = METRICS[metric].of_run
-        assert of_run is not None
-        ours = OURS[name][0]
-        assert (ours.of_run(run) or 0) * ours.scale == pytest.approx(of_run(run) * scale)
+    assert json.loads(json.dumps(table, allow_nan=False)) == table

@@ -17,17 +17,15 @@ from tune_speed.study.file import load_study
 from tune_speed.study.replication import ClaimConfig
 from tune_speed.training.recipe import Recipe
 
-NO_FIGURE = Figure(mean=None, low=None, high=None, sd=None, n=0)
-NO_MEDIAN = Median(median=None, low=None, high=None, confidence=0.0, n=0)
 BOTH = "accumulation_steps=2 + precision=bf16"
 
 
 def estimate(value=None, low=None, high=None, n=5):
-    return Estimate(value=value, low=low, high=high, p_value=None, n=n)
+    return Estimate(value=value, low=low, high=high, n=n)
 
 
 def figure(mean, low=None, high=None, n=5):
-    return Figure(mean=mean, low=low, high=high, sd=None, n=n)
+    return Figure(mean=mean, low=low, high=high, n=n)
 
 
 def median(value, low=None, high=None, *, confidence=0.0, n=5):
@@ -38,14 +36,7 @@ def make_arm(name=BOTH, **changes):
     fields = {
         "name": name, "settings": {}, "not_applicable": None, "lr_factor": None,
         "is_lr_at_edge": None, "tuning": (), "n": 5, "statuses": {"reached": 5}, "hits": 5,
-        "success_low": 0.566, "success_high": 1.0, "epoch_s": NO_FIGURE, "images_per_s": NO_FIGURE,
-        "accuracy": NO_FIGURE, "macro_f1": NO_FIGURE, "fed_ratio": NO_FIGURE,
-        "peak_memory_gib": NO_MEDIAN, "time_to_target_s": NO_MEDIAN, "expected_s": None,
-        "expected_low_s": None, "expected_high_s": None, "epochs_to_convergence": NO_MEDIAN,
-        "speed_up": None, "s_mixed": None, "accuracy_gain": None, "macro_f1_gain": None,
-        "time_to_target_factor": None, "time_to_target_low": None, "time_to_target_high": None,
-        "time_to_target_p": None, "time_to_target_p_holm": None, "time_to_target_pairs": 0,
-        "time_to_target_method": "", "notes": (), "stop_reasons": (),
+        "success_low": 0.566, "success_high": 1.0,
     }  # fmt: skip
     return ArmResult.model_validate({**fields, **changes})
 
@@ -67,9 +58,8 @@ def interaction(value, low, high, name="accumulation_steps=2 × precision=bf16")
 
 
 def make_claim(figure="speed_up", *, arm=BOTH, part="", **changes):
-    ours = {"arm": arm, "figure": figure, "part": part}
-    given = {} if "published" in changes else {"paper": 1.87, "source": "S0, Table I"}
-    return ClaimConfig.model_validate({"says": "A claim.", "ours": ours, **given, **changes})
+    fields = {"says": "A claim.", "paper": 1.87, "source": "S0, Table I", **changes}
+    return ClaimConfig(ours={"arm": arm, "figure": figure, "part": part}, **fields)
 
 
 # --- Records of what the shipped studies propose by themselves

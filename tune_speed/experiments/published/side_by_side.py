@@ -1,211 +1,220 @@
-"""Our figures next to the published ones, for `tune-speed compare --with-paper`."""
+"""Our figures next to the published ones, for `tune-speed compare --with-paper`.
 
+A published setting is shown next to a trial where network and data set are the same. Everything
+else that its source names is compared field by field.
+"""
+
+import math
+import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tune_speed.components.metrics.base import OF_RUN, epoch_s, peak_memory_frac, speed_up
-from tune_speed.core.records import RunResult, TrialRecord
+from tune_speed.components.metrics.base import OF_RUN, speed_up
+from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import device_text
 from tune_speed.experiments.published import published
-from tune_speed.experiments.published.published import SETTINGS, Setting, base_of
+from tune_speed.experiments.published.published import Setting, figures_of
+from tune_speed.reporting.trials.comparison import text_of
+from tune_speed.tracking.filter.fields import settings_of
 
-# Paths that tell the arms of a source apart, where it names them.
-NAMED_TECHNIQUES = ("accumulation_steps", "precision", "devices")
-# Precisions that count as one for that: the sources have fp16 only.
-MIXED = {"fp16": "mixed", "bf16": "mixed"}
-COLUMNS = (
-    *("run", "metric", "ours", "theirs", "unit", "source", "setting", "differs"),
-    *("known_defect", "note"),
-)
-GB_PER_GIB = 2**30 / 1e9
-SECONDS_PER_HOUR = 3600
-
-
-class Ours(NamedTuple):
-    """Our counterpart of a published metric."""
-
-    name: str
-    of_run: Callable[[RunResult], float | None]
-    scale: float = 1.0
-    """What turns its unit into that of the published figures."""
-    note: str = ""
-    """Why the two are not measured alike; empty where they are, as far as the source says."""
+COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader", "speedups")
+# Fields that tell the arms of a source apart, and precisions that count as one for that: the
+# sources have fp16 only.
+TECHNIQUES = {"accumulation_steps", "devices", "precision", "speedups.depth"}
+MIXED = {"fp16", "bf16"}
+# Training images of CIFAR-10, and of CIFAR-100.
+ALL_IMAGES = 50_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaperTable:
-    """Ours next to theirs, as rows of the same fields each."""
+class Match(NamedTuple):
+    """A trial, a published setting of its network and data set, and the rest in words by field."""
 
-    figures: tuple[dict[str, Any], ...]
-    """A row each of run, metric, ours, theirs, unit, source, setting, differs (how many things do:
-    `settings` has them), known_defect (of theirs) and note (on how the two were measured)."""
-    settings: tuple[dict[str, Any], ...]
-    notes: tuple[str, ...]
-    """A line on each record that no source has anything on, and then one on what they have."""
+    record: TrialRecord
+    setting: Setting
+    same: Mapping[str, str]
+    differs: Mapping[str, str]
 
+    @property
+    def run(self) -> str:
+        return _run(self.record)
 
-def _final(metric: str) -> Callable[[RunResult], float | None]:
-    return lambda run: getattr(run.final, metric, None)
-
-
-_ACCURACY = Ours("accuracy", _final("accuracy"), 100)
-_EITHER = "the source does not say which F1 it means"
-_EXECUTION = "what theirs includes is unsaid; ours is the whole run"
-_ALLOCATOR = "theirs by nvidia-smi, context included; ours is the allocator's peak"
+    @property
+    def is_arm(self) -> bool:
+        """Whether the trial has the techniques that tell the setting from others of its source."""
+        others = TECHNIQUES & self.differs.keys()
+        precisions = {self.setting.recipe.get("precision"), self.record.recipe.get("precision")}
+        return not others or (others == {"precision"} and precisions <= MIXED)
 
 
-def _on_gpu(read: Callable[[RunResult], float | None]) -> Callable[[RunResult], float | None]:
-    return lambda run: None if run.device.kind == "cpu" else read(run)
+def paper_table(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+    """Returns `figures` and `settings`, as rows of the same fields each, and `notes`: sentences.
 
-
-OURS: Mapping[str, tuple[Ours, ...]] = {
-    "accuracy": (_ACCURACY,),
-    "val_accuracy": (_ACCURACY,),
-    "test_accuracy": (_ACCURACY,),
-    "f1": (
-        Ours("macro F1", _final("macro_f1"), 100, _EITHER),
-        Ours("micro F1", _final("micro_f1"), 100, _EITHER),
-    ),
-    "train_loss": (Ours("training loss", _final("train_loss")),),
-    "val_loss": (Ours("validation loss", _final("loss")),),
-    "exec_time": (Ours("execution time", OF_RUN["execution_s"], 1 / SECONDS_PER_HOUR, _EXECUTION),),
-    "time_per_epoch": (Ours("time of an epoch", epoch_s),),
-    "gpu_memory": (
-        Ours("GPU memory", _on_gpu(lambda run: run.peak_memory_gib), GB_PER_GIB, _ALLOCATOR),
-    ),
-    "gpu_memory_share": (Ours("GPU memory, share", _on_gpu(peak_memory_frac), 100, _ALLOCATOR),),
-}
-"""Published metric: ours, one or several where the source does not say which it is."""
-
-
-def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
-    """Of several runs of a record the mean counts."""
-    figures: list[dict[str, Any]] = []
-    settings: list[dict[str, Any]] = []
-    notes: list[str] = []
-    for record in records:
-        rows = published.paper_rows(record)
-        if not rows and record.is_own_loop:
-            unknown = "which network and data its training function has is not known"
-            notes.append(f"{_run(record)}: {unknown}")
-        elif not rows:
-            model = published.flat_recipe(record.recipe).get("model")
-            given = record.workload.get("dataset", {}).get("name")
-            data = published.dataset_of(record.workload) or given
-            notes.append(f"{_run(record)}: no source has {model}, as it is here, on {data}")
-        figures += [cells for row in rows for cells in _figure_rows(record, row)]
-        # By identity, as a setting holds a dict and so cannot be hashed.
-        one_a_setting = {id(row.setting): row for row in rows}
-        settings += [
-            {
-                "run": _run(record),
-                "source": f"{row.setting.source}, {row.setting.table}",
-                "setting": row.setting.setting,
-                "model": row.setting.model,
-                "dataset": row.setting.dataset,
-                "same": "; ".join(row.same),
-                "differs": "; ".join(row.differs),
-            }
-            for row in one_a_setting.values()
-        ]
-    for record in records:
-        figures += _speed_up_rows(record, records)
-    if notes:
-        notes.append(f"published are: {published_settings()}")
-    return PaperTable(figures=tuple(figures), settings=tuple(settings), notes=tuple(notes))
-
-
-def published_settings() -> str:
-    models: dict[str, dict[str, None]] = {}
-    for setting in SETTINGS:
-        datasets = {s.dataset: None for s in SETTINGS if s.source == setting.source}
-        where = f"on {' and '.join(datasets)} ({setting.source})"
-        models.setdefault(where, {})[setting.model] = None
-    return "; ".join(f"{', '.join(names)} {where}" for where, names in models.items())
-
-
-def _figure_rows(record: TrialRecord, row: published.PaperRow) -> Iterator[dict[str, Any]]:
-    for ours in OURS.get(row.figure.metric, ()):
-        values = [value for run in record.runs if (value := ours.of_run(run)) is not None]
-        yield _cells(
-            (record, row.setting, len(row.differs)),
-            metric=ours.name,
-            ours=_rounded(statistics.fmean(values) * ours.scale if values else None),
-            theirs=_rounded(row.figure.number),
-            unit=row.figure.unit,
-            known_defect=row.figure.known_defect,
-            note=ours.note,
-        )
-
-
-def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Iterator[dict[str, Any]]:
-    for setting in published.settings_of(record):
-        base = base_of(setting)
-        if base is None or not _is_arm(record, setting):
-            continue
-        times = [
-            next(figure for figure in published.figures_of(each) if figure.metric == "exec_time")
-            for each in (base, setting)
-        ]
-        base_h, arm_h = (time.number for time in times)
-        assert base_h is not None and arm_h is not None, times
-        yield _cells(
-            (record, setting, len(published.compare(setting, record)[1])),
-            metric="speed-up",
-            ours=_rounded(_own_speed_up(record, base, records)),
-            theirs=_rounded(speed_up(base_h, arm_h)),
-            unit="x",
-            known_defect="; ".join(time.known_defect for time in times if time.known_defect),
-            note="theirs of execution times, ours of training clocks",
-        )
-
-
-def _is_arm(record: TrialRecord, setting: Setting) -> bool:
-    flat = published.flat_recipe(record.recipe)
-    named = [path for path in NAMED_TECHNIQUES if path in setting.recipe]
-    depth = "speedups.depth"
-    return setting.recipe.get(depth) == flat.get(depth) and all(
-        _kind(setting.recipe[path]) == _kind(flat.get(path)) for path in named
-    )
-
-
-def _kind(value: Any) -> Any:
-    return MIXED.get(value, value) if isinstance(value, str) else value
-
-
-def _own_speed_up(
-    record: TrialRecord, base: Setting, records: Sequence[TrialRecord]
-) -> float | None:
-    bases = [
-        each
-        for each in records
-        if base in published.settings_of(each)
-        and _is_arm(each, base)
-        and each.recipe.get("epochs") == record.recipe.get("epochs")
-        and each.workload_hash == record.workload_hash
-        # Several devices are described otherwise than the one of their baseline.
-        and (each.device == record.device or record.recipe.get("devices", 1) > 1)
+    Figures have run, metric, ours (of several runs the mean), theirs, unit, source, setting,
+    differs (how many things do: `settings` has them), known_defect (of theirs) and note (on how the
+    two were measured).
+    """
+    matches = [match for record in records for match in matches_of(record)]
+    settings = [
+        {
+            **_place(match),
+            "model": match.setting.model,
+            "dataset": match.setting.dataset,
+            "same": "; ".join(match.same.values()),
+            "differs": "; ".join(match.differs.values()),
+        }
+        for match in matches
     ]
-    if len(bases) != 1 or not bases[0].runs or not record.runs:
-        return None
-    base_s, ours_s = (
-        statistics.fmean(run.clocks.train_s for run in each.runs) for each in (bases[0], record)
-    )
-    return speed_up(base_s, ours_s) if base_s and ours_s else None
+    figures = [row for match in matches for row in _figure_rows(match)]
+    known = {match.run for match in matches}
+    nothing = "no source has its network, as it is here, on its data; `list papers` has the sources"
+    notes = [f"{run}: {nothing}" for run in map(_run, records) if run not in known]
+    return {"figures": [*figures, *_speed_up_rows(matches)], "settings": settings, "notes": notes}
 
 
-def _cells(of: tuple[TrialRecord, Setting, int], **cells: Any) -> dict[str, Any]:
-    record, setting, differs = of
-    source = f"{setting.source}, {setting.table}"
-    place = {"run": _run(record), "source": source, "setting": setting.setting, "differs": differs}
-    return {name: {**place, **cells}[name] for name in COLUMNS}
+def _figure_rows(match: Match) -> Iterator[dict[str, Any]]:
+    for published_metric, figure in figures_of(match.setting).items():
+        for name, metric, scale, note in published.METRICS_HERE.get(published_metric, ()):
+            is_of_gpu = metric.startswith("peak_memory")
+            runs = [r for r in match.record.runs if not is_of_gpu or r.device.kind != "cpu"]
+            values = [value for run in runs if (value := OF_RUN[metric](run)) is not None]
+            ours = statistics.fmean(values) * scale if values else None
+            figures = {"metric": name, "ours": ours, "theirs": figure.number, "unit": figure.unit}
+            yield _row(match, figures, figure.known_defect, note)
 
 
-def _rounded(figure: float | None) -> float | None:
-    return None if figure is None else float(f"{figure:.4g}")
+def _speed_up_rows(matches: Sequence[Match]) -> Iterator[dict[str, Any]]:
+    arms = [match for match in matches if match.is_arm]
+    for match in arms:
+        base = published.base_of(match.setting)
+        if base is None:
+            continue
+        times = [figures_of(setting)["exec_time"] for setting in (base, match.setting)]
+        bases = [b.record for b in arms if b.setting is base and _is_alike(b.record, match.record)]
+        ours_s = [_train_s(record) for record in (*bases, match.record)]
+        ours = speed_up(*ours_s) if len(ours_s) == 2 and all(ours_s) else None
+        theirs = speed_up(*(time.number or 0 for time in times))
+        figures = {"metric": "speed-up", "ours": ours, "theirs": theirs, "unit": "x"}
+        defects = "; ".join(time.known_defect for time in times if time.known_defect)
+        yield _row(match, figures, defects, "theirs of execution times, ours of training clocks")
+
+
+def _is_alike(base: TrialRecord, record: TrialRecord) -> bool:
+    is_alike = base.workload_hash == record.workload_hash
+    is_alike &= base.recipe.get("epochs") == record.recipe.get("epochs")
+    # Several devices are described otherwise than the one of their baseline.
+    return is_alike and (base.device == record.device or record.recipe.get("devices", 1) > 1)
+
+
+def _train_s(record: TrialRecord) -> float:
+    return statistics.fmean([run.clocks.train_s for run in record.runs] or [0.0])
+
+
+def _row(match: Match, figures: dict[str, Any], defect: str, note: str) -> dict[str, Any]:
+    about = {"differs": len(match.differs), "known_defect": defect, "note": note}
+    return {"run": match.run, **figures, **_place(match), **about}
 
 
 def _run(record: TrialRecord) -> str:
     certified = "@certified" if record.kind == "certified" else ""
     return f"{record.study}/{record.trial_id}{certified}"
+
+
+def _place(match: Match) -> dict[str, str]:
+    source = f"{match.setting.source}, {match.setting.table}"
+    return {"run": match.run, "source": source, "setting": match.setting.setting}
+
+
+# --- Which settings a trial is of
+
+
+def matches_of(record: TrialRecord) -> list[Match]:
+    """Returns the settings of its network and data set, the nearest first."""
+    flat, dataset = flat_recipe(record.recipe), dataset_of(record.workload)
+    found = (
+        compare(setting, record)
+        for setting in published.SETTINGS
+        if not record.is_own_loop
+        and setting.dataset == dataset
+        and any(
+            flat.get("model") == name
+            and all(flat.get(f"model.{field}", value) == value for field, value in fields.items())
+            for name, fields in published.MODELS_HERE[setting.model]
+        )
+    )
+    return sorted(found, key=lambda match: len(match.differs))
+
+
+def compare(setting: Setting, record: TrialRecord) -> Match:
+    here = {**flat_recipe(record.recipe), **_circumstances(setting, record)}
+    slots = [path for path in here if path.startswith("speedups.") and path.count(".") == 1]
+    # No source trains towards a target, so that this differs from all of them.
+    there = {**dict.fromkeys(slots), **setting.recipe, "device": setting.hardware or "not named"}
+    there |= {"part": setting.evaluated_on, "training images": setting.train_images, "target": None}
+    same, differs = dict[str, str](), dict[str, str]()
+    for path, value in there.items():
+        if is_same(value, here.get(path)):
+            same[path] = f"{path} {_text(value)}"
+        else:
+            differs[path] = f"{path} {_text(value)} there, {_text(here.get(path))} here"
+    if setting.beside:
+        differs["beside"] = f"{setting.beside} there"
+    return Match(record, setting, same, differs)
+
+
+def _circumstances(setting: Setting, record: TrialRecord) -> dict[str, Any]:
+    is_named = setting.hardware and setting.hardware.lower() in str(record.device).lower()
+    split, target = (record.workload.get(name) or {} for name in ("split", "target"))
+    held = round(ALL_IMAGES * split.get("validation_frac", 0.1))
+    images = split.get("train_samples") or ALL_IMAGES - held
+    is_on_both = record.workload.get("certify_on") == "train+validation"
+    if record.evaluated_on == "test" and is_on_both:
+        images += split.get("validation_samples") or held
+    return {
+        "device": setting.hardware if is_named else device_text(record.device),
+        "part": record.evaluated_on,
+        "training images": images,
+        "target": f"{target.get('metric')} {target.get('value')}",
+    }
+
+
+def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns its settings by path without the names of entries: `optimizer.lr`."""
+    settings, flat = settings_of(recipe), dict[str, Any]()
+    for path, value in settings.items():
+        parts = path.split(".")
+        depth = 2 if parts[0] == "speedups" else 1
+        name = settings.get(".".join(parts[:depth]))
+        is_entry = parts[0] in COMPONENTS and parts[depth : depth + 1] == [name]
+        # `{}` says no more than that an entry was chosen, which its place says too.
+        if value != {}:
+            flat[".".join(parts[:depth] + parts[depth + is_entry :])] = value
+    flat["devices"] = flat.get("devices", 1)
+    factors = [flat.get("batch_size"), flat.get("accumulation_steps", 1), flat["devices"]]
+    if all(isinstance(factor, int) for factor in factors):
+        flat["effective_batch_size"] = math.prod(factors)
+    # Published is the rate of one step; ours may be for a number of examples.
+    lr, samples = flat.get("optimizer.lr"), flat.get("effective_batch_size")
+    if lr is not None and (per_examples := flat.get("optimizer.lr_per_examples")):
+        lr = float(lr * samples / per_examples) if samples else None
+    return flat | {"lr": lr}
+
+
+def dataset_of(workload: Mapping[str, Any]) -> str | None:
+    """Returns its published name where the data set is CIFAR, by its name or files'."""
+    names = [PurePath(str(value)).name for value in (workload.get("dataset") or {}).values()]
+    # No digit may follow, so that 10 is not found in `cifar100`, nor 100 in `cifar1000`.
+    matches = (re.search(r"cifar[-_]?(100|10)(?!\d)", name.lower()) for name in names)
+    found = {f"CIFAR-{match[1]}" for match in matches if match}
+    return found.pop() if len(found) == 1 else None
+
+
+def is_same(there: Any, here: Any) -> bool:
+    is_number = isinstance(there, int | float) and isinstance(here, int | float)
+    # Our rate of a step is computed (see `flat_recipe`), so that equal ones differ by rounding.
+    return math.isclose(there, here, rel_tol=1e-6) if is_number else bool(there == here)
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else text_of(value)

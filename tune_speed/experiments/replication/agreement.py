@@ -19,36 +19,56 @@ gain, where 0 is; all others are figures of one arm. Each claim gets one of thes
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from tune_speed.core.records import Record, Status
 from tune_speed.core.stats import finite_or_none
 from tune_speed.core.text import counted, device_text
-from tune_speed.experiments.ablation.design import BASE
+from tune_speed.experiments.ablation.design import AND, BASE, TIMES
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
-from tune_speed.experiments.replication import figures
+from tune_speed.experiments.ablation.tables import csv_rows
 from tune_speed.experiments.replication.shipped import FULL
-from tune_speed.study.replication import AGAINST_BASE, ClaimConfig, FigureName, UnitName
+from tune_speed.study.replication import NO_EFFECT, ClaimConfig, FigureName, UnitName
 
 Verdict = Literal[
-    "not applicable here",
-    "no runs",
-    "no figure",
-    "another scale",
-    "yes",
-    "in direction",
-    "not decided",
-    "no",
-]
+    "not applicable here", "no runs", "no figure", "another scale", "yes", "in direction",
+    "not decided", "no",
+]  # fmt: skip
+Reasoned = tuple[Verdict, str]
 # Figures that are no further apart are the same: printed ones are ratios of rounded numbers.
 TINY = 1e-9
 # How far from no effect our interval may reach, where the paper claims none and we are to agree: 10
 # % of a time, and a point of accuracy.
-NEGLIGIBLE: dict[UnitName, float] = {"×": 0.1, "%": 10.0, "points": 1.0}
+NEGLIGIBLE = {"×": 0.1, "%": 10.0, "points": 1.0}
 # Share of the paper's figure within which a figure without an interval is called the same.
 CLOSE = 0.05
 ENDED_BADLY = (Status.OOM, Status.DIVERGED, Status.FAILED)
+
+
+# The column of the ablation's CSV, without `_mean` or `_median`, where it is not the figure's name,
+# and what makes the figure of it. All rise with it: low ends stay below high ones.
+_COLUMNS: Mapping[FigureName, tuple[str, Callable[[float], float]]] = {
+    "time_increase": ("speed_up", lambda s: s - 1),
+    "time_saved": ("speed_up", lambda s: 1 - 1 / s),
+    "expected_time_ratio": ("time_to_target_factor", float),
+}
+# How many of a unit are one of the column's.
+_SCALES: Mapping[UnitName, float] = {"%": 100.0, "points": 100.0, "GB": 2**30 / 1e9}
+# Below it, the interval of a median is no interval to us: it is one of very few runs.
+LEAST_CONFIDENCE = 0.95
+
+
+class Own(NamedTuple):
+    """A figure of ours, infinite where what it is over never happened, and its 95 % interval."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+
+
+NOTHING = Own(None)
 
 
 class Agreement(Record):
@@ -58,8 +78,8 @@ class Agreement(Record):
     source: str
     part: str
     arm: str
-    figure: FigureName
-    unit: UnitName
+    figure: str
+    unit: str
     paper: float | None
     ours: float | None
     """None: there is none, or it is infinite."""
@@ -77,85 +97,37 @@ class Agreement(Record):
     caveats: tuple[str, ...]
 
 
-class CheckRow(Record):
-    """A question that needs no training, and its answers."""
-
-    check: str
-    question: str
-    expected: str
-    ours: str
-    agrees: str
-    source: str = ""
-
-
-class Outcome(Record):
-    """The published figures of an experiment next to ours."""
-
-    name: str
-    items: tuple[int, ...]
-    """Numbers of the experiment on the sheet of the source documents."""
-    title: str
-    question: str
-    profile: str
-    about: str
-    """What is smaller than in the source, in one sentence; empty for `full`."""
-    overrides: tuple[str, ...] = ()
-    devices: tuple[str, ...]
-    seeds: tuple[int, ...]
-    done_runs: int
-    planned_runs: int
-    rows: tuple[Agreement, ...]
-    checks: tuple[CheckRow, ...]
-    caveats: tuple[str, ...]
-
-
 def agreements(
-    claims: Sequence[ClaimConfig],
-    results: Mapping[str, AblationResult],
-    *,
-    profile: str,
-    to_come: Collection[str] = (),
+    claims: Sequence[ClaimConfig], results: Mapping[str, AblationResult], *, profile: str
 ) -> tuple[Agreement, ...]:
-    """Raises: ConfigError for a claim whose published figure cannot be found."""
+    """Returns each claim next to the figure of ours in `results`, which are by part."""
     found = []
-    for position, claim in enumerate(claims):
-        paper = figures.paper_figure(claim, path=claim_path(position))
-        result = results.get(claim.ours.part)
-        arm = None if result is None else figures.find_arm(result, claim.ours.arm)
-        own, more = figures.NOTHING, list[str]()
+    for claim in claims:
+        result, own, caveats = results.get(claim.ours.part), NOTHING, list[str]()
+        arm = None if result is None else find_arm(result, claim.ours.arm)
         if result is None or arm is None or arm.not_applicable is not None:
-            agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
+            agrees, reason = _without_arm(claim, result, profile)
         else:
-            own = figures.own_figure(result, arm, claim.ours.figure, paper.unit)
-            agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
-            more = list(_run_caveats(claim, result, arm))
-        reasons = [*([reason] if reason else []), *paper.defects, *more]
-        found.append(_agreement(claim, paper, own, agrees, reasons))
+            own = own_figure(result, arm, claim)
+            agrees, reason = verdict(claim, own, _another_scale(claim, result, profile))
+            if agrees == "no runs" and arm.n:
+                reason = f"no such figure from {counted(arm.n, 'run')} of `{arm.name}`"
+            caveats = list(_run_caveats(claim, result, arm))
+        caveats = list(dict.fromkeys(filter(None, (reason, *claim.defects, *caveats))))
+        found.append(_row(claim, own, agrees, caveats))
     return tuple(found)
 
 
-def claim_path(position: int) -> str:
-    return f"replication.claims[{position}]"
-
-
-def _agreement(
-    claim: ClaimConfig,
-    paper: figures.PaperFigure,
-    own: figures.Own,
-    agrees: Verdict,
-    caveats: Sequence[str],
-) -> Agreement:
-    ratio = None
+def _row(claim: ClaimConfig, own: Own, agrees: Verdict, caveats: Sequence[str]) -> Agreement:
     # Gains are differences: a ratio of them says nothing.
-    is_gain = figures.no_effect(claim.ours.figure) == 0
-    if own.value is not None and paper.value and abs(paper.value) >= TINY and not is_gain:
-        ratio = own.value / paper.value
+    is_gain, ratio = NO_EFFECT.get(claim.ours.figure) == 0, None
+    if own.value is not None and claim.paper and abs(claim.paper) >= TINY and not is_gain:
+        ratio = own.value / claim.paper
     return Agreement(
+        **claim.ours.model_dump(),
+        **claim.model_dump(include={"source", "paper"}),
         claim=claim.says,
-        source=paper.source,
-        **claim.ours.model_dump(include={"part", "arm", "figure"}),
-        unit=paper.unit,
-        paper=paper.value,
+        unit=claim.shown_unit,
         ours=finite_or_none(own.value),
         is_infinite=own.value == math.inf,
         low=finite_or_none(own.low),
@@ -163,50 +135,22 @@ def _agreement(
         n=own.n,
         ratio=finite_or_none(ratio),
         agrees=agrees,
-        caveats=tuple(dict.fromkeys(caveats)),
+        caveats=tuple(caveats),
     )
 
 
-Reasoned = tuple[Verdict, str]
-
-
-def _without_arm(
-    claim: ClaimConfig, result: AblationResult | None, *, profile: str, to_come: Collection[str]
-) -> Reasoned:
-    if claim.ours.part in to_come:
-        return "no runs", "this part was not begun"
+def _without_arm(claim: ClaimConfig, result: AblationResult | None, profile: str) -> Reasoned:
     if result is None:
-        return "no runs", f"profile `{profile}` leaves this part out"
-    reasons = figures.reasons_against(result, claim.ours.arm)
-    if reasons:
+        return "no runs", f"this part was not begun, or profile `{profile}` leaves it out"
+    if reasons := reasons_against(result, claim.ours.arm):
         return "not applicable here", "; ".join(reasons)
     return "no runs", f"profile `{profile}` leaves this arm out"
 
 
-def _verdict(
-    claim: ClaimConfig,
-    paper: figures.PaperFigure,
-    own: figures.Own,
-    arm: ArmResult,
-    result: AblationResult,
-    *,
-    profile: str,
-) -> Reasoned:
-    if own.value is None:
-        return (
-            "no runs",
-            f"no such figure from {counted(arm.n, 'run')} of `{arm.name}`" if arm.n else "",
-        )
-    if paper.value is None:
-        return "no figure", ""
-    none = figures.no_effect(claim.ours.figure)
-    if none is not None:
-        return effect_verdict(paper.value, own, no_effect=none, margin=NEGLIGIBLE[paper.unit])
-    unlike = _another_scale(claim.ours.figure, result, profile)
-    return ("another scale", unlike) if unlike else figure_verdict(paper.value, own)
-
-
-def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> str:
+def _another_scale(claim: ClaimConfig, result: AblationResult, profile: str) -> str:
+    figure = claim.ours.figure
+    if figure in NO_EFFECT:
+        return ""
     if profile != FULL:
         return f"profile `{profile}` is another scale"
     if figure == "epoch_s":
@@ -216,47 +160,51 @@ def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> 
     return ""
 
 
-def effect_verdict(paper: float, own: figures.Own, *, no_effect: float, margin: float) -> Reasoned:
-    """`margin` is how far from `no_effect` is still next to none."""
-    assert own.value is not None
-    lower, higher = sorted((paper, own.value))
-    same_side = lower > no_effect or higher < no_effect
+def verdict(claim: ClaimConfig, own: Own, unlike: str = "") -> Reasoned:
+    """`unlike` is why ours is of another scale; empty where it is not."""
+    if own.value is None:
+        return "no runs", ""
+    paper = claim.paper
+    if paper is None:
+        return "no figure", ""
+    if unlike:
+        return "another scale", unlike
+    none = NO_EFFECT.get(claim.ours.figure)
     if own.low is None or own.high is None:
-        return _without_interval(paper, own, is_same_side=same_side or paper == own.value)
+        is_same_side = none is None or paper == own.value
+        is_same_side |= none is not None and (paper - none) * (own.value - none) > 0
+        if is_same_side and abs(own.value - paper) <= CLOSE * abs(paper):
+            return "yes", f"within {CLOSE:.0%}: ours has no interval (n = {own.n})"
+        return "not decided", f"ours has no interval (n = {own.n})"
     is_inside = own.low <= paper <= own.high
-    is_decided = own.low > no_effect or own.high < no_effect
-    if abs(paper - no_effect) < TINY:
+    if none is None:
+        return ("yes" if is_inside else "no"), ""
+    return _effect_verdict(paper - none, own, none, NEGLIGIBLE[claim.shown_unit])
+
+
+def _effect_verdict(paper: float, own: Own, none: float, margin: float) -> Reasoned:
+    """Of the paper's effect and ours; up to `margin` from no effect is next to none."""
+    assert own.value is not None and own.low is not None and own.high is not None
+    low, high = own.low - none, own.high - none
+    is_decided = low > 0 or high < 0
+    if abs(paper) < TINY:
         if is_decided:
             return "no", ""
-        if max(own.high - no_effect, no_effect - own.low) <= margin + TINY:
+        if max(high, -low) <= margin + TINY:
             return "yes", ""
         return "not decided", "our interval holds no effect, but large ones too"
+    is_inside = low <= paper <= high
     # A wide interval agrees with everything: holding the paper's figure proves nothing here.
     if not is_decided:
-        return "not decided", "our interval holds no effect" + (
-            ", and the paper's figure too" if is_inside else ""
-        )
-    if not same_side:
+        too = ", and the paper's figure too" if is_inside else ""
+        return "not decided", f"our interval holds no effect{too}"
+    if paper * (own.value - none) <= 0:
         return "no", ""
-    return ("yes", "") if is_inside else ("in direction", "")
-
-
-def figure_verdict(paper: float, own: figures.Own) -> Reasoned:
-    if own.low is None or own.high is None:
-        return _without_interval(paper, own, is_same_side=True)
-    return ("yes", "") if own.low <= paper <= own.high else ("no", "")
-
-
-def _without_interval(paper: float, own: figures.Own, *, is_same_side: bool) -> Reasoned:
-    assert own.value is not None
-    is_close = abs(own.value - paper) <= CLOSE * abs(paper)
-    if is_close and is_same_side:
-        return "yes", f"within {CLOSE:.0%}: ours has no interval (n = {own.n})"
-    return "not decided", f"ours has no interval (n = {own.n})"
+    return ("yes" if is_inside else "in direction"), ""
 
 
 def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> Iterator[str]:
-    base = result.arm(BASE) if claim.ours.figure in AGAINST_BASE else None
+    base = result.arm(BASE) if claim.ours.figure in NO_EFFECT else None
     for each in [arm] if base is None or base.name == arm.name else [arm, base]:
         for status in ENDED_BADLY:
             if count := each.statuses.get(status, 0):
@@ -264,3 +212,49 @@ def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> 
         if each.is_lr_at_edge:
             yield f"`{each.name}`: the best learning rate is at the end of those tried"
         yield from each.notes
+
+
+# --- Ours
+
+
+def find_arm(result: AblationResult, name: str) -> ArmResult | None:
+    labels = set(name.split(AND))
+    return next((arm for arm in result.arms if set(arm.name.split(AND)) == labels), None)
+
+
+def own_figure(result: AblationResult, arm: ArmResult, claim: ClaimConfig) -> Own:
+    figure = claim.ours.figure
+    if figure == "synergy":
+        return _synergy(result, arm)
+    row = csv_rows(result)[result.arms.index(arm)]
+    name, change = _COLUMNS.get(figure, (figure, float))
+    value = row.get(f"{name}_mean", row.get(f"{name}_median", row.get(name)))
+    if value is None:
+        return NOTHING
+    found = {"value": value, "low": row[f"{name}_low"], "high": row[f"{name}_high"]}
+    is_sure = row.get(f"{name}_confidence", 1.0) >= LEAST_CONFIDENCE
+    # A missing upper end is an open one: what never happened counts as infinite.
+    if not is_sure or None in found.values() or found["low"] == math.inf:
+        found = {"value": value}
+    scale = _SCALES.get(claim.shown_unit, 1.0)
+    shown = {name: scale * change(each) for name, each in found.items()}
+    return Own(**shown, n=row.get(f"{name}_n", arm.n))
+
+
+def _synergy(result: AblationResult, arm: ArmResult) -> Own:
+    labels = set(arm.name.split(AND))
+    for effect in result.effects:
+        is_of_speed = (effect.response, effect.kind) == ("speed", "interaction")
+        if is_of_speed and set(effect.name.split(TIMES)) == labels:
+            found = effect.estimate
+            return Own(found.value, found.low, found.high, found.n)
+    return NOTHING
+
+
+def reasons_against(result: AblationResult, name: str) -> tuple[str, ...]:
+    """A level that cannot be run here is among the result's arms; combinations with it are not."""
+    against = {arm.name: arm.not_applicable for arm in result.arms if arm.not_applicable}
+    if whole := find_arm(result, name):
+        return tuple(filter(None, [whole.not_applicable]))
+    found = [(label, against[label]) for label in name.split(AND) if label in against]
+    return tuple(f"`{label}`: {why}" for label, why in found)

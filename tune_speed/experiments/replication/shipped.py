@@ -1,20 +1,17 @@
-"""The replications that come with the package, and what each of them runs in a profile."""
+"""The replications that come with the package."""
 
-import json
-import re
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, Never
+from typing import Any
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import is_file
 from tune_speed.study.mistake import near_miss
-from tune_speed.study.replication import ReplicationConfig
-from tune_speed.study.yaml import core_scalar, read_yaml
+from tune_speed.study.replication import ReplicationConfig, ScaleConfig
+from tune_speed.study.yaml import read_yaml
 
 FULL = "full"
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+Sections = tuple[ReplicationConfig, dict[str, ScaleConfig]]
 
 
 def shipped_replications() -> dict[str, Path]:
@@ -30,102 +27,43 @@ def find(name: str) -> Path:
     if is_file(name):
         return Path(name)
     shipped = shipped_replications()
-    if name in shipped:
-        return shipped[name]
-    if not name.isdecimal():
-        _refuse(name, near_miss(name, shipped))
-    rows, item = replication_listing(), int(name)
-    names = [row["name"] for row in rows if item in row["items"]]
-    if not names:
-        known = sorted({number for row in rows for number in row["items"]})
-        _refuse(str(item), f"Experiments there are: {', '.join(map(str, known)) or 'none'}.")
-    if len(names) > 1:
-        _refuse(str(item), f"Several are of experiment {item}: {', '.join(names)}.")
-    return shipped[names[0]]
-
-
-def _refuse(name: str, hint: str | None) -> Never:
+    item = int(name) if name.isdecimal() else None
+    items = {row["name"]: row["items"] for row in replication_listing()} if item else {}
+    found = [each for each in shipped if each == name or item in items.get(each, ())]
+    if len(found) == 1:
+        return shipped[found[0]]
     must = "must be the name of a replication, the number of its experiment, or a file"
-    every = f"There are {', '.join(shipped_replications()) or 'none'}."
-    raise ConfigError.of("", must, given=name, hint=hint or every)
+    known = sorted({number for own in items.values() for number in own}) if items else shipped
+    hint = near_miss(name, shipped) or f"There are {', '.join(map(str, known)) or 'none'}."
+    if found:
+        hint = f"Several are of experiment {name}: {', '.join(found)}."
+    raise ConfigError.of("", must, given=name, hint=hint)
 
 
 def replication_listing() -> list[dict[str, Any]]:
     """Raises: ConfigError for a file that is not YAML, or is no replication."""
-    rows = [_row(name, path) for name, path in shipped_replications().items()]
+    found = {name: sections(path) for name, path in shipped_replications().items()}
+    rows = [
+        {
+            "name": name,
+            "items": sorted(replication.items),
+            **replication.model_dump(include={"title", "question", "source"}),
+            "parts": list(replication.parts),
+            "profiles": list(scales),
+        }
+        for name, (replication, scales) in found.items()
+    ]
     return sorted(rows, key=lambda row: (not row["items"], row["items"], row["name"]))
 
 
-def _row(name: str, path: Path) -> dict[str, Any]:
-    tree = read_yaml(path).tree
-    section = tree.get("replication") if isinstance(tree, Mapping) else None
+def sections(path: Path) -> Sections:
+    """Returns the experiment, and its profiles by name. Raises: ConfigError for other files."""
+    tree: Any = read_yaml(path).tree
     try:
-        replication = ReplicationConfig.model_validate(section)
-    except ValueError as error:
-        must = f"must have a section `replication` without mistakes: {error}"
-        raise ConfigError.of("", must, file=str(path)) from error
-    return {
-        "name": name,
-        "items": sorted(replication.items),
-        "title": replication.title,
-        "question": replication.question,
-        "source": source_of(replication),
-        "parts": list(replication.parts),
-        "profiles": ["full", *(tree.get("scale") or {})],
-    }
-
-
-def source_of(replication: ReplicationConfig) -> str:
-    of_claims = (
-        claim.published.source if claim.published else claim.source.partition(",")[0]
-        for claim in replication.claims
-    )
-    return replication.source or ", ".join(dict.fromkeys(of_claims))
-
-
-class Part(NamedTuple):
-    """One ablation of a replication."""
-
-    name: str
-    """Such as `cifar10`; empty where the file is the only one."""
-    overrides: tuple[str, ...]
-    """What it changes about the file, as `--set` takes it, in this order."""
-
-
-def plan(tree: Mapping[str, Any], profile: str) -> tuple[Part, ...]:
-    """The profile's own values come first and the part's after them, so that the part's win.
-
-    The profile's parts replace the file's. Raises: ConfigError if the file has no such profile.
-    """
-    scale = scale_of(tree, profile)
-    parts = scale.get("parts")
-    if parts is None:
-        parts = (tree.get("replication") or {}).get("parts")
-    first = as_overrides(scale.get("set") or {})
-    return tuple(
-        Part(name, (*first, *as_overrides(values or {})))
-        for name, values in (parts or {"": {}}).items()
-    )
-
-
-def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
-    """Returns the fields of a profile; none for `full`. Raises: ConfigError if there is no such."""
-    scales: Mapping[str, Any] = tree.get("scale") or {}
-    if profile == FULL:
-        return {}
-    if profile in scales:
-        return scales[profile] or {}
-    known = [FULL, *scales]
-    must = f"must have the profile; there are {', '.join(known)}"
-    raise ConfigError.of("scale", must, given=profile, hint=near_miss(profile, known))
-
-
-def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
-    given = []
-    for path, value in values.items():
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        # A text that YAML reads as itself needs no quotes: `optimizer.name=adam`.
-        if isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value:
-            text = value
-        given.append(f"{path}={text}")
-    return tuple(given)
+        smaller = {name: ScaleConfig(**fields) for name, fields in tree.get("scale", {}).items()}
+        scales = {FULL: ScaleConfig(about="As in the source."), **smaller}
+        return ReplicationConfig.model_validate(tree.get("replication")), scales
+    except (AttributeError, TypeError, ValueError) as error:
+        must = f"must be given in the file of a replication, without mistakes: {error}"
+        hint = f"For any other recipe: `tune-speed ablate {path}`."
+        raise ConfigError.of("replication", must, hint=hint, file=str(path)) from error
