@@ -14,25 +14,14 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tune_speed.experiments.replication.shipped import replication_listing
 
 COMMAND = (sys.executable, "-c", "from tune_speed.cli.main import main; main()", "replicate")
-TWO_RUNS = ("ablate.seeds=2",)
+TWO_RUNS = ("--set=ablate.seeds=2",)
 QUICK = {"quick_answers": (), "first_three_experiments": TWO_RUNS, "factorial": TWO_RUNS}
 """Names, with what is set: `quick_answers` has no arms."""
-
-
-class Done(NamedTuple):
-    name: str
-    items: str
-    took_s: float
-    exit_code: int
-    tables: str
-    """As Markdown; empty where it failed."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -49,56 +38,35 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse_arguments()
-    done: list[Done] = []
-    for name, items in chosen(arguments):
-        done.append(replicate(name, items, arguments))
-        state = "" if done[-1].exit_code == 0 else f", exit code {done[-1].exit_code}"
-        print(f"{name}: {done[-1].took_s:.1f} s{state}", flush=True)
+    rows = {r["name"]: r for r in replication_listing() if arguments.profile in r["profiles"]}
+    chosen = arguments.only or (QUICK if arguments.quick else rows)
+    if unknown := set(chosen) - set(rows):
+        raise SystemExit(f"no replication with profile {arguments.profile}: {sorted(unknown)}")
+    seconds = [f"| replication, profile {arguments.profile} | items | time [s] | exit code |"]
+    seconds.append("|---|---|---:|---:|")
+    tables, codes = [], []
+    for name in (name for name in rows if name in chosen):
+        began_s = time.monotonic()
+        # Its messages go to stderr, as they come.
+        ran = subprocess.run(command(name, arguments), stdout=subprocess.PIPE, text=True)
+        took_s = time.monotonic() - began_s
+        codes.append(ran.returncode)
+        print(f"{name}: {took_s:.1f} s, exit code {ran.returncode}", flush=True)
+        items = " ".join(map(str, rows[name]["items"]))
+        seconds.append(f"| {name} | {items} | {took_s:.1f} | {ran.returncode} |")
+        tables += [] if ran.returncode else [ran.stdout.strip()]
         # After each: what was found is not lost if a later one is broken off.
         if arguments.out:
-            arguments.out.write_text(report(done, arguments.profile))
-    print(f"\n{report(done, arguments.profile)}", end="")
-    return 1 if any(each.exit_code for each in done) or not done else 0
-
-
-def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yields name and items of what is to be run. Raises: SystemExit for a name there is not."""
-    rows = [row for row in replication_listing() if arguments.profile in row["profiles"]]
-    wanted = arguments.only or (QUICK if arguments.quick else [row["name"] for row in rows])
-    unknown = set(wanted) - {row["name"] for row in rows}
-    if unknown:
-        raise SystemExit(f"no replication with profile {arguments.profile}: {sorted(unknown)}")
-    for row in rows:
-        if row["name"] in wanted:
-            yield row["name"], " ".join(map(str, row["items"]))
-
-
-def replicate(name: str, items: str, arguments: argparse.Namespace) -> Done:
-    """Runs the command; its messages go to stderr, as they come."""
-    began_s = time.monotonic()
-    ran = subprocess.run(
-        command(name, arguments), stdout=subprocess.PIPE, text=True, encoding="utf-8", check=False
-    )
-    took_s = time.monotonic() - began_s
-    return Done(name, items, took_s, ran.returncode, "" if ran.returncode else ran.stdout.strip())
+            arguments.out.write_text("\n\n".join(["\n".join(seconds), *tables]) + "\n")
+    print("\n\n".join(["\n".join(seconds), *tables]))
+    return 1 if any(codes) or not codes else 0
 
 
 def command(name: str, arguments: argparse.Namespace) -> list[str]:
-    overrides = [*(QUICK.get(name, TWO_RUNS) if arguments.quick else ()), *arguments.set]
     flags = [f"--{flag}" for flag in ("again", "download") if getattr(arguments, flag)]
     form = ["--profile", arguments.profile, "--format", "markdown"]
-    return [*COMMAND, name, *form, *flags, *(f"--set={each}" for each in overrides)]
-
-
-def report(done: Sequence[Done], profile: str) -> str:
-    lines = [
-        f"| replication, profile {profile} | items | time [s] | exit code |",
-        "|---|---|---:|---:|",
-        *(f"| {d.name} | {d.items} | {d.took_s:.1f} | {d.exit_code} |" for d in done),
-        f"| all {len(done)} | | {sum(d.took_s for d in done):.1f} | |",
-    ]
-    tables = [d.tables for d in done if d.tables]
-    return "\n\n".join(["\n".join(lines), *tables]) + "\n"
+    smaller = QUICK.get(name, TWO_RUNS) if arguments.quick else ()
+    return [*COMMAND, name, *form, *flags, *smaller, *(f"--set={s}" for s in arguments.set)]
 
 
 if __name__ == "__main__":

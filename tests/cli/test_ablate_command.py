@@ -17,7 +17,6 @@ from helpers.tracking.stores import store_of
 from tune_speed import Results
 from tune_speed.core.errors import DataError
 from tune_speed.experiments.ablation import ablate
-from tune_speed.experiments.replication.shipped import replication_listing, shipped_replications
 
 pytestmark = pytest.mark.slow
 
@@ -206,19 +205,6 @@ def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path: Path)
 # --- replicate
 
 
-def test_list_has_every_file_in_the_order_of_the_experiments(tmp_path: Path, call: Call) -> None:
-    done = call("replicate", "--list", "--format", "csv", folder=tmp_path)
-    rows = list(csv.DictReader(io.StringIO(done.out)))
-    items = [[int(item) for item in row["items"].split()] for row in rows]
-    assert sorted(row["name"] for row in rows) == sorted(shipped_replications())
-    known = [item for item in items if item]
-    assert items[: len(known)] == sorted(known)
-    assert all("cpu" in row["profiles"].split() for row in rows)
-    assert call("replicate", "--json", folder=tmp_path).json == replication_listing()
-    table = call("replicate", "--list", folder=tmp_path)
-    assert all(name in table.out for name in shipped_replications())
-
-
 def test_replication_ends_with_the_papers_figures_beside_ours(tmp_path: Path, call: Call) -> None:
     smaller = ("--seeds", "2", "--set", "epochs=0.2", "--set", "recipe.model={resnet: {depth: 8}}")
     command = ("replicate", "factorial", "--profile", "cpu", *smaller)
@@ -236,18 +222,3 @@ def test_replication_ends_with_the_papers_figures_beside_ours(tmp_path: Path, ca
     again = call(*command, "--json", folder=tmp_path)
     assert (again.code, again.json) == (0, outcome)
     assert "going on after 8 runs" in again.err
-
-
-def test_unknown_replication_is_refused_with_a_near_one(tmp_path: Path, call: Call) -> None:
-    done = call("replicate", "factorail", "--profile", "cpu", folder=tmp_path)
-    assert (done.code, "Did you mean `factorial`?" in done.err) == (2, True)
-    done = call("replicate", "factorial", "--profile", "gpus", folder=tmp_path)
-    assert (done.code, "scale: must have the profile" in done.err) == (2, True)
-
-
-def test_recipe_that_is_no_replication_is_refused(tmp_path: Path, call: Call) -> None:
-    write_recipe(tmp_path)
-    done = call("replicate", "tiny.yaml", "--profile", "full", folder=tmp_path)
-    assert (done.code, done.out) == (2, "")
-    assert "replication: must be given in the file of a replication" in done.err
-    assert "`tune-speed ablate tiny.yaml`" in done.err

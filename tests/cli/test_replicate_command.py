@@ -1,46 +1,55 @@
 """`tune-speed replicate`: what there is to run, and one that runs in seconds, in each format."""
 
 import csv
-import json
+import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.command import Done
+from helpers.experiments.ablations import write_recipe
+
+from tune_speed.experiments.replication.shipped import replication_listing, shipped_replications
 
 Call = Callable[..., Done]
+QUICK = ("replicate", "quick_answers", "--profile", "cpu", "--format")
 
 
-def listed(call: Call, folder: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = call("replicate", "--list", "--json", folder=folder).json
-    return rows
+def test_list_has_every_file_in_the_order_of_the_experiments(tmp_path: Path, call: Call) -> None:
+    done = call("replicate", "--list", "--format", "csv", folder=tmp_path)
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    items = [[int(item) for item in row["items"].split()] for row in rows]
+    assert sorted(row["name"] for row in rows) == sorted(shipped_replications())
+    known = [item for item in items if item]
+    assert items[: len(known)] == sorted(known)
+    assert all("cpu" in row["profiles"].split() and row["title"] for row in rows)
+    assert call("replicate", "--json", folder=tmp_path).json == replication_listing()
 
 
-def test_every_shipped_replication_is_listed_with_its_title(tmp_path: Path, call: Call) -> None:
-    files = Path(__file__).parents[2].joinpath("search_spaces", "replications").glob("*.yaml")
-    rows = listed(call, tmp_path)
-    assert {row["name"] for row in rows} == {file.stem for file in files}
-    assert all(row["title"] and row["profiles"] for row in rows)
-    table = call("replicate", "--list", "--format", "markdown", folder=tmp_path).out
-    assert all(row["name"] in table for row in rows)
+def test_outcome_has_each_answer_in_every_format(tmp_path: Path, call: Call) -> None:
+    done = call(*QUICK, "json", folder=tmp_path)
+    assert done.code == 0 and "wrote " in done.err
+    answers = done.json["checks"]
+    rows = list(csv.DictReader(call(*QUICK, "csv", folder=tmp_path).out.splitlines()))
+    assert [row["check"] for row in rows] == [answer["check"] for answer in answers]
+    shown = [
+        " ".join(call(*QUICK, form, folder=tmp_path).out.split()) for form in ("markdown", "table")
+    ]
+    assert all(row["agrees"] in shown[0] and row["agrees"].split()[0] in shown[1] for row in rows)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all, so that an experiment runs once and is printed again from what it left."""
-    return tmp_path_factory.mktemp("replicate")
-
-
-@pytest.mark.parametrize("form", ["json", "csv", "markdown", "table"])
-def test_outcome_has_each_claim_in_every_format(folder: Path, call: Call, form: str) -> None:
-    done = call("replicate", "quick_answers", "--profile", "cpu", "--format", form, folder=folder)
-    assert done.code == 0, done.err
-    assert "wrote " in done.err
-    printed = call("replicate", "quick_answers", "--profile", "cpu", "--json", folder=folder).json
-    assert printed["checks"]
-    if form == "json":
-        assert json.loads(done.out) == printed
-    elif form == "csv":
-        rows = list(csv.DictReader(done.out.splitlines()))
-        assert [row["check"] for row in rows] == [check["check"] for check in printed["checks"]]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("factorail", "--profile", "cpu"), "Did you mean `factorial`?"),
+        (("factorial", "--profile", "gpus"), "scale: must have the profile"),
+        (("tiny.yaml", "--profile", "full"), "For any other recipe: `tune-speed ablate tiny.yaml`"),
+    ],
+)
+def test_what_is_no_replication_is_refused(
+    tmp_path: Path, call: Call, arguments: tuple[str, ...], said: str
+) -> None:
+    write_recipe(tmp_path)
+    done = call("replicate", *arguments, folder=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err

@@ -94,11 +94,6 @@ MISTAKES = [
         ("replication", "claims", 1, "ours", "figure"),
         "must be 'speed_up'",
     ),
-    (
-        file(claims=[claim(), claim(source="")]),
-        ("replication", "claims", 1, "source"),
-        "at least 1 character",
-    ),
     ({"scale": {"cpu": {}}}, ("scale", "cpu", "about"), "must be given"),
     ({"scale": {"cpuu": {"about": "x"}}}, ("scale",), "must be 'cpu' or 'gpu'"),
     ({"scale": [1]}, ("scale", 0), "must be a mapping of fields"),

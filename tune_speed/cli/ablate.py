@@ -9,6 +9,7 @@ from tune_speed.cli import common
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
+    from tune_speed.experiments.replication.replicate import Outcome
 
 
 def ablate(
@@ -117,16 +118,12 @@ def replicate(
     from tune_speed.api.ablated import save
     from tune_speed.core.folders import studies_folder
     from tune_speed.experiments.ablation.ablate import run_ablation
-    from tune_speed.experiments.replication import replicate as replicating
-    from tune_speed.experiments.replication import table
+    from tune_speed.experiments.replication.replicate import outcome, plan_replication, save_outcome
 
     # As an override, after those of `--set`: the option of its own name has the last word.
     overrides = [*(set_ or []), *([] if seeds is None else [f"ablate.seeds={seeds}"])]
     profile = profile or _profile_here()
-    check = not download
-    plan = replicating.plan_replication(
-        name, profile=profile, overrides=overrides, check_data=check
-    )
+    plan = plan_replication(name, profile=profile, overrides=overrides, check_data=not download)
     progress, done = common.on_stderr(), dict[str, "Ablated"]()
     for part, planned in plan.parts.items():
         ablation = run_ablation(
@@ -143,20 +140,26 @@ def replicate(
             show_ablated(done[part], form)
         if ablation.was_stopped:
             break
-    outcome = replicating.outcome(plan, {part: found.result for part, found in done.items()})
-    path = replicating.save_outcome(outcome, folder=studies_folder(), study=plan.file.name)
+    shown = outcome(plan, {part: found.result for part, found in done.items()})
+    path = save_outcome(shown, folder=studies_folder(), study=plan.file.name)
     common.note(f"wrote {path}")
-    if form == "json":
-        common.say_json(outcome.model_dump(mode="json"))
-    elif form == "markdown":
-        common.say(table.markdown(outcome))
-    elif form == "csv":
-        common.print_listing(table.csv_rows(outcome), form, title="claims")
-    else:
-        common.show_parts(table.as_renderables(outcome))
+    _print_outcome(shown, form)
     if any(found.was_stopped for found in done.values()):
         common.note("stopped; the same command resumes")
         raise typer.Exit(common.INTERRUPTED)
+
+
+def _print_outcome(found: "Outcome", form: common.Format) -> None:
+    from tune_speed.experiments.replication import table
+
+    if form == "json":
+        common.say_json(found.model_dump(mode="json"))
+    elif form == "markdown":
+        common.say(table.markdown(found))
+    elif form == "csv":
+        common.print_listing(table.csv_rows(found), form, title="claims")
+    else:
+        common.show_parts(table.as_renderables(found))
 
 
 def _profile_here() -> str:

@@ -1,4 +1,3 @@
-import math
 import re
 
 import numpy as np
@@ -51,7 +50,6 @@ def test_files_ask_what_can_be_answered_and_say_the_figures_it_is_tried_with():
     assert numbers(ASKED["starving_is_seen"].expected) == [100 * slow / (slow + step)]
     assert numbers(ASKED["nothing_is_seen"].expected) == [100 * MOST_WAIT]
     assert numbers(ASKED["hidden_syncs"].question) == [checks.STEPS]
-    assert math.log2(checks.FIRST_SCALE) in numbers(ASKED["scaling_saves"].expected)
 
 
 # Rounds of 20 in which pinned memory is faster, and the verdict.

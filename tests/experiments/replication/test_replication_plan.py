@@ -45,9 +45,8 @@ def test_parts_of_the_profile_stand_in_the_place_of_the_files(path):
 
 
 def test_file_without_parts_is_the_only_one(path):
-    replication, scales = sections(path)
-    alone = replication.model_copy(update={"parts": {}})
-    assert parts_of((alone, scales), "full") == {"": []}
+    path.write_text(FILE.replace("  parts: {a", "  caveats: []\n# {a"))
+    assert parts_of(sections(path), "full") == {"": []}
 
 
 def test_profile_that_is_not_there_is_refused_with_the_nearest(path):

@@ -62,8 +62,6 @@ def make_claim(figure="speed_up", *, arm=BOTH, part="", **changes):
     return ClaimConfig(ours={"arm": arm, "figure": figure, "part": part}, **fields)
 
 
-# --- Records of what the shipped studies propose by themselves
-
 STUDIES = Path(__file__).parents[3] / "search_spaces"
 
 

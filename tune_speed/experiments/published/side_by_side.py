@@ -37,10 +37,6 @@ class Match(NamedTuple):
     differs: Mapping[str, str]
 
     @property
-    def run(self) -> str:
-        return _run(self.record)
-
-    @property
     def is_arm(self) -> bool:
         """Whether the trial has the techniques that tell the setting from others of its source."""
         others = TECHNIQUES & self.differs.keys()
@@ -51,7 +47,7 @@ class Match(NamedTuple):
 def paper_table(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
     """Returns `figures` and `settings`, as rows of the same fields each, and `notes`: sentences.
 
-    Figures have run, metric, ours (of several runs the mean), theirs, unit, source, setting,
+    Figures have run, source, setting, metric, ours (of several runs the mean), theirs, unit,
     differs (how many things do: `settings` has them), known_defect (of theirs) and note (on how the
     two were measured).
     """
@@ -67,9 +63,9 @@ def paper_table(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
         for match in matches
     ]
     figures = [row for match in matches for row in _figure_rows(match)]
-    known = {match.run for match in matches}
     nothing = "no source has its network, as it is here, on its data; `list papers` has the sources"
-    notes = [f"{run}: {nothing}" for run in map(_run, records) if run not in known]
+    unlike = [each for each in records if not any(match.record is each for match in matches)]
+    notes = [f"{_run(each)}: {nothing}" for each in unlike]
     return {"figures": [*figures, *_speed_up_rows(matches)], "settings": settings, "notes": notes}
 
 
@@ -113,7 +109,7 @@ def _train_s(record: TrialRecord) -> float:
 
 def _row(match: Match, figures: dict[str, Any], defect: str, note: str) -> dict[str, Any]:
     about = {"differs": len(match.differs), "known_defect": defect, "note": note}
-    return {"run": match.run, **figures, **_place(match), **about}
+    return {**_place(match), **figures, **about}
 
 
 def _run(record: TrialRecord) -> str:
@@ -123,7 +119,7 @@ def _run(record: TrialRecord) -> str:
 
 def _place(match: Match) -> dict[str, str]:
     source = f"{match.setting.source}, {match.setting.table}"
-    return {"run": match.run, "source": source, "setting": match.setting.setting}
+    return {"run": _run(match.record), "source": source, "setting": match.setting.setting}
 
 
 # --- Which settings a trial is of

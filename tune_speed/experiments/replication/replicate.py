@@ -123,9 +123,8 @@ def check_claims(path: Path, found: Sections) -> None:
         # As sets of labels: their order is of no account, see `find_arm`.
         if set(arm.split(AND)) in [set(own.split(AND)) for own in arms.get(part, ())]:
             continue
-        known = [f"{part}: {arm}" for part, own in arms.items() for arm in own]
         place, given = f"replication.claims[{position}].ours", f"{part}: {arm}"
-        hint = near_miss(given, known) or f"There are {', '.join(known)}."
+        hint = near_miss(given, [f"{part}: {arm}" for part, own in arms.items() for arm in own])
         must = "must be a part, and an arm of it"
         problems.append(Problem(path=place, must=must, given=f"`{given}`", hint=hint))
     if problems:

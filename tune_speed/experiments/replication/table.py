@@ -122,4 +122,5 @@ def ours_text(row: Agreement) -> str:
 
 def with_unit(value: float, unit: str = "") -> str:
     # Differences below the ninth place are those of sums in another order.
-    return f"{significant(round(value, 9))}{'' if unit == '×' else ' '}{unit}".rstrip()
+    digits = significant(round(value, 9), 4 if abs(value) >= 10 else 3)
+    return f"{digits}{'' if unit == '×' else ' '}{unit}".rstrip()
