@@ -24,12 +24,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import timm.data
 import torch
 from PIL import Image
@@ -266,19 +269,31 @@ def start(arguments: argparse.Namespace) -> None:
             said = json.loads(done.stdout.splitlines()[-1])
             print(
                 f"{name:<7} {said['count']:,} images: {said['seconds']:.2f} s, peak"
-                f" {said['own_gib']:.2f} GiB above the imports, of a worker {said['child_gib']:.2f}"
+                f" {said['own_gib']:.2f} GiB above the imports, workers {said['workers_gib']:.2f}"
             )
 
 
 def prepare(arguments: argparse.Namespace) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    is_over, of_workers = threading.Event(), [0.0]
+
+    def sample() -> None:
+        while not is_over.wait(0.1):
+            with suppress(psutil.Error):
+                sizes = [worker.memory_info().rss for worker in psutil.Process().children()]
+                of_workers[0] = max(of_workers[0], sum(sizes) / 2**30)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
     began = time.perf_counter()
     data = cache.prepare(folder_of(arguments, round(MARGIN * arguments.sizes[0])))
     seconds = time.perf_counter() - began
-    kib = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, -1)]
+    is_over.set()
+    thread.join()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     count = sum(len(part.labels) for part in (data.train, data.test) if part)
-    said = {"count": count, "seconds": seconds, "own_gib": (kib[0] - before) / 2**20}
-    print(json.dumps(said | {"child_gib": kib[1] / 2**20}))
+    said = {"count": count, "seconds": seconds, "own_gib": grown / 2**20}
+    print(json.dumps(said | {"workers_gib": of_workers[0]}))
 
 
 def make_photos(folder: Path, count: int) -> None:

@@ -195,7 +195,7 @@ def test_one_result_is_enough_beside_the_source_documents(call: Call) -> None:
 
 def test_what_nobody_published_is_said(call: Call) -> None:
     shown = call("compare", "digits/t0000", "--with-paper")
-    assert "no source has" in shown.err
+    assert "no source is known" in shown.err
     assert "ours and theirs" not in shown.out
 
 

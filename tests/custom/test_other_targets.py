@@ -176,7 +176,7 @@ def test_rows_history_and_papers_take_records_without_recipes(kind: str) -> None
     records = study_of(kind)
     assert record_history(records)[0].target_mode == ("max" if kind == "top5" else "min")
     assert machine_row(_tracked(records[0]))["final_metric"] == KINDS[kind][3]
-    assert len(paper_table(records).notes) >= (1 if kind == "own" else 0)
+    assert len(paper_table(records)["notes"]) >= (1 if kind == "own" else 0)
 
 
 def _tracked(record: TrialRecord) -> Any:

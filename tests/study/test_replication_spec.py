@@ -36,9 +36,7 @@ def file(**changes):
 
 
 RIGHT = [
-    claim(),
-    claim(paper=2),
-    claim(unit="×"),
+    claim(paper=2, unit="×"),
     claim(paper=None),
     claim(defects=["One run of each."]),
     claim(ours={"arm": "base", "figure": "peak_memory_gib"}, unit="GB"),

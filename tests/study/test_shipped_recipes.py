@@ -27,8 +27,8 @@ def first_recipes(name: str) -> list[Recipe]:
     ("name", "samples_per_step", "num_steps", "rates"),
     [
         ("seed_resnet50", [128, 256], [352 * 30, 176 * 30], [1e-3, 1e-3]),
-        ("seed_vit", [70, 1050], [643 * 10, 43 * 10], [2e-5, 2e-5]),
-        ("seed_efficientnet", [192, 200], [235 * 20, 225 * 20], [0.01, 0.01]),
+        ("cifar10_finetune_vit", [70, 1050], [643 * 10, 43 * 10], [2e-5, 2e-5]),
+        ("cifar10_finetune_efficientnet", [192, 200], [235 * 20, 225 * 20], [0.01, 0.01]),
         ("seed_resnet20", [128, 1024], [352 * 200, 44 * 200], [0.1, 0.8]),
     ],
 )

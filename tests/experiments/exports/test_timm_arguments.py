@@ -11,7 +11,8 @@ import yaml
 from helpers.data.files import write_cifar, write_noise
 from helpers.experiments.exports import RECIPES, recipe_file, small
 from PIL import Image
-from timm.data import create_transform, resolve_data_config
+from scipy.stats import ks_2samp
+from timm.data import Mixup, create_transform, resolve_data_config
 from timm.optim import create_optimizer_v2, optimizer_kwargs
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
@@ -19,6 +20,8 @@ from torchvision.datasets import CIFAR10
 
 from tune_speed.components.optim.base import set_rates
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.augmentation.config import Frame, draw
+from tune_speed.data.augmentation.mix import mixed
 from tune_speed.data.loaders.resident import Showing, View
 from tune_speed.experiments.exports.timm_arguments import timm_arguments
 from tune_speed.study.file import RecipeFile
@@ -203,6 +206,53 @@ def test_evaluation_and_centre_crops_of_photographs_are_those_of_timm(images: Pa
     assert float((train(Image.fromarray(photo)) - seen).abs().mean()) < 0.02
 
 
+MIXES = "mixup: 0.4, cutmix: 1.0, mixup_prob: 0.7, mixup_switch_prob: 0.3"
+
+
+def test_mixes_are_drawn_by_timm_as_by_the_recipe(images: Path) -> None:
+    file = a_file(images, more=f"  augmentation: {{{MIXES}}}")
+    given = read(file)
+    np.random.seed(0)
+    mixup = Mixup(
+        given.mixup,
+        given.cutmix,
+        prob=given.mixup_prob,
+        switch_prob=given.mixup_switch_prob,
+        mode=given.mixup_mode,
+        label_smoothing=0.0,
+        num_classes=2,
+    )
+    # Either mixes an image with one of the other class.
+    pixels, halves = torch.zeros(4000, 1, 16, 16), torch.arange(4000) // 2000
+    theirs = mixup(pixels.clone(), halves)[1][range(4000), halves]
+    changes = file.recipe.augmentation
+    draws = draw(changes, Frame(4000, 16, 16), seed=1, epoch=0)
+    tensors = {name: torch.from_numpy(values) for name, values in draws.items()}
+    turns = torch.arange(4000) % 2
+    ours = mixed(pixels, turns, tensors, num_classes=2)[1][range(4000), turns]
+    assert ks_2samp(theirs, ours).pvalue > 0.01
+
+
+def test_erasing_and_jitter_have_timm_s_words(images: Path) -> None:
+    jitter = "{brightness: 0.4, hue: 0.1, probability: 0.8}"
+    more = f"erasing: {{probability: 0.25, mode: pixel}}, color_jitter: {jitter}"
+    given = read(a_file(images, more=f"  augmentation: {{{more}}}"))
+    transform = create_transform(
+        16,
+        is_training=True,
+        color_jitter=given.color_jitter,
+        color_jitter_prob=given.color_jitter_prob,
+        re_prob=given.reprob,
+        re_mode=given.remode,
+    )
+    steps = {type(step).__name__: step for step in transform.transforms}
+    applied, erasing = steps["RandomApply"], steps["RandomErasing"]
+    seen = applied.transforms[0]
+    assert (tuple(seen.brightness), tuple(seen.hue)) == ((0.6, 1.4), (-0.1, 0.1))
+    assert (seen.contrast, seen.saturation, applied.p) == (None, None, 0.8)
+    assert (erasing.probability, erasing.per_pixel) == (0.25, True)
+
+
 def test_statistics_are_those_of_the_weights(images: Path) -> None:
     given = read(a_file(images, model="timm: {name: tf_efficientnet_lite0, pretrained: true}"))
     assert given.pretrained and given.mean == given.std == [0.5] * 3
@@ -285,6 +335,15 @@ def test_everything_that_timm_cannot_carry_is_named_at_once() -> None:
             ["recipe.optimizer.weight_decay"],
         ),
         ({"model": "vit: {}", "optimizer": "adamw: {lr: 0.1}"}, []),
+        ({"more": "  augmentation: {auto: rand_augment}"}, ["recipe.augmentation.auto"]),
+        (
+            {"more": "  augmentation: {erasing: {probability: 0.1, ratio: 2}}"},
+            ["recipe.augmentation.erasing.ratio"],
+        ),
+        (
+            {"more": "  augmentation: {erasing: {probability: 0.1}, mixup: 0.1}"},
+            ["recipe.augmentation.erasing.probability"],
+        ),
     ],
 )
 def test_what_timm_cannot_carry_is_named(

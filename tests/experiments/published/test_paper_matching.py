@@ -33,7 +33,7 @@ def _differences(record: TrialRecord, setting: str) -> list[str]:
     return [words for field, words in found.differs.items() if field not in CIRCUMSTANCES]
 
 
-@pytest.mark.parametrize("name", ["seed_resnet50", "seed_vit"])
+@pytest.mark.parametrize("name", ["seed_resnet50", "cifar10_finetune_vit"])
 def test_shipped_points_are_the_arms_that_they_say(name):
     assert _differences(shipped(name, 0), "without techniques") == []
     assert _differences(shipped(name, 1), "with techniques") == []
@@ -45,10 +45,10 @@ def test_the_shipped_baseline_of_the_project_is_its_baseline():
 
 def test_the_shipped_efficientnet_differs_in_what_its_file_says():
     # Accumulation as the study's text has it, batches of 200 as its notebook has them.
-    assert _differences(shipped("seed_efficientnet", 0), "with techniques") == [
+    assert _differences(shipped("cifar10_finetune_efficientnet", 0), "with techniques") == [
         "precision fp16 there, fp32 here"
     ]
-    assert _differences(shipped("seed_efficientnet", 1), "with techniques") == [
+    assert _differences(shipped("cifar10_finetune_efficientnet", 1), "with techniques") == [
         "batch_size 96 there, 200 here",
         "accumulation_steps 2 there, 1 here",
     ]
@@ -103,7 +103,7 @@ def test_rates_are_compared_as_those_of_a_step():
 def test_other_data_and_other_networks_match_nothing():
     digits = WORKLOADS["digits"].model_dump(mode="json")
     assert matches_of(shipped("seed_resnet50", 0).model_copy(update={"workload": digits})) == []
-    record = shipped("seed_vit", 0)
+    record = shipped("cifar10_finetune_vit", 0)
     tiny = {"vit": {**record.recipe["model"]["vit"], "size": "tiny"}}
     assert matches_of(_changed(record, model=tiny)) == []
     other_depth = _changed(shipped("seed_resnet20", 0), model={"resnet": {"depth": 56}})

@@ -107,7 +107,7 @@ def test_memory_is_compared_on_gpus_only():
 
 def test_a_network_or_data_set_that_nobody_published_is_told():
     table = paper_table([make_record()])
-    assert table["notes"][0].startswith("study/t0000: no source has its network")
+    assert table["notes"][0].startswith("study/t0000: no source is known to have its network")
     assert (table["figures"], table["settings"]) == ([], [])
 
 

@@ -23,11 +23,18 @@ from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
 from tune_speed.training.build import normalisation_of
 
+CHANGES = (
+    *("recipe.augmentation.color_jitter.[!p]*", "recipe.augmentation.erasing.probability"),
+    *(f"recipe.augmentation.{n}" for n in ("mixup", "cutmix", "mixup_prob", "mixup_switch_prob")),
+)
+"""What other forms refuse and timm's script has too."""
+TIMMS_ERASING = {"min_area": 0.02, "max_area": 1 / 3, "ratio": 1 / 0.3}
 METRICS = {"accuracy": "top1", "micro_f1": "top1", "top5_accuracy": "top5", "loss": "loss"}
 TIMM = Form(
     name="arguments of timm's train.py",
     only={
-        **ONLY,
+        **{path: values for path, values in ONLY.items() if path not in CHANGES},
+        **{f"recipe.augmentation.erasing.{n}": (v,) for n, v in TIMMS_ERASING.items()},
         "recipe.model": tuple(
             name for name, kind in MODELS.items()
             if kind is Timm or (issubclass(kind, Published) and kind.library is Timm)
@@ -55,6 +62,7 @@ TIMM = Form(
     carried=(
         *CARRIED,
         *WINDOWS,
+        *CHANGES,
         "workload.eval_batch_size",
     ),
     other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.optimizer_kernels"),
@@ -137,8 +145,19 @@ def _changes(changes: Augmentation) -> dict[str, Any]:
     if isinstance(crop, RandomResized):
         least, ratio = crop.scale, crop.ratio
     hflip = 0.0 if changes.flip == "none" else 0.5
-    windows = {"scale": [least, 1.0], "ratio": [1 / ratio, ratio]}
-    return {**windows, "hflip": hflip, "color_jitter": None}
+    jitter, mixes = changes.color_jitter, ("mixup", "cutmix", "mixup_prob", "mixup_switch_prob")
+    factors = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue]
+    return {
+        "scale": [least, 1.0],
+        "ratio": [1 / ratio, ratio],
+        "hflip": hflip,
+        "color_jitter": factors if jitter.is_on else None,
+        "color_jitter_prob": jitter.probability if jitter.is_on else None,
+        "reprob": changes.erasing.probability,
+        "remode": changes.erasing.mode,
+        **{name: getattr(changes, name) for name in mixes},
+        "mixup_mode": "elem",
+    }
 
 
 def _timm(file: RecipeFile) -> ModelConfig:
@@ -202,6 +221,11 @@ def _lost(file: RecipeFile) -> Iterator[Problem]:
         yield _problem(path, "must come to whole epochs", f"{warm:g} epochs")
     if recipe.clip_norm is not None and recipe.clip_value is not None:
         yield _problem("recipe.clip_value", "must be null with clip_norm", recipe.clip_value)
+    changes = recipe.augmentation
+    if changes.erasing.is_on and changes.mixed_images > 1:
+        must = "must be 0 with mixup or cutmix, as timm erases after mixing,"
+        given = changes.erasing.probability
+        yield _problem("recipe.augmentation.erasing.probability", must, given)
     model = _timm(file)
     if recipe.optimizer.weight_decay and isinstance(model, Timm):
         network = without_weights(model)

@@ -63,7 +63,7 @@ def paper_table(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
         for match in matches
     ]
     figures = [row for match in matches for row in _figure_rows(match)]
-    nothing = "no source has its network, as it is here, on its data; `list papers` has the sources"
+    nothing = "no source is known to have its network on its data; `list papers` has the sources"
     unlike = [each for each in records if not any(match.record is each for match in matches)]
     notes = [f"{_run(each)}: {nothing}" for each in unlike]
     return {"figures": [*figures, *_speed_up_rows(matches)], "settings": settings, "notes": notes}
