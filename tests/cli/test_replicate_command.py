@@ -5,9 +5,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from helpers.command import Done
-from helpers.experiments.ablations import write_recipe
 
 from tune_speed.experiments.replication.shipped import replication_listing, shipped_replications
 
@@ -36,20 +34,3 @@ def test_outcome_has_each_answer_in_every_format(tmp_path: Path, call: Call) -> 
         " ".join(call(*QUICK, form, folder=tmp_path).out.split()) for form in ("markdown", "table")
     ]
     assert all(row["agrees"] in shown[0] and row["agrees"].split()[0] in shown[1] for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("factorail", "--profile", "cpu"), "Did you mean `factorial`?"),
-        (("factorial", "--profile", "gpus"), "scale: must have the profile"),
-        (("tiny.yaml", "--profile", "full"), "For any other recipe: `tune-speed ablate tiny.yaml`"),
-    ],
-)
-def test_what_is_no_replication_is_refused(
-    tmp_path: Path, call: Call, arguments: tuple[str, ...], said: str
-) -> None:
-    write_recipe(tmp_path)
-    done = call("replicate", *arguments, folder=tmp_path)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from helpers.experiments.replications import shipped
 from helpers.making import make_record, make_run
@@ -109,8 +107,3 @@ def test_a_network_or_data_set_that_nobody_published_is_told():
     table = paper_table([make_record()])
     assert table["notes"][0].startswith("study/t0000: no source is known to have its network")
     assert (table["figures"], table["settings"]) == ([], [])
-
-
-def test_the_table_is_json():
-    table = paper_table([_arm(0), make_record()])
-    assert json.loads(json.dumps(table, allow_nan=False)) == table

@@ -140,10 +140,3 @@ def test_together_they_have_every_experiment():
     assert sorted(row["name"] for row in replication_listing()) == sorted(FILES)
     items = {item for name in FILES for item in replication_of(name).items}
     assert [item for item in EXPERIMENTS if item not in items] == []
-
-
-def test_places_of_a_machine_are_told_from_words():
-    for text in ("root: /data/x", "# in ~/data", "'/a/b'", "C:\\x/y", "a=/b/c"):
-        assert ABSOLUTE.search(text), text
-    for text in ("root: data", f"train: {DATA}x.parquet", "1/2", "S0 / S1", "and/or", "a/b/c"):
-        assert not ABSOLUTE.search(text), text

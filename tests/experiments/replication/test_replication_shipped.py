@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from tune_speed.core.errors import ConfigError
@@ -60,7 +62,8 @@ def test_what_is_not_there_is_refused_with_what_is(files, name):
     assert REFUSED[name] in str(caught.value)
 
 
-def test_file_that_is_no_replication_is_named(files):
+def test_file_that_is_no_replication_is_named_with_the_command_for_others(files):
     files["other"].write_text("workload: digits\n")
-    with pytest.raises(ConfigError, match=r"other\.yaml: replication: must be given in the file"):
+    must = r"other\.yaml: replication: must be given in the file.*`tune-speed ablate .*other\.yaml`"
+    with pytest.raises(ConfigError, match=re.compile(must, re.S)):
         replication_listing()

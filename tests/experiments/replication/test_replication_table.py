@@ -6,7 +6,7 @@ from helpers.experiments.replications import estimate, figure, make_arm, make_cl
 from rich.console import Console
 
 from tune_speed.experiments.replication.agreement import Agreement
-from tune_speed.experiments.replication.replicate import Outcome, ReplicationPlan, outcome
+from tune_speed.experiments.replication.replicate import ReplicationPlan, outcome
 from tune_speed.experiments.replication.table import (
     as_renderables,
     circumstances,
@@ -115,8 +115,3 @@ def test_checks_alone_need_no_ablation(make_plan):
     found = outcome(make_plan({"items": [107], "checks": [CHECK]}), {})
     assert text_of(found).splitlines()[1].strip() == "Profile full: As is."
     assert "How many?" in text_of(found) and "claim" not in text_of(found)
-
-
-def test_outcome_is_written_and_read_back(make_outcome):
-    found = make_outcome()
-    assert Outcome.model_validate_json(found.model_dump_json()) == found
