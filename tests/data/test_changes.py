@@ -16,10 +16,10 @@ from tune_speed.data.augmentation import kernels
 from tune_speed.data.augmentation.base import Change, Drawer, as_floats, as_integers
 from tune_speed.data.augmentation.config import Augmentation, Frame, draw
 from tune_speed.data.augmentation.crops import RandomResized
-from tune_speed.data.augmentation.erasing import Erasing
 from tune_speed.data.augmentation.operations import (
     OPERATIONS,
     ColorJitter,
+    Erasing,
     RandAugment,
     TrivialAugment,
 )

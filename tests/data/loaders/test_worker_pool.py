@@ -214,8 +214,8 @@ def test_requests_fill_their_slots_until_the_connection_closes(random_pixels):
 def test_what_one_writes_the_other_sees(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system == "other":
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    shared = SharedArray((3, 5), np.int64)
-    other = map_array(shared.file, [3, 5], "<i8")
+    shared = SharedArray.empty((3, 5), np.int64)
+    other = map_array(shared.file.fileno(), [3, 5], "<i8")
     shared.array[2, 4] = -7
     assert other[2, 4] == -7 and other.sum() == -7
-    shared.close()
+    shared.file.close()

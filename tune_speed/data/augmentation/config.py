@@ -15,8 +15,7 @@ from tune_speed.data import randomness
 from tune_speed.data.augmentation import mix
 from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
 from tune_speed.data.augmentation.crops import CROPS, Centre, Crop
-from tune_speed.data.augmentation.erasing import Erasing
-from tune_speed.data.augmentation.operations import AUTO, ColorJitter, Off
+from tune_speed.data.augmentation.operations import AUTO, ColorJitter, Erasing, Off
 
 # Keys of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)

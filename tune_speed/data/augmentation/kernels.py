@@ -12,7 +12,11 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchvision.transforms.v2.functional import autocontrast_image, equalize_image
+from torchvision.transforms.v2.functional import (
+    autocontrast_image,
+    equalize_image,
+    rgb_to_grayscale_image,
+)
 
 Change = Callable[..., Tensor]
 Kernel = tuple[int, int, Change]
@@ -20,8 +24,6 @@ Kernel = tuple[int, int, Change]
 
 SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE = range(1, 6)
 BRIGHTNESS, CONTRAST, SATURATION = range(11, 14)
-GREY = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue: ITU-R BT.601, as torchvision rounds them."""
 
 
 def operate(images: Tensor, kind: Tensor, amount: Tensor, *, among: range, mode: str) -> Tensor:
@@ -129,9 +131,7 @@ def _grey(images: Tensor) -> Tensor:
     """Returns one channel: (B, 1, H, W)."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    grey = images[:, :1] * GREY[0]
-    grey.add_(images[:, 1:2], alpha=GREY[1]).add_(images[:, 2:], alpha=GREY[2])
-    return grey.floor_()
+    return rgb_to_grayscale_image(images).floor_()
 
 
 def _cut_off(images: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from tune_speed.data.base import (
     Counts,
     DecodedData,
     EncodedData,
-    Grouped,
     Images,
     Listing,
     OnProgress,
@@ -49,10 +48,7 @@ class ImageFiles(Listing):
         """Downloads what is missing, where the data set knows from where. Raises: DataError."""
 
     def counts(self) -> Counts:
-        data = self.listing()
-        labels, num_test = data.train.labels, None if data.test is None else len(data.test.labels)
-        grouped = None if data.groups is None else Grouped(labels, data.groups)
-        return Counts(len(labels), num_test, data.num_validation, grouped)
+        return Counts.of(self.listing())
 
     def store_in(self, folder: Path, listing: EncodedData, on_progress: OnProgress) -> Stored:
         """Decodes the listed images into the files of `folder`; see `decode_images`."""

@@ -7,16 +7,16 @@ And Pillow, where the images are decoded.
 # and it does not import the user's main script, as multiprocessing would.
 
 import fcntl
-import importlib.util
 import json
 import math
 import mmap
 import os
+import runpy
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,8 @@ def main(arguments: list[str]) -> None:
     if sent["decoder"] is None:
         fill = partial(gather, arrays["source"])
     else:
-        fill = partial(decode, arrays["source"], arrays["ends"], _decoder_of(sent["decoder"]))
+        decode_into = runpy.run_path(sent["decoder"])["decode_into"]
+        fill = partial(decode, arrays["source"], arrays["ends"], decode_into)
     with socket.socket(fileno=sent["socket"]) as connection:
         serve(connection, fill, indices, slots)
 
@@ -102,16 +103,7 @@ def decode(
     return room
 
 
-def _decoder_of(file: str) -> DecodeInto:
-    spec = importlib.util.spec_from_file_location("boxes", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    decode_into: DecodeInto = module.decode_into
-    return decode_into
-
-
-def map_array(file: int, shape: list[int], dtype: str, offset: int = 0) -> NDArray[Any]:
+def map_array(file: int, shape: Sequence[int], dtype: str, offset: int = 0) -> NDArray[Any]:
     """Returns an open file's content from `offset` on as an array, writable if the file is."""
     is_writable = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
     mapped = mmap.mmap(file, 0, access=mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ)
