@@ -65,17 +65,10 @@ class EncodedRows(_Rows):
 
     def __getitem__(self, which: slice) -> NDArray[np.uint8]:
         """Returns the images in a range, each in the upper left corner of its box."""
-        from tune_speed.data.boxes import decode_into
+        from tune_speed.data.boxes import decode
 
-        pixels = np.empty((len(self.rows[which]), *self.box), np.uint8)
-        for box, row in zip(pixels, self.rows[which], strict=True):
-            decode_into(self.file(int(row)), box)
-        return pixels
-
-    def file(self, row: int) -> bytes:
-        """Returns image number `row` of the whole file, encoded."""
-        start = int(self.ends[row - 1]) if row else 0
-        return self.encoded[start : int(self.ends[row])].tobytes()
+        rows = self.rows[which]
+        return decode(self.encoded, self.ends, rows, np.empty((len(rows), *self.box), np.uint8))
 
     def take(self, indices: Indices) -> "EncodedRows":
         return EncodedRows(self.encoded, self.ends, self.box, self.rows[indices])
@@ -281,6 +274,11 @@ def number_groups(names: Iterable[Any]) -> Indices:
     return np.unique([*map(str, names)], return_inverse=True)[1].astype(np.int64)
 
 
+def row_of(file: str | Path) -> Callable[[int], str]:
+    """Returns how to call a row of a file, by its number, in messages."""
+    return lambda row: f"row {row} of {file}"
+
+
 def shown(name: str | Path) -> str:
     """Returns a name as texts of ours can hold it: old archives have other encodings than UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")
@@ -344,18 +342,21 @@ class DatasetConfig(Config):
 
         Raises: DataError if the data are missing; it names the folder and what to try.
         """
-        raise NotImplementedError
+        return self.counts().train
 
     def num_test(self) -> int | None:
         """Returns the number of images of the test part; None if the data set brings none."""
-        raise NotImplementedError
+        return self.counts().test
 
     def num_validation(self) -> int:
         """Returns how many of the training images, the last ones, are a validation part."""
-        return 0
+        return 0 if type(self).counts is DatasetConfig.counts else self.counts().validation
 
     def counts(self) -> Counts:
-        """Returns all numbers at once, so that files are listed once. Raises: DataError."""
+        """Returns all numbers at once; in its place, a class may have `num_train` and `num_test`.
+
+        Raises: DataError as `num_train`.
+        """
         return Counts(self.num_train(), self.num_test(), self.num_validation())
 
     def notes(self) -> Iterable[str]:
@@ -374,19 +375,6 @@ class DatasetConfig(Config):
         Raises: DataError if data are missing or unreadable; it names the file and row.
         """
         raise NotImplementedError
-
-
-class Listing(DatasetConfig):
-    """Base of the data sets whose `counts` say the number of images of each part."""
-
-    def num_train(self) -> int:
-        return self.counts().train
-
-    def num_test(self) -> int | None:
-        return self.counts().test
-
-    def num_validation(self) -> int:
-        return self.counts().validation
 
 
 @contextmanager

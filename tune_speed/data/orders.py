@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -77,17 +77,36 @@ class Shuffle(OrderConfig):
 
 @dataclass(frozen=True, eq=False)
 class SampleOrder(Order):
-    """Every image once an epoch: a function of the seed and the epoch's number alone."""
+    """Every image once an epoch, or as often as its factor says, in random order.
+
+    A function of the seed and the epoch's number alone.
+    """
 
     num_samples: int
     batch_size: int
     seed: int
+    factors: NDArray[np.float64] | None = field(default=None, kw_only=True)
+    """How often each image comes an epoch, on average, (N,), at least 1; None: once."""
+
+    @property
+    def repeats(self) -> bool:
+        return self.factors is not None and bool((self.factors > 1).any())
 
     def num_in(self, epoch: int) -> int:
-        return self.num_samples
+        return self.num_samples if self.factors is None else len(self._indices(epoch))
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)
+        indices = self._indices(epoch)
+        return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
+
+    def _indices(self, epoch: int) -> NDArray[np.int64]:
+        indices = np.arange(self.num_samples)
+        if self.factors is None:
+            return indices
+        whole = np.floor(self.factors)
+        drawn = randomness.below(2**32, self.seed, epoch, COPIES, count=self.num_samples)
+        more = drawn < (self.factors - whole) * 2**32
+        return np.repeat(indices, (whole + more).astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,38 +199,13 @@ class RepeatFactor(OrderConfig):
         # The last is of images of no class, as main_classes has it.
         shares = np.append(class_counts(labels, 0), 0) / len(labels)
         factors = repeat_factors(shares, self.threshold)
-        return RepeatedOrder(factors[main_classes(labels)], batch_size, seed)
+        factors = factors[main_classes(labels)]
+        return SampleOrder(len(labels), batch_size, seed, factors=factors)
 
 
 def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
     """Returns how often an image of each class comes an epoch, (K,); a share of 0 gives 1."""
     return np.asarray(np.maximum(1.0, np.sqrt(threshold / np.where(shares > 0, shares, 1.0))))
-
-
-@dataclass(frozen=True, eq=False)
-class RepeatedOrder(Order):
-    """Every image as often as its factor says, in random order."""
-
-    factors: NDArray[np.float64]
-    """How often each image comes an epoch, on average, (N,); at least 1."""
-    batch_size: int
-    seed: int
-
-    @property
-    def repeats(self) -> bool:
-        return bool((self.factors > 1).any())
-
-    def num_in(self, epoch: int) -> int:
-        return int(self._copies(epoch).sum())
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        indices = np.repeat(np.arange(len(self.factors)), self._copies(epoch))
-        return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
-
-    def _copies(self, epoch: int) -> NDArray[np.int64]:
-        whole = np.floor(self.factors)
-        drawn = randomness.below(2**32, self.seed, epoch, COPIES, count=len(self.factors))
-        return np.asarray(whole + (drawn < (self.factors - whole) * 2**32), dtype=np.int64)
 
 
 Direction = Literal["easy_first", "anti", "random"]

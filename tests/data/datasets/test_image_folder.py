@@ -8,6 +8,7 @@ from helpers.data.files import decode, encode
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.decoding import decode_images
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig, make_splits
 
@@ -180,7 +181,7 @@ def test_a_file_that_vanishes_is_named(tmp_path: Path, fill: Fill) -> None:
     listing = dataset.listing()
     (tmp_path / "cat" / "ö.png").unlink()
     with pytest.raises(DataError, match=r"ö\.png must stay where it is while it is read"):
-        dataset.store_in(tmp_path, listing, lambda *_: None)
+        decode_images(listing, dataset, tmp_path, lambda *_: None)
 
 
 def test_the_only_image_of_a_class_is_trained_on(tmp_path: Path, fill: Fill) -> None:

@@ -136,7 +136,7 @@ def test_truncated_image_of_the_store_is_named(
 
 def workers() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "gather_worker" in command_of(child)]
+    return [child for child in children if "data/boxes.py" in command_of(child)]
 
 
 def test_killed_worker_that_decodes_is_an_error_at_once(store: Store) -> None:

@@ -14,7 +14,7 @@ from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
 from tune_speed.data.loaders.resident import View, eval_batches, hold
-from tune_speed.data.orders import Order, RepeatedOrder, SampleOrder
+from tune_speed.data.orders import Order, SampleOrder
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -156,7 +156,7 @@ def test_epochs_may_be_left_early_and_taken_in_any_order(config, open_loader):
 
 
 def repeating(batch_size: int = BATCH_SIZE) -> Order:
-    return RepeatedOrder(np.linspace(1, 3, NUM_IMAGES), batch_size, seed=1)
+    return SampleOrder(NUM_IMAGES, batch_size, 1, factors=np.linspace(1, 3, NUM_IMAGES))
 
 
 def test_repeating_order_gives_epochs_of_its_lengths(config, open_loader):

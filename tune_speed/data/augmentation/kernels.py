@@ -54,7 +54,8 @@ def where(chosen: Tensor, change: Change, images: Tensor, *numbers: Tensor) -> T
 
 def blend(images: Tensor, kind: Tensor, factor: Tensor) -> Tensor:
     """Returns f x + (1 - f) x', where x' is 0, the mean of grey, or grey, as `kind` says."""
-    kind, grey = _wide(kind), _grey(images)
+    is_coloured, kind = images.shape[1] == 3, _wide(kind)
+    grey = rgb_to_grayscale_image(images).floor_() if is_coloured else images.mean(1, keepdim=True)
     mean = grey.mean((1, 2, 3), keepdim=True)
     # With weights of 0 and 1 this is four times quicker than `torch.where` on a CPU.
     other = torch.lerp(grey, mean, (kind == CONTRAST).float()).mul_(kind != BRIGHTNESS)
@@ -125,13 +126,6 @@ def move(images: Tensor, kind: Tensor, amount: Tensor, mode: str) -> Tensor:
     matrices = torch.stack([*x_row, *y_row], 1).view(-1, 2, 3)
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, mode=mode, align_corners=False).round_()
-
-
-def _grey(images: Tensor) -> Tensor:
-    """Returns one channel: (B, 1, H, W)."""
-    if images.shape[1] != 3:
-        return images.mean(1, keepdim=True)
-    return rgb_to_grayscale_image(images).floor_()
 
 
 def _cut_off(images: Tensor) -> Tensor:

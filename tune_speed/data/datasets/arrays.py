@@ -13,12 +13,13 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.base import (
     Array,
     Counts,
+    DatasetConfig,
     DecodedData,
     Images,
     Labels,
-    Listing,
     OnProgress,
     number_labels,
+    row_of,
 )
 
 CHUNK_BYTES = 64 * 2**20
@@ -39,7 +40,7 @@ class Scale(Config):
         return self
 
 
-class Arrays(Listing):
+class Arrays(DatasetConfig):
     """Images in `.npy` files: (N, H, W) or (N, H, W, C), and labels (N,) or (N, K).
 
     Files are mapped, and read in chunks of 64 MiB. Labels are numbers or names of classes; of
@@ -148,7 +149,7 @@ class Arrays(Listing):
             raise DataError(f"{self.labels} must hold integers or texts, but holds {learnt.dtype}.")
         kind: Any = object if learnt.dtype.kind == "U" else np.int64
         files = [
-            Labels(labels.astype(kind), None, len(labels), f"row {{}} of {file}".format)
+            Labels(labels.astype(kind), None, len(labels), row_of(file))
             for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
         ]
         return number_labels(files)

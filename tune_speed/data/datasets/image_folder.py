@@ -25,8 +25,7 @@ from tune_speed.data.base import (
     number_groups,
     shown,
 )
-from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, ImageFiles
 
 ORDER = ("train", "validation", "test")
 SETTLED_NS = 2 * 10**9

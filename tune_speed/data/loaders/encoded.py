@@ -1,7 +1,4 @@
-"""Images of a JPEG store on their way to the device: decoded by threads of this process.
-
-Worker processes decode by `gather_worker.decode`, as threads do here.
-"""
+"""Images of a JPEG store on their way to the device: decoded by threads of this process."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,8 +11,7 @@ from numpy.typing import NDArray
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import EncodedRows, Pixels, file_map
-from tune_speed.data.boxes import decode_into
-from tune_speed.data.loaders.gather_worker import Damaged, decode
+from tune_speed.data.boxes import Damaged, decode
 
 MOST_THREADS = 8
 """That decode; fewer where torch has fewer."""
@@ -43,7 +39,7 @@ class DecodingThreads:
         """
         room = out[: len(indices)]
         shares = (np.array_split(each, self._num_threads) for each in (indices, room))
-        one = partial(decode, self._images.encoded, self._images.ends, decode_into)
+        one = partial(decode, self._images.encoded, self._images.ends)
         try:
             list(self._pool.map(one, *shares))
         except Damaged as error:

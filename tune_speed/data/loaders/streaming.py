@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.base import EncodedRows
+from tune_speed.data.boxes import Gather, gather
 from tune_speed.data.loaders.base import Batches, Loader, Planned
 from tune_speed.data.loaders.encoded import DecodingThreads
-from tune_speed.data.loaders.gather_worker import Gather, gather
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import Order
 

@@ -1,12 +1,9 @@
 """Worker processes that gather batches ahead of the training, in memory that all of them see."""
 
 import itertools
-import json
 import math
 import os
-import socket
 import subprocess
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,11 +15,10 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from tune_speed.core.errors import ConfigError, DataError
-from tune_speed.data import boxes
 from tune_speed.data.base import EncodedRows, file_map
-from tune_speed.data.loaders import gather_worker
+from tune_speed.data.boxes import map_array
 from tune_speed.data.loaders.encoded import damaged
-from tune_speed.data.loaders.gather_worker import map_array
+from tune_speed.data.workers import Worker
 from tune_speed.runtime.device import free_bytes
 
 
@@ -65,15 +61,8 @@ class SharedArray(NamedTuple):
 
 # How long a worker has to end of itself; it needs no longer than for one batch.
 END_WAIT_S = 5.0
-MOST_SAID = 1 << 12
-"""Bytes of a message about a damaged image."""
 MOST_SLOTS_SHARE = 0.25
 """Of the free memory, for the batches that workers keep ready."""
-
-
-class _Worker(NamedTuple):
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
 
 
 class _Job(NamedTuple):
@@ -124,7 +113,7 @@ class WorkerPool:
         self._arrays["indices"] = SharedArray.empty((num_slots, batch_size), np.int64)
         self._arrays["slots"] = SharedArray.empty((num_slots, *batch_shape), np.uint8)
         self._indices, self._slots = self._arrays["indices"].array, self._arrays["slots"].array
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._batches: Iterator[NDArray[np.int64]] = iter(())
         self._num_asked = 0
         self._asked: deque[_Job] = deque()
@@ -152,11 +141,7 @@ class WorkerPool:
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
-            try:
-                worker.process.wait(END_WAIT_S)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+            worker.end(wait_s=END_WAIT_S)
         self._workers.clear()
         self._asked.clear()
 
@@ -165,24 +150,16 @@ class WorkerPool:
         for shared in self._arrays.values():
             shared.file.close()
 
-    def _start_one(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(self._timeout_s)
+    def _start_one(self) -> Worker:
         arrays = {
             name: [file.fileno(), array.shape, array.dtype.str, offset]
             for name, (file, array, offset) in self._arrays.items()
         }
-        with theirs:
-            decoder = None if self._encoded is None else boxes.__file__
-            sent = {"socket": theirs.fileno(), "arrays": arrays, "decoder": decoder}
-            process = subprocess.Popen(
-                [sys.executable, "-P", gather_worker.__file__, json.dumps(sent)],
-                pass_fds=(theirs.fileno(), *(file for file, *_ in arrays.values())),
-                stdin=subprocess.DEVNULL,
-                # One thread: NumPy's BLAS would start one for each core. The same modules as here.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-        return _Worker(process, ours)
+        worker = Worker([file for file, *_ in arrays.values()])
+        # One that could not start is reported when it is waited for.
+        with suppress(OSError):
+            worker.ask("share", arrays)
+        return worker
 
     def _ask(self, num_batches: int) -> None:
         for indices in itertools.islice(self._batches, num_batches):
@@ -192,32 +169,29 @@ class WorkerPool:
             self._asked.append(job)
             # A dead worker is reported when its batch is waited for.
             with suppress(OSError):
-                self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
+                self._worker(job).ask("fill", *job)
 
     def _receive(self) -> _Job:
         job = self._asked.popleft()
         self._wait_for(self._worker(job))
         return job
 
-    def _worker(self, job: _Job) -> _Worker:
+    def _worker(self, job: _Job) -> Worker:
         # Slots are filled in turn, each always by the same worker.
         return self._workers[job.slot % self._num_workers]
 
-    def _wait_for(self, worker: _Worker) -> None:
+    def _wait_for(self, worker: Worker) -> None:
         """Waits until a worker says that it is done. Raises: DataError if it does not."""
         error: DataError | None = None
+        failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         try:
-            said = worker.connection.recv(1)
-            if said == gather_worker.DONE:
+            if (damage := worker.answer(self._timeout_s)) is None:
                 return
-            failure = _ending(worker.process)
-            if said == gather_worker.DAMAGED and self._encoded is not None:
-                error = damaged(
-                    self._encoded, worker.connection.recv(MOST_SAID).decode(errors="replace")
-                )
+            assert self._encoded is not None, damage
+            error = damaged(self._encoded, damage)
         except TimeoutError:
-            failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
-        except OSError:
+            pass
+        except (EOFError, OSError):
             failure = _ending(worker.process)
         for each in self._workers:
             each.process.kill()
