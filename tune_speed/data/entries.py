@@ -84,8 +84,8 @@ def _array_meta(path: Path) -> ArrayMeta:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         status = os.fstat(file.fileno())
-    known = {"size_bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": sha256}
-    return ArrayMeta(dtype=dtype.str, shape=shape, **known)
+    times = {"size_bytes": status.st_size, "modified_ns": status.st_mtime_ns}
+    return ArrayMeta(dtype=dtype.str, shape=shape, sha256=sha256, **times)
 
 
 def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
-from tune_speed.data.augmentation.config import Augmentation, Frame, draw
+from tune_speed.data.augmentation.base import Drawer
+from tune_speed.data.augmentation.config import Augmentation, draw
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
@@ -117,7 +118,7 @@ def test_all_loaders_give_the_same_batches_bit_by_bit(config, open_loader):
 def test_augmented_images_match_one_by_one_in_numpy(entry, open_loader, images):
     loader = open_loader(entry, augmentation=ALL, seed=4)
     for epoch in range(2):
-        draws = draw(ALL, Frame(NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
+        draws = draw(ALL, Drawer(NUM_IMAGES, 4, epoch, 6, 7))
         for batch, labels in loader.epoch(epoch):
             for image, number in zip(batch, labels.tolist(), strict=True):
                 y, x, flip, affine, top, left = (int(values[number]) for values in draws.values())

@@ -26,6 +26,8 @@ class Drawer(NamedTuple):
     height: int = 0
     """Of the images, as the recipe trains at [pixels]; 0 where no draw depends on it."""
     width: int = 0
+    sizes: Integers | None = None
+    """Height and width of each stored image, (N, 2), where a window of it is cut out; else None."""
 
     def below(self, limit: int, *stream: int) -> Integers:
         """Returns integers in [0, limit), (N,)."""

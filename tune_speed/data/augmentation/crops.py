@@ -14,6 +14,8 @@ from tune_speed.data.augmentation.base import Drawer, Floats, Integers
 SHAPE, PLACE = 20, 21
 ATTEMPTS = 10
 Booleans = NDArray[np.bool_]
+Drawn = Callable[[int], Floats]
+Fits = Callable[[Floats], Booleans]
 
 
 class Crop(Config):
@@ -62,7 +64,7 @@ class RandomResized(Crop):
             share, turn = drawer.pairs(SHAPE, attempt)
             areas = sides.prod(axis=0) * (self.scale + (1 - self.scale) * share)
             ratios = np.exp((2 * turn - 1) * math.log(self.ratio))
-            return np.round(np.sqrt(np.stack([areas / ratios, areas * ratios])))
+            return np.asarray(np.sqrt(np.stack([areas / ratios, areas * ratios])).round())
 
         every = np.ones(len(sizes), dtype=bool)
         is_open = put_first_fitting(shapes, every, drawn, lambda one: (one >= 1) & (one <= sides))
@@ -72,12 +74,7 @@ class RandomResized(Crop):
         return np.concatenate([places, shapes]).astype(np.int64)
 
 
-def put_first_fitting(
-    shapes: Floats,
-    is_open: Booleans,
-    drawn: Callable[[int], Floats],
-    fits: Callable[[Floats], Booleans],
-) -> Booleans:
+def put_first_fitting(shapes: Floats, is_open: Booleans, drawn: Drawn, fits: Fits) -> Booleans:
     """Puts the first of ten drawn shapes that fits, in height and width, in the open `shapes`.
 
     Shapes are (2, N); which of them are open, and are still, is (N,).

@@ -237,7 +237,7 @@ class Erasing(Change):
             areas = sides.prod() * (self.min_area + (self.max_area - self.min_area) * shares)
             turns = 2 * drawer.uniform(self.stream + 2, attempt) - 1
             ratios = np.exp(turns * math.log(self.ratio))
-            return np.sqrt(np.stack([areas * ratios, areas / ratios])).round()
+            return np.asarray(np.sqrt(np.stack([areas * ratios, areas / ratios])).round())
 
         is_chosen = drawer.uniform(self.stream) < self.probability
         put_first_fitting(shapes, is_chosen, drawn, lambda one: one < sides)

@@ -149,7 +149,7 @@ class Arrays(DatasetConfig):
             raise DataError(f"{self.labels} must hold integers or texts, but holds {learnt.dtype}.")
         kind: Any = object if learnt.dtype.kind == "U" else np.int64
         files = [
-            Labels(labels.astype(kind), None, len(labels), row_of(file))
+            Labels(labels.astype(kind), None, len(labels), row_of(str(file)))
             for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
         ]
         return number_labels(files)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.augmentation.base import Drawer
-from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw, draw_in_order
+from tune_speed.data.augmentation.config import WINDOW, Augmentation, draw, draw_in_order
 from tune_speed.data.augmentation.crops import Centre
 from tune_speed.data.augmentation.mix import mixed
 from tune_speed.data.base import Images
@@ -70,15 +70,15 @@ class Batches:
         self.labels = images.labels
         self.order, self.share = batching.order, batching.share
         self.augmentation, self.device = batching.augmentation, batching.device
-        self._frame = _frame_of(images, batching)
+        self._drawer = _drawer_of(images, batching)
         self._box = (height, width)
-        self.augmentation.check(self._frame.height, self._frame.width)
+        self.augmentation.check(self._drawer.height, self._drawer.width)
         self._batching = batching
-        sizes = None if self._frame.sizes is None else self._frame.sizes[:1]
-        one = self._frame._replace(num_images=1, sizes=sizes)
-        self._names = ("indices", "labels", *draw(self.augmentation, one, seed=0, epoch=0))
+        sizes = None if self._drawer.sizes is None else self._drawer.sizes[:1]
+        one = self._drawer._replace(num_images=1, sizes=sizes)
+        self._names = ("indices", "labels", *draw(self.augmentation, one))
         self._tools = dict[tuple[int, int], _Tools]()
-        self._set_size(self._frame.height, self._frame.width)
+        self._set_size(self._drawer.height, self._drawer.width)
         targets = None if self.labels.ndim == 1 else self.labels.astype(np.float32)
         self._targets = None if targets is None else torch.from_numpy(targets).to(self.device)
 
@@ -88,7 +88,7 @@ class Batches:
         Changes that count pixels are made at the recipe's size, whatever the step's.
         """
         counts_pixels = self.augmentation.pad or self.augmentation.cutout
-        if self._frame.sizes is not None and not counts_pixels:
+        if self._drawer.sizes is not None and not counts_pixels:
             self._set_size(height, width)
 
     def _set_size(self, height: int, width: int) -> None:
@@ -111,10 +111,8 @@ class Batches:
         """Yields what each batch of an epoch is made of, after `skip`: int64, a row a number."""
         order = self.order.epoch(epoch)
         labels = self.labels.take(order) if self._targets is None else np.zeros_like(order)
-        repeats, seed = self.order.repeats, self.order.seed
-        draws = draw_in_order(
-            self.augmentation, order, self._frame, repeats=repeats, seed=seed, epoch=epoch
-        )
+        drawer = self._drawer._replace(seed=self.order.seed, epoch=epoch)
+        draws = draw_in_order(self.augmentation, order, drawer, repeats=self.order.repeats)
         table = torch.from_numpy(self.share.of(np.stack([order, labels, *draws.values()])))
         if self.device.type == "cuda":
             # A copy from pageable memory would wait for the GPU.
@@ -130,10 +128,10 @@ class Batches:
         """
         plan = torch.zeros((len(self._names), size), dtype=torch.int64, device=self.device)
         plan[0] = torch.arange(size, device=self.device) % len(self.labels)
-        if self._frame.sizes is not None:
+        if self._drawer.sizes is not None:
             plan[self._names.index("window_h")] = self._box[0]
             plan[self._names.index("window_w")] = self._box[1]
-        drawer = Drawer(size, 0, 0, self._frame.height, self._frame.width)
+        drawer = self._drawer._replace(num_images=size)
         for change in (*self.augmentation.pixel_changes, *self.augmentation.normalised_changes):
             for name, values in change.draw(drawer).items():
                 plan[self._names.index(name)] = torch.from_numpy(values).to(self.device)
@@ -169,7 +167,7 @@ class Batches:
         """Returns the batch's images as uint8 (B, H, W, C), cropped, moved and flipped."""
         indices: Tensor | None = plan["indices"] if whole else None
         is_flipped, is_padded = plan.get("is_flipped"), self.augmentation.pad > 0
-        if self._frame.sizes is not None:
+        if self._drawer.sizes is not None:
             windows = torch.stack([plan[name] for name in WINDOW])
             flips = None if is_padded else is_flipped
             pixels = image_ops.cut(pixels, windows, self._size, indices=indices, is_flipped=flips)
@@ -200,13 +198,13 @@ class _Tools(NamedTuple):
         return cls(normalize, image_ops.Mover(height, width, pad=pad, device=device))
 
 
-def _frame_of(images: Images, batching: Batching) -> Frame:
-    """Returns the size that the network sees; with those of stored images if they are cropped.
+def _drawer_of(images: Images, batching: Batching) -> Drawer:
+    """Returns what draws at the size that the network sees, with those of images that are cropped.
 
     Raises: ConfigError if these are of several sizes, and no size to train at is given.
     """
-    num_images, *box, _ = images.pixels.shape
-    side = batching.image_size
+    num_images, height, width, _ = images.pixels.shape
+    side, box = batching.image_size, (height, width)
     if side is None and images.sizes is not None:
         raise ConfigError.of(
             "recipe.image_size",
@@ -214,12 +212,11 @@ def _frame_of(images: Images, batching: Batching) -> Frame:
             given="none",
             hint="Set for example `image_size: 128`.",
         )
-    size, sizes = box if side is None else [side, side], images.sizes
-    if sizes is None and size == box and isinstance(batching.augmentation.crop, Centre):
-        return Frame(num_images, *size)
-    if sizes is None:
+    size, sizes = box if side is None else (side, side), images.sizes
+    is_cropped = size != box or not isinstance(batching.augmentation.crop, Centre)
+    if sizes is None and is_cropped:
         sizes = np.broadcast_to(np.array(box, dtype=np.int64), (num_images, 2))
-    return Frame(num_images, *size, sizes)
+    return Drawer(num_images, 0, 0, *size, sizes)
 
 
 class Loader(ABC):

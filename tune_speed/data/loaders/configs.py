@@ -70,9 +70,8 @@ class Streaming(LoaderConfig):
         staging = Staging(shape, device=batches.device, is_pinned=is_pinned)
         if not self.workers:
             return StreamingLoader(LocalSource(whole), staging, batches, **more)
-        ahead = {"prefetch_factor": self.prefetch_factor, "timeout_s": self.timeout_s}
-        pool = WorkerPool(whole, batch_size, workers=self.workers, **ahead)
-        return StreamingLoader(pool, staging, batches, **more)
+        ahead = self.model_dump(include={"workers", "prefetch_factor", "timeout_s"})
+        return StreamingLoader(WorkerPool(whole, batch_size, **ahead), staging, batches, **more)
 
 
 class Resident(LoaderConfig):

@@ -152,7 +152,7 @@ class WorkerPool:
 
     def _start_one(self) -> Worker:
         arrays = {
-            name: [file.fileno(), array.shape, array.dtype.str, offset]
+            name: (file.fileno(), array.shape, array.dtype.str, offset)
             for name, (file, array, offset) in self._arrays.items()
         }
         worker = Worker([file for file, *_ in arrays.values()])
