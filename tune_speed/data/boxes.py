@@ -8,6 +8,7 @@ import hashlib
 import math
 import mmap
 import os
+import pickle
 import signal
 import struct
 import sys
@@ -333,7 +334,7 @@ def main(arguments: list[str]) -> None:
                 if name != "work":
                     raise
                 answer = error
-            connection.send(answer)
+            connection.send_bytes(pickle.dumps(answer))
             signal.alarm(0)
 
 

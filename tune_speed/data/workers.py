@@ -1,18 +1,28 @@
-"""Worker processes that decode or gather images: each runs `boxes.main` at the end of a pipe."""
+"""What decodes and gathers images beside a training: processes with `boxes.main`, and threads."""
 
 import os
+import pickle
+import select
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from multiprocessing import Pipe
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tune_speed.core.errors import DataError
 from tune_speed.data import boxes
-from tune_speed.data.boxes import WAIT_S, Item
+from tune_speed.data.base import EncodedRows, Indices, Pixels, file_map
+from tune_speed.data.boxes import WAIT_S, Damaged, Item, decode
 
+MOST_THREADS = 8
+"""That decode stored images; fewer where torch has fewer."""
 CHUNK_IMAGES = 64
 CHUNK_BYTES = 4 * 2**20
 Chunk = list[tuple[int, Item]]
@@ -34,16 +44,20 @@ class Worker:
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
+        # `Connection.poll` and `send` would take ten times as long as these.
+        self._incoming = select.poll()
+        self._incoming.register(self.connection.fileno(), select.POLLIN)
+
     def ask(self, call: str, *given: object) -> None:
         """Asks for an answer of `boxes.main`, which come in order. Raises: OSError if it ended."""
-        self.connection.send((call, *given))
+        self.connection.send_bytes(pickle.dumps((call, *given)))
 
     def answer(self, wait_s: float) -> Any:
         """Returns the next answer.
 
         Raises: TimeoutError if it takes longer; EOFError or OSError if the process has ended.
         """
-        if self.connection.poll(wait_s):
+        if self._incoming.poll(1000 * wait_s):
             return self.connection.recv()
         raise TimeoutError
 
@@ -136,3 +150,61 @@ def _chunks(items: Iterable[tuple[int, Item]]) -> Iterator[Chunk]:
             chunk, num_bytes = [], 0
     if chunk:
         yield chunk
+
+
+def damaged(images: EncodedRows, why: object) -> DataError:
+    """Returns the error of a store that holds what is no image; `why` says which."""
+    file = getattr(file_map(images.encoded), "filename", None)
+    where = "" if file is None else f" Remove the folder of {file}: the set is then stored again."
+    return DataError(f"Every stored image must be a whole JPEG file, but not {why}.{where}")
+
+
+class DecodingThreads:
+    """Threads of this process that decode images; Pillow lets several do so at a time."""
+
+    def __init__(self, images: EncodedRows) -> None:
+        import torch
+
+        self._images = images
+        self._num_threads = max(1, min(MOST_THREADS, torch.get_num_threads()))
+        self._pool = ThreadPoolExecutor(self._num_threads)
+
+    def gather(self, indices: Indices, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Decodes the images at `indices` (B,) of the file into `out`, and returns these places.
+
+        Raises: DataError if one is damaged.
+        """
+        room = out[: len(indices)]
+        shares = (np.array_split(each, self._num_threads) for each in (indices, room))
+        one = partial(decode, self._images.encoded, self._images.ends)
+        try:
+            list(self._pool.map(one, *shares))
+        except Damaged as error:
+            raise damaged(self._images, error) from error
+        return room
+
+    def close(self) -> None:
+        """Ends the threads once what they do is done."""
+        self._pool.shutdown()
+
+
+def pieces(pixels: Pixels, size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yields copies of all images in their order, `size` at a time; encoded ones a piece ahead.
+
+    Raises: DataError if an encoded one is damaged.
+    """
+    starts = range(0, len(pixels), size)
+    if not isinstance(pixels, EncodedRows):
+        yield from (pixels[start : start + size].copy() for start in starts)
+        return
+    with closing(DecodingThreads(pixels)) as threads, ThreadPoolExecutor(1) as ahead:
+
+        def begin(start: int) -> Future[NDArray[np.uint8]]:
+            rows = pixels.rows[start : start + size]
+            return ahead.submit(threads.gather, rows, np.empty((len(rows), *pixels.box), np.uint8))
+
+        following = begin(0)
+        for start in starts:
+            made = following.result()
+            following = begin(start + size)
+            yield made

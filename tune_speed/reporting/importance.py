@@ -11,7 +11,7 @@ Source: Breiman, "Random forests", 2001; scikit-learn's `permutation_importance`
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,12 +81,11 @@ def _column(name: str, values: Sequence[Any]) -> Column | None:
     least, greatest = different[0], different[-1]
     in_lower_quarter = statistics.median(values) < least + (greatest - least) / 4
     is_log = 0 < least * LOG_SPAN <= greatest and in_lower_quarter
-    low, high = (math.log(v) if is_log else float(v) for v in (different[0], different[-1]))
+    low, high = (math.log(v) if is_log else float(v) for v in (least, greatest))
     column = Column(name=name, low=low, high=high, is_log=is_log)
     if len(different) > min(MAX_LEVELS, len(values) // 2):
         return column
-    levels = np.array([column.code(value) for value in different])
-    return Column(name=name, low=low, high=high, is_log=is_log, levels=levels)
+    return replace(column, levels=np.array([column.code(value) for value in different]))
 
 
 Question = Literal["reaching", "steps", "step_time"]

@@ -23,10 +23,10 @@ from tune_speed.data.boxes import decode_into
 from tune_speed.data.loaders import worker_pool
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import Automatic, LoaderConfig, Resident, Streaming
-from tune_speed.data.loaders.encoded import MOST_THREADS, pieces
 from tune_speed.data.loaders.resident import View, eval_batches, hold
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import SampleOrder
+from tune_speed.data.workers import MOST_THREADS, pieces
 
 CPU = torch.device("cpu")
 HALVES = (0.5, 0.5, 0.5)

@@ -16,7 +16,7 @@ from tune_speed.data.augmentation.crops import centred
 from tune_speed.data.base import EncodedRows, Images, Pixels
 from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.encoded import pieces
+from tune_speed.data.workers import pieces
 from tune_speed.runtime.device import GIB, free_bytes, is_out_of_memory
 
 PIECE = 1024

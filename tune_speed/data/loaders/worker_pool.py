@@ -17,8 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data.base import EncodedRows, file_map
 from tune_speed.data.boxes import map_array
-from tune_speed.data.loaders.encoded import damaged
-from tune_speed.data.workers import Worker
+from tune_speed.data.workers import Worker, damaged
 from tune_speed.runtime.device import free_bytes
 
 
