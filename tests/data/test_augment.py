@@ -8,15 +8,15 @@ from helpers.components.references import changed_by_scipy
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.data.augmentation.base import Draws
-from tune_speed.data.augmentation.config import Augmentation, Frame, draw, draw_in_order
+from tune_speed.data.augmentation.base import Drawer, Draws
+from tune_speed.data.augmentation.config import Augmentation, draw, draw_in_order
 from tune_speed.data.loaders import image_ops
 
-FRAME = Frame(4000, 6, 10)
+DRAWER = Drawer(4000, 0, 0, 6, 10)
 
 
 def epochs(config: Augmentation, count: int, seed: int = 0) -> list[Draws]:
-    return [draw(config, FRAME, seed=seed, epoch=epoch) for epoch in range(count)]
+    return [draw(config, DRAWER._replace(seed=seed, epoch=epoch)) for epoch in range(count)]
 
 
 def test_nothing_is_drawn_for_what_is_off() -> None:
@@ -72,14 +72,14 @@ def test_settings_too_large_for_the_images_are_refused_together() -> None:
 
 
 def in_order(config: Augmentation, order: np.ndarray, *, repeats: bool, epoch: int = 0) -> Draws:
-    return draw_in_order(config, order, FRAME, repeats=repeats, seed=0, epoch=epoch)
+    return draw_in_order(config, order, DRAWER._replace(epoch=epoch), repeats=repeats)
 
 
 @pytest.mark.parametrize("flip", ["random", "alternating"])
 def test_order_without_repeats_gives_each_image_its_own_draws(flip: str) -> None:
     config = Augmentation(pad=2, flip=flip, cutout=3)
     order = np.random.default_rng(0).permutation(4000)
-    by_image = draw(config, FRAME, seed=0, epoch=3)
+    by_image = draw(config, DRAWER._replace(epoch=3))
     by_position = in_order(config, order, repeats=False, epoch=3)
     assert all((by_image[name][order] == by_position[name]).all() for name in by_image)
 

@@ -14,12 +14,12 @@ from torchvision.transforms.v2 import functional
 
 from tune_speed.data.augmentation import kernels
 from tune_speed.data.augmentation.base import Change, Drawer, as_floats, as_integers
-from tune_speed.data.augmentation.config import Augmentation, Frame, draw
+from tune_speed.data.augmentation.config import Augmentation, draw
 from tune_speed.data.augmentation.crops import RandomResized
-from tune_speed.data.augmentation.erasing import Erasing
 from tune_speed.data.augmentation.operations import (
     OPERATIONS,
     ColorJitter,
+    Erasing,
     RandAugment,
     TrivialAugment,
 )
@@ -109,7 +109,7 @@ def test_jitter_leaves_images_alone_with_the_rest_of_the_probability() -> None:
 def test_a_step_that_is_off_is_not_drawn() -> None:
     assert len(ColorJitter(contrast=0.1).draw(drawer(3))) == 2
     off = Augmentation(color_jitter=ColorJitter(probability=0.0, hue=0.1), erasing=Erasing())
-    assert not draw(off, Frame(3, 8, 8), seed=0, epoch=0)
+    assert not draw(off, Drawer(3, 0, 0, 8, 8))
     assert "erase_noise" not in Erasing(probability=1.0).draw(drawer(3))
 
 

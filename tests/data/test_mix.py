@@ -15,7 +15,7 @@ from tune_speed.data.augmentation.mix import WHOLE, draw, mixed
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
-from tune_speed.data.orders import RepeatedOrder, SampleOrder, Share
+from tune_speed.data.orders import SampleOrder, Share
 from tune_speed.training.autotune.micro_batch import halved
 from tune_speed.training.recipe import Recipe
 
@@ -148,9 +148,8 @@ def test_devices_get_what_one_gets(size: int) -> None:
 
 def test_an_order_that_repeats_images_mixes_by_position() -> None:
     factors = np.where(np.arange(NUM_IMAGES) % NUM_CLASSES == 0, 2.0, 1.0)
-    few, many = (
-        epoch_of(Resident(), RepeatedOrder(factors, batch_size, 1)) for batch_size in (4, 32)
-    )
+    orders = (SampleOrder(NUM_IMAGES, size, 1, factors=factors) for size in (4, 32))
+    few, many = (epoch_of(Resident(), order) for order in orders)
     assert all(map(torch.equal, few, many)) and len(few[0]) == factors.sum()
 
 

@@ -12,8 +12,8 @@ from tune_speed.data.orders import (
     Curriculum,
     CurriculumOrder,
     Order,
-    RepeatedOrder,
     RepeatFactor,
+    SampleOrder,
     Share,
     Shuffle,
     WholeSteps,
@@ -202,7 +202,7 @@ def test_factors_of_long_tailed_cifar10() -> None:
 
 def test_images_come_as_often_as_their_factor_says() -> None:
     factors = np.array([1.0, 1.25, 2.5, 3.0])
-    order = RepeatedOrder(np.repeat(factors, 50), batch_size=8, seed=3)
+    order = SampleOrder(200, 8, 3, factors=np.repeat(factors, 50))
     counts = np.stack([np.bincount(order.epoch(epoch), minlength=200) for epoch in range(60)])
     whole = np.floor(order.factors)
     assert ((counts == whole) | (counts == whole + 1)).all()
@@ -213,7 +213,7 @@ def test_images_come_as_often_as_their_factor_says() -> None:
 
 
 def test_length_is_drawn_anew_each_epoch() -> None:
-    order = RepeatedOrder(np.full(100, 1.5), batch_size=8, seed=0)
+    order = SampleOrder(100, 8, 0, factors=np.full(100, 1.5))
     assert len({order.num_in(epoch) for epoch in range(20)}) > 5
 
 

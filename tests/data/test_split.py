@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data import LOADERS, randomness, split
 from tune_speed.data.augmentation.config import Augmentation
-from tune_speed.data.base import Grouped, Images, MappedRows
+from tune_speed.data.base import Counts, Grouped, Images, MappedRows
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
@@ -122,25 +122,25 @@ def test_sizes_known_before_decoding_are_the_sizes_made(
 ) -> None:
     data = numbered(num_train, num_classes, num_test=7 if brings_test else None)
     split = SplitConfig(validation_frac=validation_frac, test_frac=test_frac)
-    sizes = split_sizes(num_train, 7 if brings_test else None, split)
+    sizes = split_sizes(Counts(num_train, 7 if brings_test else None), split)
     assert sizes == tuple(len(part.labels) for part in make_splits(data, split)[:3])
     assert sizes.train + sizes.validation + sizes.test == num_train + 7 * brings_test
 
 
 def test_sizes_of_cifar10_are_45k_and_5k() -> None:
-    assert split_sizes(50_000, 10_000, SplitConfig()) == (45_000, 5_000, 10_000)
-    assert split_sizes(50_000, 10_000, SplitConfig(train_samples=64)).train == 64
+    assert split_sizes(Counts(50_000, 10_000), SplitConfig()) == (45_000, 5_000, 10_000)
+    assert split_sizes(Counts(50_000, 10_000), SplitConfig(train_samples=64)).train == 64
 
 
 @pytest.mark.parametrize("field", ["train_samples", "validation_samples"])
 def test_subset_larger_than_its_part_is_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=rf"split\.{field}: must be at most (45000|5000).* 45001"):
-        split_sizes(50_000, 10_000, SplitConfig(**{field: 45_001}))
+        split_sizes(Counts(50_000, 10_000), SplitConfig(**{field: 45_001}))
 
 
 def test_part_without_an_image_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"split: .*=0.001"):
-        split_sizes(100, 10, SplitConfig(validation_frac=0.001))
+        split_sizes(Counts(100, 10), SplitConfig(validation_frac=0.001))
 
 
 def test_class_without_training_image_is_named(make_data: MakeData) -> None:
@@ -189,7 +189,7 @@ def test_long_tail_thins_the_training_part_alone(make_data: MakeData) -> None:
     assert np.bincount(tailed.train.labels).tolist() == [120, 60, 30]
     assert (tailed.validation.pixels == plain.validation.pixels).all()
     assert tailed.split_hash != plain.split_hash
-    assert split_sizes(600, 9, SplitConfig(train_samples=210, long_tail=0.25)).train == 210
+    assert split_sizes(Counts(600, 9), SplitConfig(train_samples=210, long_tail=0.25)).train == 210
 
 
 def test_long_tail_of_ratio_one_is_balanced() -> None:
@@ -243,7 +243,7 @@ def test_no_group_is_in_two_parts_and_sizes_are_known_to_within_a_group(
     groups = [set(data.groups[part]) for part in parts]
     assert sum(map(len, groups)) == len(set.union(*groups)) == num_groups
     grouped = Grouped(data.train.labels, data.groups)
-    sizes = split_sizes(len(data.groups), num_test, split, grouped=grouped)
+    sizes = split_sizes(Counts(len(data.groups), num_test, grouped=grouped), split)
     assert sizes[:2] == tuple(map(len, parts[:2]))
     whole = len(data.groups) - (0 if brings_test else sizes.test)
     assert abs(sizes.validation - share * whole) <= np.bincount(data.groups).max()
@@ -279,7 +279,7 @@ def test_images_of_several_classes_are_cut_by_the_rarest() -> None:
     splits = make_splits(data, split)
     parts = [numbers_of(part) for part in splits[:3]]
     assert sorted(number for part in parts for number in part) == list(range(900))
-    assert tuple(map(len, parts)) == split_sizes(900, None, split)
+    assert tuple(map(len, parts)) == split_sizes(Counts(900, None), split)
     labels = data.train.labels
     assert all(np.array_equal(p.labels, labels[n]) for p, n in zip(splits[:3], parts, strict=True))
     for rarest, rows in ((3, labels[:, 3] > 0), (None, ~labels.any(axis=1))):

@@ -67,7 +67,7 @@ def test_search_whose_processes_are_killed_one_after_the_other_ends_as_it_would(
     kill_ray(tmp_path, "gcs/gcs_server", called="GCS", when=is_training)
     # Two are running: the one beside the first ends. Trials and loaders notice nothing.
     with kill_driver(tmp_path, "--concurrent", "2", when=one_has_ended) as search:
-        for process in [*search.named("TrialProcess"), *search.named("gather_worker")]:
+        for process in [*search.named("TrialProcess"), *search.named("data/boxes.py")]:
             process.suspend()
     (before,) = finished(tmp_path)
     assert before["trial_id"] == "t0001"

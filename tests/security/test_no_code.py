@@ -35,10 +35,6 @@ FORBIDDEN = {
 }
 ALLOWED = {
     (
-        "data/loaders/gather_worker.py",
-        "importlib.util.spec_from_file_location",
-    ): "the package's own decoder, without what the package imports at its start",
-    (
         "data/datasets/builtin.py",
         "pickle.Unpickler",
     ): "the base of one that allows three names of numpy",
@@ -95,9 +91,7 @@ ALLOWED_LOADS = {
 """Files that run such code, with what."""
 ALLOWED_PIPES = {
     "data/boxes.py": "a pipe from the process that started it",
-    "data/datasets/decoding.py": "pipes to processes that this one started",
-    "data/loaders/gather_worker.py": "a pipe from the process that started it",
-    "data/loaders/worker_pool.py": "pipes to processes that this one started",
+    "data/workers.py": "pipes to processes that this one started",
     "training/distributed/local.py": "pipes to processes that this one spawned",
 }
 """Files that receive pickles of our own processes."""

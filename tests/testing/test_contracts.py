@@ -34,10 +34,6 @@ def test_models_keep_their_contracts(name: str) -> None:
     testing.check_model(name, MODELS[name], image_size=16)
 
 
-def test_a_data_set_keeps_its_contracts() -> None:
-    testing.check_dataset("digits", TABLES["DATASETS"].entries["digits"])
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_keep_their_contracts(name: str) -> None:
     testing.check_schedule(name, SCHEDULES[name])

@@ -23,8 +23,8 @@ from tune_speed.core.text import counted, duration
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, class_counts
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.decoding import STORED_MARGIN, ImageFiles
 from tune_speed.data.datasets.detect import detect
-from tune_speed.data.datasets.image_files import STORED_MARGIN, ImageFiles
 from tune_speed.data.split import in_words, make_splits
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.runtime.atomic_file import write_file

@@ -13,47 +13,18 @@ from numpy.typing import NDArray
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import DataError
 
+Array = NDArray[Any]
+Indices = NDArray[np.int64]
 OnProgress = Callable[[int, int], None]
 """Progress callback: `on_progress(images_done, images_total)`."""
 
 
-class MappedRows:
-    """Some rows of a mapped array, in an order of their own; read on access."""
+class _Rows:
+    """Some of the images of a file, in an order of their own."""
 
-    # All processes that map the file share its pages; of a copy each would have its own.
-    def __init__(self, whole: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Reads nothing yet of the rows (M,) of the mapped array (N, H, W, C)."""
-        self.whole, self.rows = whole, rows
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(M, H, W, C)."""
-        return (len(self.rows), *self.whole.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
-        """Returns a copy of the rows in a range, (B, H, W, C)."""
-        return self.whole.take(self.rows[which], axis=0)
-
-
-class EncodedRows:
-    """Some images of a file of JPEG images, in an order of their own; decoded on access."""
-
-    def __init__(
-        self,
-        encoded: NDArray[np.uint8],
-        ends: NDArray[np.int64],
-        box: tuple[int, ...],
-        rows: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Takes JPEG files one after the other, where each ends, and the box (H, W, C) of all.
-
-        `rows` (M,): which images these are, None for all.
-        """
-        self.encoded, self.ends, self.box = encoded, ends, box
-        self.rows = np.arange(len(ends)) if rows is None else rows
+    rows: Indices
+    box: tuple[int, ...]
+    """Height, width and channels."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,22 +34,43 @@ class EncodedRows:
     def __len__(self) -> int:
         return len(self.rows)
 
+
+class MappedRows(_Rows):
+    """Some rows of a mapped array; read on access."""
+
+    # All processes that map the file share its pages; of a copy each would have its own.
+    def __init__(self, whole: NDArray[np.uint8], rows: Indices) -> None:
+        """Reads nothing yet of the rows (M,) of the mapped array (N, H, W, C)."""
+        self.whole, self.rows, self.box = whole, rows, whole.shape[1:]
+
+    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
+        """Returns a copy of the rows in a range, (B, H, W, C)."""
+        return self.whole.take(self.rows[which], axis=0)
+
+    def take(self, indices: Indices) -> "MappedRows":
+        return MappedRows(self.whole, self.rows[indices])
+
+
+class EncodedRows(_Rows):
+    """Some images of a file of JPEG images; decoded on access."""
+
+    def __init__(
+        self, encoded: NDArray[np.uint8], ends: Indices, box: Sequence[int], rows: Indices
+    ) -> None:
+        """Takes JPEG files one after the other, where each ends, and the box (H, W, C) of all.
+
+        `rows` (M,): which images these are.
+        """
+        self.encoded, self.ends, self.box, self.rows = encoded, ends, tuple(box), rows
+
     def __getitem__(self, which: slice) -> NDArray[np.uint8]:
         """Returns the images in a range, each in the upper left corner of its box."""
-        from tune_speed.data.boxes import decode_into
+        from tune_speed.data.boxes import decode
 
-        pixels = np.empty((len(self.rows[which]), *self.box), np.uint8)
-        for box, row in zip(pixels, self.rows[which], strict=True):
-            decode_into(self.file(int(row)), box)
-        return pixels
+        rows = self.rows[which]
+        return decode(self.encoded, self.ends, rows, np.empty((len(rows), *self.box), np.uint8))
 
-    def file(self, row: int) -> bytes:
-        """Returns image number `row` of the whole file, encoded."""
-        start = int(self.ends[row - 1]) if row else 0
-        return self.encoded[start : int(self.ends[row])].tobytes()
-
-    def take(self, indices: NDArray[np.int64]) -> "EncodedRows":
-        """Returns the images at `indices` among these, without decoding them."""
+    def take(self, indices: Indices) -> "EncodedRows":
         return EncodedRows(self.encoded, self.ends, self.box, self.rows[indices])
 
 
@@ -86,7 +78,7 @@ Pixels = NDArray[np.uint8] | MappedRows | EncodedRows
 """Images (N, H, W, C), in memory or in a file."""
 
 
-def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], Indices | None]:
     """Returns an array that holds the images, and where: None, if at their own places."""
     if isinstance(pixels, EncodedRows):
         return pixels[:], None
@@ -95,7 +87,7 @@ def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], NDArray[np.int64] | Non
     return pixels, None
 
 
-def file_map(array: NDArray[Any]) -> np.memmap[Any, Any] | None:
+def file_map(array: Array) -> np.memmap[Any, Any] | None:
     """Returns the memory map that `array` is the whole of, or None."""
     base = array.base
     return base if isinstance(base, np.memmap) and base.shape == array.shape else None
@@ -106,14 +98,14 @@ class Images(NamedTuple):
 
     pixels: Pixels
     """Shape (N, H, W, C), 0 to 255: a box that each image lies in the upper left corner of."""
-    labels: NDArray[Any]
+    labels: Array
     """Class of each image, int64 (N,), from 0 up to the number of classes, exclusive; or, where an
     image may be of several classes, float32 (N, K), 1 for each class that it is of and else 0."""
-    sizes: NDArray[np.int64] | None = None
+    sizes: Indices | None = None
     """Height and width [pixels] of each image in its box, (N, 2); None: all fill it."""
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], part: str) -> "Images | None":
+    def of(cls, arrays: Mapping[str, Array], part: str) -> "Images | None":
         """Returns a part from the arrays `<part>_labels`, `_pixels` and so on; None without."""
         labels, sizes = arrays.get(f"{part}_labels"), arrays.get(f"{part}_sizes")
         if labels is None:
@@ -121,17 +113,17 @@ class Images(NamedTuple):
         if f"{part}_encoded" not in arrays:
             return cls(arrays[f"{part}_pixels"], labels, sizes)
         encoded, ends, box = (arrays[f"{part}_{name}"] for name in ("encoded", "ends", "box"))
-        return cls(EncodedRows(encoded, ends, tuple(box.tolist())), labels, sizes)
+        return cls(EncodedRows(encoded, ends, box.tolist(), np.arange(len(ends))), labels, sizes)
 
 
-def class_counts(labels: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
+def class_counts(labels: Array, num_classes: int) -> Indices:
     """Returns how many images are of each class, (K,), by labels (N,) or (N, K)."""
     if labels.ndim == 1:
         return np.bincount(labels, minlength=num_classes)
     return np.asarray(labels.sum(axis=0, dtype=np.float64).astype(np.int64))
 
 
-def main_classes(labels: NDArray[Any]) -> NDArray[np.int64]:
+def main_classes(labels: Array) -> Indices:
     """Returns a class for each image, (N,), by which sets are cut and balanced, of labels as above.
 
     Of several it is the one that the fewest images have, as that is the hardest to share out; an
@@ -160,7 +152,7 @@ class EncodedPart(NamedTuple):
     """How to call it in messages."""
     images: Callable[[], Iterable[Encoded]]
     """Gives them in their order, from the first on at each call."""
-    labels: NDArray[Any]
+    labels: Array
     """As those of `Images`: one an image."""
 
 
@@ -172,16 +164,16 @@ class EncodedData(NamedTuple):
     class_names: tuple[str, ...]
     num_validation: int = 0
     """As of `DecodedData`."""
-    groups: NDArray[np.int64] | None = None
+    groups: Indices | None = None
     """As of `DecodedData`."""
 
 
 class Labels(NamedTuple):
     """Labels as a file has them."""
 
-    values: NDArray[Any]
+    values: Array
     """Numbers of classes, int64 (T,), or their names, objects (T,)."""
-    rows: NDArray[np.int64] | None
+    rows: Indices | None
     """Image of each value, (T,), from 0; None: the image at the same place, one value each."""
     num_images: int
     where: Callable[[int], str]
@@ -212,14 +204,14 @@ def encoded_data(
     name: str,
     files: Sequence[Listed],
     class_names: Sequence[str] | None = None,
-    groups: NDArray[np.int64] | None = None,
+    groups: Indices | None = None,
 ) -> EncodedData:
     """Returns a data set of files that are in order of their parts; see `number_labels`."""
     learnt = [file for file in files if file.part != "test"]
     tested = files[len(learnt) :]
     labels, names = number_labels([file.labels for file in files], len(learnt), class_names)
 
-    def part(of: Sequence[Listed], numbered: Sequence[NDArray[Any]]) -> EncodedPart:
+    def part(of: Sequence[Listed], numbered: Sequence[Array]) -> EncodedPart:
         def images() -> Iterable[Encoded]:
             return chain.from_iterable(file.images() for file in of)
 
@@ -233,7 +225,7 @@ def encoded_data(
 
 def number_labels(
     files: Sequence[Labels], num_learnt: int = 1, names: Sequence[str] | None = None
-) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+) -> tuple[list[Array], tuple[str, ...]]:
     """Returns labels, int64 (N,) a file, or float32 (N, K) if one has `rows`, and class names.
 
     Names are numbered in sorted order, and by value if all are whole numbers; `names` are those of
@@ -261,9 +253,7 @@ def number_labels(
     return made, tuple(names)
 
 
-def _numbered(
-    file: Labels, numbers: NDArray[Any], names: Sequence[str], several: bool
-) -> NDArray[Any]:
+def _numbered(file: Labels, numbers: Array, names: Sequence[str], several: bool) -> Array:
     rows = np.arange(file.num_images) if file.rows is None else file.rows
     for place in np.flatnonzero((numbers < 0) | (numbers >= len(names)))[:1]:
         where, given = file.where(int(rows[place])), file.values[place]
@@ -279,9 +269,14 @@ def _numbered(
     return labels
 
 
-def number_groups(names: Iterable[Any]) -> NDArray[np.int64]:
+def number_groups(names: Iterable[Any]) -> Indices:
     """Returns a number for the group of each image, (N,), by their names."""
     return np.unique([*map(str, names)], return_inverse=True)[1].astype(np.int64)
+
+
+def row_of(file: str | Path) -> Callable[[int], str]:
+    """Returns how to call a row of a file, by its number, in messages."""
+    return lambda row: f"row {row} of {file}"
 
 
 def shown(name: str | Path) -> str:
@@ -298,7 +293,7 @@ class DecodedData(NamedTuple):
     class_names: tuple[str, ...]
     num_validation: int = 0
     """How many of the training images, the last ones, are a validation part that the set brings."""
-    groups: NDArray[np.int64] | None = None
+    groups: Indices | None = None
     """Group of each training image, (N,): a patient or a video, whose images must stay in one part
     of a split; None: each image is on its own."""
 
@@ -306,9 +301,9 @@ class DecodedData(NamedTuple):
 class Grouped(NamedTuple):
     """What a cut of the training images by whole groups follows from."""
 
-    labels: NDArray[Any]
+    labels: Array
     """As those of `Images`."""
-    groups: NDArray[np.int64]
+    groups: Indices
     """As of `DecodedData`."""
 
 
@@ -321,6 +316,13 @@ class Counts(NamedTuple):
     """How many of the training images, the last ones, are a validation part."""
     grouped: Grouped | None = None
     """None: each image is on its own."""
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """Counts a data set that is listed, decoded or prepared."""
+        labels, num_test = data.train.labels, None if data.test is None else len(data.test.labels)
+        grouped = None if data.groups is None else Grouped(labels, data.groups)
+        return cls(len(labels), num_test, data.num_validation, grouped)
 
 
 class DatasetConfig(Config):
@@ -340,18 +342,21 @@ class DatasetConfig(Config):
 
         Raises: DataError if the data are missing; it names the folder and what to try.
         """
-        raise NotImplementedError
+        return self.counts().train
 
     def num_test(self) -> int | None:
         """Returns the number of images of the test part; None if the data set brings none."""
-        raise NotImplementedError
+        return self.counts().test
 
     def num_validation(self) -> int:
         """Returns how many of the training images, the last ones, are a validation part."""
-        return 0
+        return 0 if type(self).counts is DatasetConfig.counts else self.counts().validation
 
     def counts(self) -> Counts:
-        """Returns all numbers at once, so that files are listed once. Raises: DataError."""
+        """Returns all numbers at once; in its place, a class may have `num_train` and `num_test`.
+
+        Raises: DataError as `num_train`.
+        """
         return Counts(self.num_train(), self.num_test(), self.num_validation())
 
     def notes(self) -> Iterable[str]:
@@ -370,19 +375,6 @@ class DatasetConfig(Config):
         Raises: DataError if data are missing or unreadable; it names the file and row.
         """
         raise NotImplementedError
-
-
-class Listing(DatasetConfig):
-    """Base of the data sets whose `counts` say the number of images of each part."""
-
-    def num_train(self) -> int:
-        return self.counts().train
-
-    def num_test(self) -> int | None:
-        return self.counts().test
-
-    def num_validation(self) -> int:
-        return self.counts().validation
 
 
 @contextmanager

@@ -1,17 +1,21 @@
-"""Encoded images to boxes of pixels, and the script of the worker processes that do it."""
+"""Encoded images to boxes of pixels, boxes to batches, and the script of processes that do it."""
 
-# It imports nothing but NumPy and Pillow, so that a worker starts in 0.2 s, and does not run the
-# user's main script, as multiprocessing would. Other scripts may load it from its file.
+# It imports nothing but NumPy and Pillow, so that a worker starts in 0.2 s and takes 40 MiB, and
+# does not run the user's main script, as multiprocessing would.
 
+import fcntl
 import hashlib
 import math
+import mmap
 import os
+import pickle
 import signal
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import BytesIO
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +26,10 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 Pixels = NDArray[np.uint8]
+Indices = NDArray[np.int64]
+Gather = Callable[[Indices, Pixels], Pixels]
+"""Puts the images at some indices (B,) into the first places of a room, (B or more, H, W, C), and
+returns these."""
 File = Path | bytes
 Item = tuple[File, str, int, int, int]
 """An image's file or bytes, its name, the height and width to store it at, and its place."""
@@ -53,6 +61,10 @@ class BadImage(ValueError):
     """An image cannot be used: what goes on after its name."""
 
 
+class Damaged(Exception):
+    """A stored image cannot be decoded; the message says which, and why."""
+
+
 def decode_into(encoded: bytes, box: Pixels) -> tuple[int, int]:
     """Puts a stored JPEG image into the upper left corner of `box` (H, W, C), and 0 in the rest.
 
@@ -64,6 +76,28 @@ def decode_into(encoded: bytes, box: Pixels) -> tuple[int, int]:
     box[:] = 0
     box[:height, :width] = pixels.reshape(height, width, -1)
     return height, width
+
+
+def gather(pixels: Pixels, indices: Indices, out: Pixels) -> Pixels:
+    """Puts the images `indices` (B,) into the first places of `out`, and returns these."""
+    # Without `clip` NumPy would go through a buffer, in case that an index is wrong.
+    return np.take(pixels, indices, axis=0, out=out[: len(indices)], mode="clip")
+
+
+def decode(encoded: Pixels, ends: Indices, indices: Indices, out: Pixels) -> Pixels:
+    """Does the same to files that lie one after the other in `encoded`, and where each ends.
+
+    Raises: Damaged if one is no image that fits its box.
+    """
+    room = out[: len(indices)]
+    for index, box in zip(indices.tolist(), room, strict=True):
+        start = ends[index - 1] if index else 0
+        try:
+            decode_into(encoded[start : ends[index]].tobytes(), box)
+        except Exception as error:
+            # Pillow's readers raise almost anything on damaged files.
+            raise Damaged(f"image number {index}: {error}") from error
+    return room
 
 
 def stored_size(height: int, width: int, store_size: int | None) -> tuple[int, int]:
@@ -251,23 +285,56 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
     return None
 
 
+def map_array(file: int, shape: Sequence[int], dtype: str, offset: int = 0) -> NDArray[Any]:
+    """Returns an open file's content from `offset` on as an array, writable if the file is."""
+    is_writable = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    mapped = mmap.mmap(file, 0, access=mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ)
+    return np.frombuffer(mapped, dtype, math.prod(shape), offset).reshape(shape)
+
+
+class Feeder:
+    """Fills batches in memory that another process shares."""
+
+    def share(self, arrays: Mapping[str, Sequence[Any]]) -> None:
+        """Maps `source`, where it is encoded with its `ends`, `indices` (S, B) and `slots`."""
+        mapped = {name: map_array(*array) for name, array in arrays.items()}
+        self._indices, self._slots = mapped.pop("indices"), mapped.pop("slots")
+        self._gather: Gather = partial(decode if "ends" in mapped else gather, *mapped.values())
+
+    def fill(self, slot: int, size: int) -> str | None:
+        """Puts the images `indices[slot]` in a slot; returns which is damaged, and why, or None."""
+        try:
+            self._gather(self._indices[slot, :size], self._slots[slot])
+        except Damaged as error:
+            return str(error)
+        return None
+
+
 def main(arguments: list[str]) -> None:
     """Answers what comes through a pipe until its other end closes."""
     # Ctrl-C is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = Connection(int(arguments[0]))
+    connection, feeder = Connection(int(arguments[0])), Feeder()
+    calls: dict[str, Callable[..., Any]] = {
+        "work": work,
+        "share": feeder.share,
+        "fill": feeder.fill,
+    }
     # The other end closes when its process dies.
     with suppress(EOFError, ConnectionError):
         while True:
-            asked = connection.recv()
-            # An image that never ends ends the process, even without its parent.
-            signal.alarm(WAIT_S)
+            name, *given = connection.recv()
+            # An image that never ends ends the process, even without its parent; loaders have a
+            # limit of their own.
+            signal.alarm(0 if name == "fill" else WAIT_S)
             answer: Any
             try:
-                answer = work(*asked)
+                answer = calls[name](*given)
             except OSError as error:
+                if name != "work":
+                    raise
                 answer = error
-            connection.send(answer)
+            connection.send_bytes(pickle.dumps(answer))
             signal.alarm(0)
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,8 @@ from tune_speed.data.base import (
     OnProgress,
     reading,
 )
-from tune_speed.data.datasets.image_files import ImageFiles
-from tune_speed.data.entries import Array, DamagedEntry, EntryMeta, read_entry, write_entry
+from tune_speed.data.datasets.decoding import ImageFiles, decode_images
+from tune_speed.data.entries import Array, DamagedEntry, read_entry, write_entry
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.file_lock import file_lock
@@ -171,11 +171,11 @@ def _build(
     began = time.time()
     folders = _folders(dataset, states)
     with _writing(folder, f"{_set_name(dataset)}.partial") as partial:
-        arrays, meta = _stored(dataset, partial, download, on_progress)
+        arrays, known = _stored(dataset, partial, download, on_progress)
         states = _unchanged(dataset, states)
-        write_entry(partial, arrays, meta)
-        for known in partial.glob("*_rows-*"):
-            known.unlink()
+        write_entry(partial, arrays, format_version=FORMAT_VERSION, **known)
+        for file in partial.glob("*_rows-*"):
+            file.unlink()
         entry = folder / _entry_name(dataset, states)
         shutil.rmtree(entry, ignore_errors=True)
         partial.rename(entry)
@@ -195,32 +195,28 @@ def _build(
         files = {str(path): state for path, state in sampled if state is not None}
         manifest = Manifest(entry=entry.name, checked=began, folders=folders, files=files)
         with suppress(StorageError):
-            replace_text(_manifest_file(dataset, folder), manifest.model_dump_json())
+            replace_text(folder / f"{_set_name(dataset)}.json", manifest.model_dump_json())
     return data
 
 
 def _stored(
     dataset: DatasetConfig, partial: Path, download: bool, on_progress: OnProgress
-) -> tuple[dict[str, Array], EntryMeta]:
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Returns the arrays of an entry that are not written yet, and what else is known of it."""
     data: DecodedData | EncodedData
-    if isinstance(dataset, ImageFiles):
-        with reading(dataset):
+    with reading(dataset):
+        if isinstance(dataset, ImageFiles):
             data = dataset.listing()
-        _check(dataset, data)
-        arrays, notes = dataset.store_in(partial, data, on_progress)
-    else:
-        with reading(dataset):
+        else:
             data = dataset.decode(download=download, on_progress=on_progress)
-        _check(dataset, data)
+    _check(dataset, data)
+    if isinstance(data, EncodedData):
+        assert isinstance(dataset, ImageFiles)
+        arrays, notes = decode_images(data, dataset, partial, on_progress)
+    else:
         arrays, notes = _arrays_of(dataset, data), ()
-    meta = EntryMeta(
-        format_version=FORMAT_VERSION,
-        class_names=data.class_names,
-        num_validation=data.num_validation,
-        arrays={},
-        notes=notes,
-    )
-    return arrays if data.groups is None else {**arrays, "groups": data.groups}, meta
+    known = {"class_names": data.class_names, "num_validation": data.num_validation, "notes": notes}
+    return arrays if data.groups is None else {**arrays, "groups": data.groups}, known
 
 
 def _arrays_of(dataset: DatasetConfig, data: DecodedData) -> dict[str, Array]:
@@ -283,12 +279,10 @@ def _prepared(entry: Path) -> PreparedData | None:
 
 
 def _check(dataset: DatasetConfig, data: DecodedData | EncodedData) -> None:
-    for part in (data.train, data.test):
-        if part is not None and len(part.labels) == 0:
+    for labels in (part.labels for part in (data.train, data.test) if part is not None):
+        if len(labels) == 0:
             raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
-        if part is not None:
-            limits = (len(data.class_names), 2)
-            assert part.labels.min() >= 0 and part.labels.max() < limits[part.labels.ndim - 1]
+        assert labels.min() >= 0 and labels.max() < (len(data.class_names), 2)[labels.ndim - 1]
     if len(data.class_names) == 1:
         raise DataError(
             f"{dataset!r} must hold images of two classes or more, but holds one alone,"
@@ -344,13 +338,9 @@ def _folders(dataset: DatasetConfig, states: States) -> dict[str, int]:
         return {folder: os.stat(folder).st_mtime_ns for folder in sorted(found)}
 
 
-def _manifest_file(dataset: DatasetConfig, folder: Path) -> Path:
-    return folder / f"{_set_name(dataset)}.json"
-
-
 def _read_by_manifest(dataset: DatasetConfig, folder: Path) -> PreparedData | None:
     try:
-        text = _manifest_file(dataset, folder).read_bytes()
+        text = (folder / f"{_set_name(dataset)}.json").read_bytes()
         manifest = Manifest.model_validate_json(text)
         is_same = all(os.stat(at).st_mtime_ns == ns for at, ns in manifest.folders.items())
         is_same &= all(_state(Path(at)) == state for at, state in manifest.files.items())

@@ -45,8 +45,11 @@ class DamagedEntry(Exception):
     """An entry is there, but not as it was written."""
 
 
-def write_entry(folder: Path, arrays: Mapping[str, Array], meta: EntryMeta) -> None:
-    """Adds `arrays` to the files of `folder`, and the description of all. Raises: OSError."""
+def write_entry(folder: Path, arrays: Mapping[str, Array], **known: Any) -> None:
+    """Adds `arrays` to the files of `folder`, and the description of all, with what is `known`.
+
+    Raises: OSError.
+    """
     for name, array in arrays.items():
         with (folder / f"{name}.npy").open("wb") as file:
             # Not through a memory map: on a full disk that would kill the process with SIGBUS.
@@ -54,7 +57,7 @@ def write_entry(folder: Path, arrays: Mapping[str, Array], meta: EntryMeta) -> N
             file.flush()
             os.fsync(file.fileno())
     written = sorted(path for path in folder.glob("*.npy") if "_rows-" not in path.name)
-    meta = meta.model_copy(update={"arrays": {path.stem: _array_meta(path) for path in written}})
+    meta = EntryMeta(arrays={path.stem: _array_meta(path) for path in written}, **known)
     meta = meta.model_copy(update={"data_hash": _data_hash(meta)})
     with write_atomically(folder / META_FILE, durable=True) as file:
         file.write(meta.model_dump_json(indent=2).encode())
@@ -80,9 +83,9 @@ def _array_meta(path: Path) -> ArrayMeta:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        size, changed = os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_mtime_ns
-    shown = dtype.str
-    return ArrayMeta(size_bytes=size, modified_ns=changed, dtype=shown, shape=shape, sha256=sha256)
+        status = os.fstat(file.fileno())
+    times = {"size_bytes": status.st_size, "modified_ns": status.st_mtime_ns}
+    return ArrayMeta(dtype=dtype.str, shape=shape, sha256=sha256, **times)
 
 
 def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:

@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -14,8 +15,10 @@ from tune_speed.core.config import Config
 from tune_speed.data import randomness
 from tune_speed.data.base import class_counts, main_classes
 
-# Key of the random stream of the order, under (seed, epoch).
-ORDER = 0
+Labels = NDArray[Any]
+# Keys of random streams: of the order and of the numbers of copies, under (seed, epoch), of a pass
+# within a round, under (seed, round, pass), and of the ranks of the random control, under (seed).
+ORDER, COPIES, PASS, RANK = 0, 7, 8, 9
 
 
 class Order(ABC):
@@ -53,9 +56,7 @@ class OrderConfig(Config):
     needs_scores: ClassVar[bool] = False
     """Whether images must be scored before training; until then, `open` gives a plain shuffle."""
 
-    def open(
-        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
-    ) -> Order:
+    def open(self, labels: Labels, *, batch_size: int, samples_per_step: int, seed: int) -> Order:
         """Returns the order for the training part's labels, (N,) or several (N, K).
 
         An optimizer step takes `samples_per_step` samples. The seed and a round's number fix the
@@ -70,25 +71,42 @@ class Shuffle(OrderConfig):
     Source: the usual practice.
     """
 
-    def open(
-        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
-    ) -> Order:
+    def open(self, labels: Labels, *, batch_size: int, samples_per_step: int, seed: int) -> Order:
         return SampleOrder(len(labels), batch_size, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class SampleOrder(Order):
-    """Every image once an epoch: a function of the seed and the epoch's number alone."""
+    """Every image once an epoch, or as often as its factor says, in random order.
+
+    A function of the seed and the epoch's number alone.
+    """
 
     num_samples: int
     batch_size: int
     seed: int
+    factors: NDArray[np.float64] | None = field(default=None, kw_only=True)
+    """How often each image comes an epoch, on average, (N,), at least 1; None: once."""
+
+    @property
+    def repeats(self) -> bool:
+        return self.factors is not None and bool((self.factors > 1).any())
 
     def num_in(self, epoch: int) -> int:
-        return self.num_samples
+        return self.num_samples if self.factors is None else len(self._indices(epoch))
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)
+        indices = self._indices(epoch)
+        return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
+
+    def _indices(self, epoch: int) -> NDArray[np.int64]:
+        indices = np.arange(self.num_samples)
+        if self.factors is None:
+            return indices
+        whole = np.floor(self.factors)
+        drawn = randomness.below(2**32, self.seed, epoch, COPIES, count=self.num_samples)
+        more = drawn < (self.factors - whole) * 2**32
+        return np.repeat(indices, (whole + more).astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,17 +180,13 @@ class Share(NamedTuple):
 WHOLE = Share()
 
 
-# Key of the random stream of the numbers of copies, under (seed, epoch).
-COPIES = 7
-
-
 class RepeatFactor(OrderConfig):
     """Images of rare classes come several times an epoch: r = max(1, sqrt(threshold / share)).
 
     `share` is that of the image's class in the training part; of several classes, the rarest
-    counts. An image comes floor(r) times, and
-    once more with probability r - floor(r), drawn again each epoch; so the length of epochs varies.
-    Where no class is rarer than the threshold, this is `shuffle`.
+    counts. An image comes floor(r) times, and once more with probability r - floor(r), drawn again
+    each epoch; so the length of epochs varies. Where no class is rarer than the threshold, this is
+    `shuffle`.
 
     Source: Gupta et al. 2019, LVIS (arXiv:1908.03195), section 4.2; detectron2's
     RepeatFactorTrainingSampler.
@@ -181,49 +195,18 @@ class RepeatFactor(OrderConfig):
     threshold: float = Field(default=0.1, gt=0, le=1)
     """Share of the images below which a class counts as rare; LVIS has 0.001 for 1,203 classes."""
 
-    def open(
-        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
-    ) -> Order:
+    def open(self, labels: Labels, *, batch_size: int, samples_per_step: int, seed: int) -> Order:
         # The last is of images of no class, as main_classes has it.
         shares = np.append(class_counts(labels, 0), 0) / len(labels)
         factors = repeat_factors(shares, self.threshold)
-        return RepeatedOrder(factors[main_classes(labels)], batch_size, seed)
+        factors = factors[main_classes(labels)]
+        return SampleOrder(len(labels), batch_size, seed, factors=factors)
 
 
 def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
     """Returns how often an image of each class comes an epoch, (K,); a share of 0 gives 1."""
     return np.asarray(np.maximum(1.0, np.sqrt(threshold / np.where(shares > 0, shares, 1.0))))
 
-
-@dataclass(frozen=True, eq=False)
-class RepeatedOrder(Order):
-    """Every image as often as its factor says, in random order."""
-
-    factors: NDArray[np.float64]
-    """How often each image comes an epoch, on average, (N,); at least 1."""
-    batch_size: int
-    seed: int
-
-    @property
-    def repeats(self) -> bool:
-        return bool((self.factors > 1).any())
-
-    def num_in(self, epoch: int) -> int:
-        return int(self._copies(epoch).sum())
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        indices = np.repeat(np.arange(len(self.factors)), self._copies(epoch))
-        return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
-
-    def _copies(self, epoch: int) -> NDArray[np.int64]:
-        whole = np.floor(self.factors)
-        drawn = randomness.below(2**32, self.seed, epoch, COPIES, count=len(self.factors))
-        return np.asarray(whole + (drawn < (self.factors - whole) * 2**32), dtype=np.int64)
-
-
-# Keys of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
-# of the random control, under (seed).
-PASS, RANK = 8, 9
 
 Direction = Literal["easy_first", "anti", "random"]
 
@@ -262,12 +245,9 @@ class Curriculum(OrderConfig):
     scoring_lr: float = Field(default=0.05, gt=0)
     """Its rate for a step of 128 images, above 0; it is proportional to the images of a step."""
 
-    def open(
-        self, labels: NDArray[Any], *, batch_size: int, samples_per_step: int, seed: int
-    ) -> Order:
-        stage_samples = self.step_length * samples_per_step
-        classes = main_classes(labels)
-        return UnscoredCurriculum(len(labels), batch_size, seed, self, classes, stage_samples)
+    def open(self, labels: Labels, *, batch_size: int, samples_per_step: int, seed: int) -> Order:
+        more = (self, main_classes(labels), self.step_length * samples_per_step)
+        return CurriculumOrder(len(labels), batch_size, seed, *more)
 
     def fractions(self) -> list[float]:
         """Returns the share of the images in each stage; the last is 1."""
@@ -282,24 +262,32 @@ class Curriculum(OrderConfig):
 
 @dataclass(frozen=True, eq=False)
 class CurriculumOrder(SampleOrder):
-    """Stages of a growing part of the set, then epochs of all of it, numbered on from these."""
+    """Stages of a growing part of the set, then epochs of all of it, numbered on from these.
 
-    ranked: NDArray[np.int64]
-    """Indices of all images, in the order in which they join."""
-    sizes: tuple[int, ...]
-    """Images that have joined, in each stage before the last."""
+    Until it gets scores it is a plain shuffle.
+    """
+
+    config: Curriculum
+    classes: NDArray[np.int64]
     stage_samples: int
+    ranked: NDArray[np.int64] | None = None
+    """Indices of all images, in the order in which they join; None: there are no scores yet."""
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Images that have joined, in each stage before the last."""
+        return () if self.ranked is None else self.config.sizes(self.num_samples)
 
     @property
     def repeats(self) -> bool:
-        """Always: a stage may go through its images more than once."""
-        return True
+        """Always, with scores: a stage may go through its images more than once."""
+        return self.ranked is not None
 
     def num_in(self, epoch: int) -> int:
         return self.stage_samples if epoch < len(self.sizes) else self.num_samples
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        if epoch >= len(self.sizes):
+        if self.ranked is None or epoch >= len(self.sizes):
             return super().epoch(epoch)
         size = self.sizes[epoch]
         passes = [
@@ -308,35 +296,19 @@ class CurriculumOrder(SampleOrder):
         ]
         return self.ranked[np.concatenate(passes)[: self.stage_samples]]
 
-
-@dataclass(frozen=True, eq=False)
-class UnscoredCurriculum(SampleOrder):
-    """A plain shuffle, until it gets scores."""
-
-    config: Curriculum
-    labels: NDArray[np.int64]
-    stage_samples: int
-
     def with_scores(self, scores: NDArray[np.floating]) -> Order:
         """Returns the curriculum by each image's loss, (N,). Not a number counts as hardest."""
-        assert scores.shape == self.labels.shape, (scores.shape, self.labels.shape)
-        direction = self.config.direction
-        if direction == "random":
+        assert scores.shape == self.classes.shape, (scores.shape, self.classes.shape)
+        if self.config.direction == "random":
             ranks = randomness.permutation(self.seed, RANK, count=len(scores))
         else:
             exact = scores.astype(np.float64)
             hardness = np.nan_to_num(exact, nan=np.inf, posinf=np.inf, neginf=-np.inf)
-            order = np.argsort(-hardness if direction == "anti" else hardness, kind="stable")
+            is_anti = self.config.direction == "anti"
+            order = np.argsort(-hardness if is_anti else hardness, kind="stable")
             ranks = np.empty(len(scores), dtype=np.int64)
             ranks[order] = np.arange(len(scores))
-        return CurriculumOrder(
-            self.num_samples,
-            self.batch_size,
-            self.seed,
-            ranked=balanced(ranks, self.labels),
-            sizes=self.config.sizes(len(self.labels)),
-            stage_samples=self.stage_samples,
-        )
+        return replace(self, ranked=balanced(ranks, self.classes))
 
 
 def balanced(ranks: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,9 +21,11 @@ from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data import randomness
 from tune_speed.data.base import (
+    Counts,
     EncodedRows,
     Grouped,
     Images,
+    Indices,
     MappedRows,
     Pixels,
     class_counts,
@@ -32,7 +34,6 @@ from tune_speed.data.base import (
 )
 from tune_speed.data.cache import PreparedData
 
-Indices = NDArray[np.int64]
 TrainedOn = Literal["train", "train+validation"]
 # A larger part of a mapped set is not copied: its pages are shared by all processes of a node.
 MOST_COPIED_BYTES = 2**30
@@ -101,31 +102,20 @@ class Splits(NamedTuple):
     """Validation and test images that are in the training part, too, pixel by pixel."""
 
 
-def split_sizes(
-    num_train: int,
-    num_test: int | None,
-    split: SplitConfig,
-    *,
-    num_validation: int = 0,
-    grouped: Grouped | None = None,
-) -> SplitSizes:
+def split_sizes(counts: Counts, split: SplitConfig) -> SplitSizes:
     """Returns the sizes that `make_splits` gives, known before any image is decoded.
-
-    Of `num_train` images the last `num_validation` are a part of their own; `num_test` None: none.
-    Groups are cut as `make_splits` cuts them.
 
     Raises: ConfigError if a part would be empty, or a subset is larger than what it is taken from.
     """
-    left = num_train - num_validation
-    if grouped is not None:
-        cut = _cut_groups(grouped, split, num_validation, cuts_test=num_test is None)
-        cut_off, validation, left = map(len, cut)
+    if counts.grouped is not None:
+        cut_off, validation, left = map(len, _cut_groups(counts, counts.grouped, split))
     else:
-        cut_off = _share(split.test_frac, left) if num_test is None else 0
+        left = counts.train - counts.validation
+        cut_off = _share(split.test_frac, left) if counts.test is None else 0
         left -= cut_off
-        validation = 0 if num_validation else _share(split.validation_frac, left)
+        validation = 0 if counts.validation else _share(split.validation_frac, left)
         left -= validation
-    whole = SplitSizes(left, num_validation or validation, cut_off + (num_test or 0))
+    whole = SplitSizes(left, counts.validation or validation, cut_off + (counts.test or 0))
     if problems := tuple(_size_problems(whole, split)):
         raise ConfigError(problems=problems)
     return whole._replace(
@@ -144,14 +134,11 @@ def make_splits(
     Raises: ConfigError as `split_sizes`, or a class is too small for its part of the long tail;
         DataError if a class has no training image, or a channel is the same in all of them.
     """
-    num_test = None if data.test is None else len(data.test.labels)
-    num_train, num_validation = len(data.train.labels), data.num_validation
     if data.train.labels.ndim == 2 and split.long_tail is not None:
         must = "must be null where an image may be of several classes"
         raise ConfigError.of("split.long_tail", must, given=str(split.long_tail))
-    grouped = None if data.groups is None else Grouped(data.train.labels, data.groups)
-    sizes = split_sizes(num_train, num_test, split, num_validation=num_validation, grouped=grouped)
-    train, validation, test = _choose(data, split, sizes, grouped)
+    counted = Counts.of(data)
+    train, validation, test = _choose(data, split, counted, split_sizes(counted, split))
     copies = 0
     if data.digests:
         first, *brought = data.digests
@@ -227,7 +214,7 @@ def whole_groups(grouped: Grouped, share: float, *, seed: int) -> NDArray[np.boo
 
 
 def channel_statistics(
-    pixels: Pixels, sizes: NDArray[np.int64] | None = None
+    pixels: Pixels, sizes: Indices | None = None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and (population) standard deviation of each channel of (N, H, W, C), in [0, 1].
 
@@ -311,10 +298,9 @@ def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
             yield Problem(path=path, must=f"must be at most {most}", given=str(samples))
 
 
-def _cut_groups(
-    grouped: Grouped, split: SplitConfig, num_validation: int, *, cuts_test: bool
-) -> list[Indices]:
-    count = len(grouped.labels) - num_validation
+def _cut_groups(counts: Counts, grouped: Grouped, split: SplitConfig) -> list[Indices]:
+    """Returns the indices of what is set aside, for test and validation part, and of the rest."""
+    count = counts.train - counts.validation
     rows = np.arange(count)
     both = np.intersect1d(grouped.groups[:count], grouped.groups[count:])
     if len(both):
@@ -324,7 +310,8 @@ def _cut_groups(
             f" {where} has images in the validation part, too. Move them into one."
         )
     parts = []
-    for share in (cuts_test * split.test_frac, (not num_validation) * split.validation_frac):
+    test_frac = split.test_frac if counts.test is None else 0.0
+    for share in (test_frac, 0.0 if counts.validation else split.validation_frac):
         left = Grouped(grouped.labels[rows], grouped.groups[rows])
         taken = whole_groups(left, share, seed=split.seed)
         parts.append(rows[taken])
@@ -333,21 +320,21 @@ def _cut_groups(
 
 
 def _choose(
-    data: PreparedData, split: SplitConfig, sizes: SplitSizes, grouped: Grouped | None
+    data: PreparedData, split: SplitConfig, counts: Counts, sizes: SplitSizes
 ) -> list[Indices]:
     """Returns the indices of training, validation and (if it is cut off here) test part, sorted."""
-    count = len(data.train.labels) - data.num_validation
+    count = counts.train - counts.validation
     order = randomness.permutation(split.seed, count=count)
-    if grouped is not None:
-        cut = _cut_groups(grouped, split, data.num_validation, cuts_test=data.test is None)
+    if counts.grouped is not None:
+        cut = _cut_groups(counts, counts.grouped, split)
         test, validation, classes = (_by_class(data, order[np.isin(order, rows)]) for rows in cut)
     else:
-        num_test = sizes.test if data.test is None else 0
+        num_test = sizes.test if counts.test is None else 0
         test, classes = _take(_by_class(data, order), num_test)
-        num_taken = 0 if data.num_validation else _share(split.validation_frac, count - num_test)
+        num_taken = 0 if counts.validation else _share(split.validation_frac, count - num_test)
         validation, classes = _take(classes, num_taken)
-    if data.num_validation:
-        brought = randomness.permutation(split.seed, count=data.num_validation)
+    if counts.validation:
+        brought = randomness.permutation(split.seed, count=counts.validation)
         validation = _by_class(data, count + brought)
     if split.validation_samples is not None:
         validation, _ = _take(validation, sizes.validation)
@@ -391,8 +378,6 @@ def _rows(images: Images, indices: Indices) -> Images:
 
 
 def _picked(pixels: Pixels, rows: Indices) -> Pixels:
-    if isinstance(pixels, MappedRows):
-        return MappedRows(pixels.whole, pixels.rows[rows])
-    if isinstance(pixels, np.ndarray) and file_map(pixels) is not None:
-        return MappedRows(pixels, rows)
-    return pixels.take(rows, axis=0) if isinstance(pixels, np.ndarray) else pixels.take(rows)
+    if not isinstance(pixels, np.ndarray):
+        return pixels.take(rows)
+    return pixels.take(rows, axis=0) if file_map(pixels) is None else MappedRows(pixels, rows)

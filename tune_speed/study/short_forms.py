@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.targets import SHARES
 from tune_speed.data import DATASETS
-from tune_speed.data.datasets.image_files import STORED_MARGIN, ImageFiles
+from tune_speed.data.datasets.decoding import STORED_MARGIN, ImageFiles
 from tune_speed.study.fields import component_of, nested_of, takes_list
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.parameter import branches, is_leaf, is_number

@@ -22,7 +22,7 @@ from tune_speed.components.speedups.modules.losses import losses_of
 from tune_speed.data.base import main_classes
 from tune_speed.data.loaders.base import Loader
 from tune_speed.data.loaders.resident import eval_batches
-from tune_speed.data.orders import Curriculum, UnscoredCurriculum
+from tune_speed.data.orders import Curriculum, CurriculumOrder
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import remembered
 from tune_speed.training.build import Job, open_order, view_of
@@ -81,7 +81,7 @@ def prepare(
         is_reordered = True
         first, labels = Curriculum(start_frac=share), main_classes(job.splits.train.labels)
         num_samples = passes * first.sizes(len(labels))[0]
-        order = UnscoredCurriculum(len(labels), batch_size, job.seed, first, labels, num_samples)
+        order = CurriculumOrder(len(labels), batch_size, job.seed, first, labels, num_samples)
         loader.reorder(order.with_scores(scores_by(first)))
         # Batch norm may refuse a lone image.
         return (batch for batch in loader.epoch(0) if len(batch[1]) > 1)

@@ -113,8 +113,8 @@ class Workload(Task):
     def sizes(self) -> SplitSizes:
         """Returns the number of samples of each part, without decoding. Raises: DataError."""
         with reading(self.dataset):
-            train, test, validation, grouped = self.dataset.counts()
-        return split_sizes(train, test, self.split, num_validation=validation, grouped=grouped)
+            counts = self.dataset.counts()
+        return split_sizes(counts, self.split)
 
     def task_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = self.model_dump(mode="json", exclude={"name"})

@@ -16,7 +16,8 @@ from tune_speed.core.errors import DataError
 from tune_speed.data import boxes
 from tune_speed.data.base import Encoded, EncodedData, EncodedPart, EncodedRows, Images
 from tune_speed.data.datasets import decoding
-from tune_speed.data.datasets.decoding import Pool, Storage, Stored, decode_images
+from tune_speed.data.datasets.decoding import ImageFiles, Stored, decode_images
+from tune_speed.data.workers import Pool
 
 Pixels = Callable[..., np.ndarray]
 
@@ -36,7 +37,8 @@ def store(
 ) -> tuple[dict[str, Images], Stored]:
     train, *test = parts
     data = EncodedData(train, test[0] if test else None, ())
-    stored = decode_images(data, Storage(image_size, store_size, kind), folder, on_progress)
+    storage = ImageFiles(image_size=image_size, store_size=store_size, store=kind)
+    stored = decode_images(data, storage, folder, on_progress)
     files = {path.stem: np.load(path) for path in folder.glob("*.npy") if "rows" not in path.stem}
     found = {part: Images.of({**files, **stored.arrays}, part) for part in ("train", "test")}
     return {part: images for part, images in found.items() if images is not None}, stored
@@ -238,9 +240,10 @@ def test_jpeg_files_that_are_small_enough_are_kept_byte_by_byte(tmp_path: Path) 
     files = [photo(30, 40), photo(90, 60), photo(20, 20)]
     pixels = store(tmp_path, listed(*files), store_size=32, kind="jpeg")[0]["train"].pixels
     assert isinstance(pixels, EncodedRows)
-    assert [pixels.file(0), pixels.file(2)] == [files[0], files[2]]
+    stored = np.split(pixels.encoded, pixels.ends[:-1])
+    assert [stored[0].tobytes(), stored[2].tobytes()] == [files[0], files[2]]
     box, swapped = np.full(pixels.box, 9, np.uint8), pixels.take(np.array([2, 0]))
-    assert boxes.decode_into(pixels.file(2), box) == (20, 20)
+    assert boxes.decode_into(files[2], box) == (20, 20)
     assert np.array_equal(swapped[:][0], box) and np.array_equal(swapped[:][1], pixels[:1][0])
 
 

@@ -8,6 +8,7 @@ from helpers.data.files import decode, encode
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
+from tune_speed.data.datasets.decoding import decode_images
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig, make_splits
 
@@ -180,7 +181,7 @@ def test_a_file_that_vanishes_is_named(tmp_path: Path, fill: Fill) -> None:
     listing = dataset.listing()
     (tmp_path / "cat" / "ö.png").unlink()
     with pytest.raises(DataError, match=r"ö\.png must stay where it is while it is read"):
-        dataset.store_in(tmp_path, listing, lambda *_: None)
+        decode_images(listing, dataset, tmp_path, lambda *_: None)
 
 
 def test_the_only_image_of_a_class_is_trained_on(tmp_path: Path, fill: Fill) -> None:
@@ -188,3 +189,23 @@ def test_the_only_image_of_a_class_is_trained_on(tmp_path: Path, fill: Fill) -> 
     data = prepare(ImageFolder(root=str(tmp_path / "x"), image_size=4), cache_dir=tmp_path)
     splits = make_splits(data, SplitConfig(test_frac=0.3, validation_frac=0.3))
     assert [np.bincount(part.labels).tolist() for part in splits[:3]] == [[4, 1], [2], [3]]
+
+
+def test_a_tree_that_does_not_change_is_listed_once(tmp_path, fill, monkeypatch):
+    fill(tmp_path, *(f"{part}/{kind}/1.png" for part in ("train", "val") for kind in "ab"))
+    folders = [tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())]
+    for folder in folders:
+        os.utime(folder, ns=(0, 10**18))
+    listed: list[str] = []
+    for name in ("listdir", "scandir"):
+        found = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda at, found=found: (listed.append(str(at)), found(at))[1]
+        )
+    dataset = ImageFolder(root=str(tmp_path), image_size=4)
+    start = (dataset.counts, dataset.sources, dataset.listing, lambda: [*dataset.notes()])
+    found = [call() for call in start]
+    assert found[0] == (4, None, 2, None) and len(found[1]) == 4
+    assert sorted(listed) == sorted(map(str, folders))
+    fill(tmp_path, "train/a/2.png")
+    assert dataset.counts().train == 5 and len(dataset.sources()) == 5

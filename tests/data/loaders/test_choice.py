@@ -17,7 +17,7 @@ def stored(kind: str) -> Pixels:
         return np.zeros(SHAPE, np.uint8)
     if kind == "mapped":
         return MappedRows(np.zeros(SHAPE, np.uint8), np.arange(10))
-    return EncodedRows(np.zeros(10, np.uint8), np.arange(10), SHAPE[1:])
+    return EncodedRows(np.zeros(10, np.uint8), np.arange(10), SHAPE[1:], np.arange(10))
 
 
 @pytest.mark.parametrize(

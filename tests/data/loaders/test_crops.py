@@ -14,8 +14,8 @@ from tune_speed.data.augmentation.crops import Centre, RandomResized, centred
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import Resident, Streaming
+from tune_speed.data.loaders.image_ops import by_products, cut
 from tune_speed.data.loaders.resident import View, eval_batches
-from tune_speed.data.loaders.windows import by_products, cut
 from tune_speed.data.orders import SampleOrder
 
 CPU = torch.device("cpu")

@@ -23,10 +23,10 @@ from tune_speed.data.boxes import decode_into
 from tune_speed.data.loaders import worker_pool
 from tune_speed.data.loaders.base import Batching
 from tune_speed.data.loaders.configs import Automatic, LoaderConfig, Resident, Streaming
-from tune_speed.data.loaders.encoded import MOST_THREADS, pieces
 from tune_speed.data.loaders.resident import View, eval_batches, hold
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import SampleOrder
+from tune_speed.data.workers import MOST_THREADS, pieces
 
 CPU = torch.device("cpu")
 HALVES = (0.5, 0.5, 0.5)
@@ -136,7 +136,7 @@ def test_truncated_image_of_the_store_is_named(
 
 def workers() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "gather_worker" in command_of(child)]
+    return [child for child in children if "data/boxes.py" in command_of(child)]
 
 
 def test_killed_worker_that_decodes_is_an_error_at_once(store: Store) -> None:

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS
-from tune_speed.data.augmentation.config import Augmentation, Frame, draw
+from tune_speed.data.augmentation.base import Drawer
+from tune_speed.data.augmentation.config import Augmentation, draw
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import LoaderConfig, Streaming
 from tune_speed.data.loaders.resident import View, eval_batches, hold
-from tune_speed.data.orders import Order, RepeatedOrder, SampleOrder
+from tune_speed.data.orders import Order, SampleOrder
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -117,7 +118,7 @@ def test_all_loaders_give_the_same_batches_bit_by_bit(config, open_loader):
 def test_augmented_images_match_one_by_one_in_numpy(entry, open_loader, images):
     loader = open_loader(entry, augmentation=ALL, seed=4)
     for epoch in range(2):
-        draws = draw(ALL, Frame(NUM_IMAGES, 6, 7), seed=4, epoch=epoch)
+        draws = draw(ALL, Drawer(NUM_IMAGES, 4, epoch, 6, 7))
         for batch, labels in loader.epoch(epoch):
             for image, number in zip(batch, labels.tolist(), strict=True):
                 y, x, flip, affine, top, left = (int(values[number]) for values in draws.values())
@@ -156,7 +157,7 @@ def test_epochs_may_be_left_early_and_taken_in_any_order(config, open_loader):
 
 
 def repeating(batch_size: int = BATCH_SIZE) -> Order:
-    return RepeatedOrder(np.linspace(1, 3, NUM_IMAGES), batch_size, seed=1)
+    return SampleOrder(NUM_IMAGES, batch_size, 1, factors=np.linspace(1, 3, NUM_IMAGES))
 
 
 def test_repeating_order_gives_epochs_of_its_lengths(config, open_loader):

@@ -1,12 +1,9 @@
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +16,9 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Batching, Loader
 from tune_speed.data.loaders.configs import Streaming
-from tune_speed.data.loaders.gather_worker import DONE, REQUEST, gather, serve
 from tune_speed.data.loaders.worker_pool import SharedArray, WorkerPool, map_array
 from tune_speed.data.orders import SampleOrder
+from tune_speed.data.workers import Worker
 
 SCRIPT = """
 import time
@@ -45,7 +42,7 @@ def open_with_workers(config: Streaming) -> Loader:
 
 def workers() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "gather_worker" in command_of(child)]
+    return [child for child in children if "data/boxes.py" in command_of(child)]
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -192,30 +189,33 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     assert until(lambda: not any(map(is_alive, below)), seconds=10)
 
 
-def test_requests_fill_their_slots_until_the_connection_closes(random_pixels):
-    pixels, slots = random_pixels(9, 2, 3, 1), np.zeros((2, 4, 2, 3, 1), np.uint8)
-    indices = np.array([[8, 0, 8, 3], [1, 2, 7, 7]])
-    ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve, args=(theirs, partial(gather, pixels), indices, slots))
-    thread.start()
-    with ours, theirs:
-        assert ours.recv(1) == DONE  # ready
-        for slot, size in ((1, 4), (0, 2)):
-            ours.sendall(REQUEST.pack(slot, size))
-            assert ours.recv(1) == DONE
-        assert np.array_equal(slots[1], pixels[[1, 2, 7, 7]])
-        assert np.array_equal(slots[0, :2], pixels[[8, 0]]) and not slots[0, 2:].any()
-        ours.shutdown(socket.SHUT_WR)
-        thread.join(10)
-    assert not thread.is_alive()
+def test_requests_fill_their_slots_until_the_pipe_closes(random_pixels):
+    pixels, given = random_pixels(9, 2, 3, 1), [[8, 0, 8, 3], [1, 2, 7, 7]]
+    arrays = {
+        "source": SharedArray.of(pixels),
+        "indices": SharedArray.of(np.array(given)),
+        "slots": SharedArray.empty((2, 4, 2, 3, 1), np.uint8),
+    }
+    slots = arrays["slots"].array
+    sent = {n: [a.file.fileno(), a.array.shape, a.array.dtype.str] for n, a in arrays.items()}
+    worker = Worker(file for file, *_ in sent.values())
+    for asked in (("share", sent), ("fill", 1, 4), ("fill", 0, 2)):
+        worker.ask(*asked)
+    assert [worker.answer(30) for _ in range(3)] == [None] * 3
+    assert np.array_equal(slots[1], pixels[given[1]])
+    assert np.array_equal(slots[0, :2], pixels[[8, 0]]) and not slots[0, 2:].any()
+    worker.end(wait_s=10)
+    assert worker.process.returncode == 0
+    for shared in arrays.values():
+        shared.file.close()
 
 
 @pytest.mark.parametrize("system", ["Linux", "other"])
 def test_what_one_writes_the_other_sees(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system == "other":
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    shared = SharedArray((3, 5), np.int64)
-    other = map_array(shared.file, [3, 5], "<i8")
+    shared = SharedArray.empty((3, 5), np.int64)
+    other = map_array(shared.file.fileno(), [3, 5], "<i8")
     shared.array[2, 4] = -7
     assert other[2, 4] == -7 and other.sum() == -7
-    shared.close()
+    shared.file.close()

@@ -4,7 +4,7 @@ from helpers.reporting.figures import make_part, make_trial, sketched
 from tune_speed.reporting.figures import bars, facts
 from tune_speed.reporting.figures.bars import IMPORTANCE
 from tune_speed.reporting.figures.canvas import LIGHT
-from tune_speed.reporting.importance.importance import Importance, ParamImportance
+from tune_speed.reporting.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
 
 

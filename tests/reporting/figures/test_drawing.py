@@ -32,7 +32,7 @@ from tune_speed.reporting.figures import (
     facts,
 )
 from tune_speed.reporting.figures.canvas import SENTINELS
-from tune_speed.reporting.importance.importance import Importance, importance
+from tune_speed.reporting.importance import Importance, importance
 from tune_speed.reporting.leaderboard.ranking import make_row
 from tune_speed.reporting.study.view import StudyPart
 

@@ -229,6 +229,8 @@ def _mistakes(kind: type[Config], table: PluginTable, fields: Fields) -> Iterato
 
 def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
     needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
+    if issubclass(kind, DatasetConfig) and kind.counts is not DatasetConfig.counts:
+        needed -= {"num_train", "num_test"}
     own = [each for each in base.__mro__ if each.__module__.startswith("tune_speed.")]
     names = [name for each in reversed(own) if each is not Config for name in vars(each)]
     for name in dict.fromkeys(names):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Draws = dict[str, Integers]
 """Random numbers by name, (N,) each."""
 
@@ -25,6 +26,8 @@ class Drawer(NamedTuple):
     height: int = 0
     """Of the images, as the recipe trains at [pixels]; 0 where no draw depends on it."""
     width: int = 0
+    sizes: Integers | None = None
+    """Height and width of each stored image, (N, 2), where a window of it is cut out; else None."""
 
     def below(self, limit: int, *stream: int) -> Integers:
         """Returns integers in [0, limit), (N,)."""
@@ -36,12 +39,19 @@ class Drawer(NamedTuple):
         """Returns 64 random bits for each image, (N,)."""
         return randomness.bits(self.seed, self.epoch, *stream, count=self.num_images)
 
-    def uniform(self, *stream: int) -> NDArray[np.float64]:
+    def pairs(self, *stream: int) -> Floats:
+        """Returns two numbers in [0, 1) with 32 random bits for each image, (2, N)."""
+        bits = self.bits(*stream)
+        return np.asarray(
+            np.stack([bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)]) * 2.0**-32
+        )
+
+    def uniform(self, *stream: int) -> Floats:
         """Returns numbers in [0, 1) with 53 random bits, (N,)."""
         return np.asarray((self.bits(*stream) >> np.uint64(11)) * 2.0**-53)
 
 
-def as_integers(values: NDArray[np.float64]) -> Integers:
+def as_integers(values: Floats) -> Integers:
     """Returns the bits of numbers, (N,), as float32 has them: so they travel among integers."""
     return values.astype(np.float32).view(np.int32).astype(np.int64)
 

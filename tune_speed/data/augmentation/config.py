@@ -4,19 +4,17 @@
 # batch size, nor the loader, nor its workers, nor the device changes it. So all numbers of an epoch
 # are drawn at once, on the host, and no step waits for them.
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.data import randomness
 from tune_speed.data.augmentation import mix
 from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
 from tune_speed.data.augmentation.crops import CROPS, Centre, Crop
-from tune_speed.data.augmentation.erasing import Erasing
-from tune_speed.data.augmentation.operations import AUTO, ColorJitter, Off
+from tune_speed.data.augmentation.operations import AUTO, ColorJitter, Erasing, Off
 
 # Keys of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)
@@ -109,34 +107,22 @@ class Augmentation(Config):
             raise ConfigError(problems=problems)
 
 
-class Frame(NamedTuple):
-    """The images that are changed."""
-
-    num_images: int
-    height: int
-    """As the network sees them [pixels]."""
-    width: int
-    sizes: Integers | None = None
-    """Height and width of each stored image, (N, 2), where a window of it is cut out; else None."""
-
-
-def draw(config: Augmentation, frame: Frame, *, seed: int, epoch: int) -> Draws:
-    """Returns the random numbers of epoch number `epoch`, (N,) each, in the set's order."""
-    drawer = Drawer(frame.num_images, seed, epoch, frame.height, frame.width)
+def draw(config: Augmentation, drawer: Drawer) -> Draws:
+    """Returns the random numbers of an epoch, (N,) each, in the set's order."""
     draws: Draws = {}
-    if frame.sizes is not None:
-        windows = config.crop.windows(frame.sizes, drawer)
+    if drawer.sizes is not None:
+        windows = config.crop.windows(drawer.sizes, drawer)
         draws |= dict(zip(WINDOW, windows, strict=True))
     if config.pad:
         draws["shift_y"] = drawer.below(2 * config.pad + 1, SHIFT_Y)
         draws["shift_x"] = drawer.below(2 * config.pad + 1, SHIFT_X)
     if config.flip != "none":
-        draws["is_flipped"] = _flips(config.flip, frame.num_images, seed, epoch)
+        draws["is_flipped"] = _flips(config, drawer)
     if config.affine:
         draws["affine"] = (drawer.bits(AFFINE) >> np.uint64(4)).astype(np.int64)
     if config.cutout:
-        draws["corner_y"] = drawer.below(frame.height + 1 - config.cutout, CORNER_Y)
-        draws["corner_x"] = drawer.below(frame.width + 1 - config.cutout, CORNER_X)
+        draws["corner_y"] = drawer.below(drawer.height + 1 - config.cutout, CORNER_Y)
+        draws["corner_x"] = drawer.below(drawer.width + 1 - config.cutout, CORNER_X)
     for change in (*config.pixel_changes, *config.normalised_changes):
         draws |= change.draw(drawer)
     if config.mixed_images > 1:
@@ -146,20 +132,16 @@ def draw(config: Augmentation, frame: Frame, *, seed: int, epoch: int) -> Draws:
     return draws
 
 
-def draw_in_order(
-    config: Augmentation, order: Integers, frame: Frame, *, repeats: bool, seed: int, epoch: int
-) -> Draws:
-    """Returns the random numbers of epoch number `epoch`, (M,) each, by position in its order (M,).
+def draw_in_order(config: Augmentation, order: Integers, drawer: Drawer, *, repeats: bool) -> Draws:
+    """Returns the random numbers of an epoch, (M,) each, by position in its order (M,).
 
     With `repeats` they are drawn for each position, so that no two showings of an image are alike,
     and alternating flips alternate from showing to showing.
     """
     if not repeats:
-        of_image = draw(config, frame, seed=seed, epoch=epoch)
-        return {name: values.take(order) for name, values in of_image.items()}
-    sizes = None if frame.sizes is None else frame.sizes.take(order, axis=0)
-    shown = frame._replace(num_images=len(order), sizes=sizes)
-    draws = draw(config, shown, seed=seed, epoch=epoch)
+        return {name: values.take(order) for name, values in draw(config, drawer).items()}
+    sizes = None if drawer.sizes is None else drawer.sizes.take(order, axis=0)
+    draws = draw(config, drawer._replace(num_images=len(order), sizes=sizes))
     if config.flip != "alternating":
         return draws
     # How often the image of each position came before it, (M,).
@@ -167,11 +149,10 @@ def draw_in_order(
     _, starts, counts = np.unique(order[positions], return_index=True, return_counts=True)
     showings = np.empty(len(order), dtype=np.int64)
     showings[positions] = np.arange(len(order)) - np.repeat(starts, counts)
-    flips = _flips(config.flip, frame.num_images, seed, epoch)
-    return draws | {"is_flipped": flips.take(order) ^ (showings & 1)}
+    return draws | {"is_flipped": _flips(config, drawer).take(order) ^ (showings & 1)}
 
 
-def _flips(flip: str, num_samples: int, seed: int, epoch: int) -> Integers:
-    if flip == "random":
-        return randomness.below(2, seed, epoch, FLIP, count=num_samples)
-    return randomness.below(2, seed, 0, FLIP, count=num_samples) ^ (epoch & 1)
+def _flips(config: Augmentation, drawer: Drawer) -> Integers:
+    if config.flip == "random":
+        return drawer.below(2, FLIP)
+    return drawer._replace(epoch=0).below(2, FLIP) ^ (drawer.epoch & 1)

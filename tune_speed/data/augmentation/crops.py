@@ -1,16 +1,21 @@
 """Crops: which window of a stored image is resized to what the network sees."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.config import Config, Table
-from tune_speed.data.augmentation.base import Drawer, Integers
+from tune_speed.data.augmentation.base import Drawer, Floats, Integers
 
 # Keys of random streams: of a window's shape, under each attempt's number, and of its place.
 SHAPE, PLACE = 20, 21
 ATTEMPTS = 10
+Booleans = NDArray[np.bool_]
+Drawn = Callable[[int], Floats]
+Fits = Callable[[Floats], Booleans]
 
 
 class Crop(Config):
@@ -52,34 +57,34 @@ class RandomResized(Crop):
     """Largest ratio of the window's width to its height; the least is 1 / ratio."""
 
     def windows(self, sizes: Integers, drawer: Drawer) -> Integers:
-        heights, widths = sizes.T.astype(np.float64)
-        shape = self._fallback(heights, widths)
-        is_open = np.ones(len(sizes), dtype=bool)
-        for attempt in range(ATTEMPTS):
-            height, width = self._attempt(heights * widths, drawer, attempt)
-            fits = is_open & (height >= 1) & (width >= 1) & (height <= heights) & (width <= widths)
-            shape[:, fits] = np.stack([height, width])[:, fits]
-            is_open &= ~fits
-        drawn = drawer.bits(PLACE)
-        halves = np.stack([drawn >> np.uint64(32), drawn & np.uint64(0xFFFFFFFF)])
-        places = np.floor(halves * 2.0**-32 * (np.stack([heights, widths]) - shape + 1))
+        sides = sizes.T.astype(np.float64)
+        shapes = np.minimum(sides, np.round(sides[::-1] * self.ratio))
+
+        def drawn(attempt: int) -> Floats:
+            share, turn = drawer.pairs(SHAPE, attempt)
+            areas = sides.prod(axis=0) * (self.scale + (1 - self.scale) * share)
+            ratios = np.exp((2 * turn - 1) * math.log(self.ratio))
+            return np.asarray(np.sqrt(np.stack([areas / ratios, areas * ratios])).round())
+
+        every = np.ones(len(sizes), dtype=bool)
+        is_open = put_first_fitting(shapes, every, drawn, lambda one: (one >= 1) & (one <= sides))
+        places = np.floor(drawer.pairs(PLACE) * (sides - shapes + 1))
         # Where none fits the window lies in the centre.
-        centred_at = np.round((np.stack([heights, widths]) - shape) / 2)
-        return np.concatenate([np.where(is_open, centred_at, places), shape]).astype(np.int64)
+        places = np.where(is_open, np.round((sides - shapes) / 2), places)
+        return np.concatenate([places, shapes]).astype(np.int64)
 
-    def _attempt(
-        self, areas: np.ndarray, drawer: Drawer, attempt: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        drawn = drawer.bits(SHAPE, attempt)
-        share = self.scale + (1 - self.scale) * ((drawn >> np.uint64(32)) * 2.0**-32)
-        turn = (drawn & np.uint64(0xFFFFFFFF)) * 2.0**-31 - 1
-        ratios = np.exp(turn * math.log(self.ratio))
-        return np.round(np.sqrt(areas * share / ratios)), np.round(np.sqrt(areas * share * ratios))
 
-    def _fallback(self, heights: np.ndarray, widths: np.ndarray) -> np.ndarray:
-        height = np.minimum(heights, np.round(widths * self.ratio))
-        width = np.minimum(widths, np.round(heights * self.ratio))
-        return np.stack([height, width])
+def put_first_fitting(shapes: Floats, is_open: Booleans, drawn: Drawn, fits: Fits) -> Booleans:
+    """Puts the first of ten drawn shapes that fits, in height and width, in the open `shapes`.
+
+    Shapes are (2, N); which of them are open, and are still, is (N,).
+    """
+    for attempt in range(ATTEMPTS):
+        found = drawn(attempt)
+        chosen = is_open & fits(found).all(axis=0)
+        shapes[:, chosen] = found[:, chosen]
+        is_open = is_open & ~chosen
+    return is_open
 
 
 CROPS: Table = {"centre": Centre, "random_resized": RandomResized}

@@ -1,10 +1,11 @@
-"""Colour jitter, RandAugment and TrivialAugment: operations on pixels, drawn for each image."""
+"""Colour jitter, RandAugment, TrivialAugment and erasing: changes that are drawn for each image."""
 
+import math
+from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.config import Table
@@ -12,10 +13,12 @@ from tune_speed.data.augmentation.base import (
     Change,
     Drawer,
     Draws,
+    Floats,
     Integers,
     as_floats,
     as_integers,
 )
+from tune_speed.data.augmentation.crops import put_first_fitting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +40,7 @@ BINS = 31
 """Magnitudes, from 0, the weakest, in equal steps to 30, the strongest."""
 
 
-Drawn = tuple[Integers, NDArray[np.float64]]
+Drawn = tuple[Integers, Floats]
 """Numbers of operations and their amounts, (N,) each."""
 
 
@@ -84,9 +87,7 @@ class FromList(Operations):
     interpolation: Literal["nearest", "bilinear"] = "nearest"
     """How shears, shifts and turns find values between pixels."""
 
-    def one(
-        self, drawer: Drawer, place: int, bins: Integers, strongest: NDArray[np.float64]
-    ) -> Drawn:
+    def one(self, drawer: Drawer, place: int, bins: Integers, strongest: Floats) -> Drawn:
         """Returns an operation for each image, of the magnitudes `bins` (N,).
 
         The amount of magnitude m is a + s b m / 30, with a of `WEAKEST`, b of `strongest` (14,) and
@@ -191,3 +192,70 @@ class ColorJitter(Operations):
         return [
             (np.where(is_changed, BRIGHTNESS + kind, 0), amounts[kind, images]) for kind in kinds
         ]
+
+
+RECTANGLE = ("erase_y", "erase_x", "erase_h", "erase_w")
+NOISE = "erase_noise"
+
+
+class Erasing(Change):
+    """Random erasing: a rectangle of the normalised image gets the mean's value, 0, or noise.
+
+    The rectangle's share of the area is uniform between min_area and max_area, the logarithm of its
+    ratio of height to width in ± ln(ratio). Ten are drawn, and the first that is lower and narrower
+    than the image is taken, anywhere in it; if none is, nothing is erased.
+
+    Source: Zhong et al. 2017 (arXiv:1708.04896); timm's RandomErasing, `--reprob` and `--remode`.
+    """
+
+    stream: ClassVar[int] = 300
+    switch_fields = frozenset({"probability"})
+    untimed_fields = frozenset({"min_area", "max_area", "ratio"})
+
+    probability: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a rectangle of an image is erased; 0: none is."""
+    mode: Literal["const", "rand", "pixel"] = "const"
+    """What an erased pixel gets, as timm names it: 0; a normal number for each channel of the
+    rectangle; or one for each value."""
+    min_area: float = Field(default=0.02, gt=0, lt=1)
+    """Least share of the image's area."""
+    max_area: float = Field(default=1 / 3, gt=0, lt=1)
+    """Largest share of the image's area."""
+    ratio: float = Field(default=1 / 0.3, ge=1, le=10)
+    """Largest ratio of height to width; the least is 1 / ratio."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.probability > 0
+
+    def draw(self, drawer: Drawer) -> Draws:
+        sides = np.array([[drawer.height], [drawer.width]], dtype=np.float64)
+        shapes = np.zeros((2, drawer.num_images))
+
+        def drawn(attempt: int) -> Floats:
+            shares = drawer.uniform(self.stream + 1, attempt)
+            areas = sides.prod() * (self.min_area + (self.max_area - self.min_area) * shares)
+            turns = 2 * drawer.uniform(self.stream + 2, attempt) - 1
+            ratios = np.exp(turns * math.log(self.ratio))
+            return np.asarray(np.sqrt(np.stack([areas * ratios, areas / ratios])).round())
+
+        is_chosen = drawer.uniform(self.stream) < self.probability
+        put_first_fitting(shapes, is_chosen, drawn, lambda one: one < sides)
+        corners = np.stack([drawer.uniform(self.stream + 3), drawer.uniform(self.stream + 4)])
+        places = np.floor(corners * (sides - shapes + 1))
+        # Shares of the sides: a step may show images at another size.
+        rows = np.concatenate([places / sides, shapes / sides])
+        draws = {name: as_integers(row) for name, row in zip(RECTANGLE, rows, strict=True)}
+        if self.mode != "const":
+            draws[NOISE] = drawer.below(2**32, self.stream + 5)
+        return draws
+
+    def apply(self, images: "Tensor", draws: "dict[str, Tensor]") -> "Tensor":
+        import torch
+
+        from tune_speed.data.augmentation import kernels
+
+        rectangles = torch.stack([as_floats(draws[name]) for name in RECTANGLE], 1)
+        noise = draws.get(NOISE, draws[RECTANGLE[0]])
+        erase = partial(kernels.erase, mode=self.mode)
+        return kernels.where(rectangles[:, -1] > 0, erase, images, rectangles, noise)

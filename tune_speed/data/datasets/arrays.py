@@ -1,25 +1,25 @@
 """Images in NumPy arrays, of any number of channels and of 8 or 16 bits."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import (
+    Array,
     Counts,
+    DatasetConfig,
     DecodedData,
-    Grouped,
     Images,
     Labels,
-    Listing,
     OnProgress,
     number_labels,
+    row_of,
 )
 
 CHUNK_BYTES = 64 * 2**20
@@ -40,16 +40,7 @@ class Scale(Config):
         return self
 
 
-class _Given(NamedTuple):
-    images: list[list[NDArray[Any]]]
-    """Of the training part, with validation, and of the test part, if there is one."""
-    labels: list[NDArray[Any]]
-    class_names: tuple[str, ...]
-    num_validation: int
-    groups: NDArray[np.int64] | None
-
-
-class Arrays(Listing):
+class Arrays(DatasetConfig):
     """Images in `.npy` files: (N, H, W) or (N, H, W, C), and labels (N,) or (N, K).
 
     Files are mapped, and read in chunks of 64 MiB. Labels are numbers or names of classes; of
@@ -89,31 +80,27 @@ class Arrays(Listing):
         return self
 
     def counts(self) -> Counts:
-        given = self._given()
-        train, *test = map(len, given.labels)
-        grouped = None if given.groups is None else Grouped(given.labels[0], given.groups)
-        return Counts(train, test[0] if test else None, given.num_validation, grouped)
+        return Counts.of(self._data(lambda arrays: arrays[0]))
 
     def sources(self) -> list[Path]:
         given = (getattr(self, name) for name in sorted(self.location_fields))
         return [*map(Path, filter(None, given))]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        given = self._given()
-        total = sum(map(len, given.labels))
-        done = 0
+        counts, done = self.counts(), 0
 
         def count(images: int) -> None:
             nonlocal done
             done += images
-            on_progress(done, total)
+            on_progress(done, counts.train + (counts.test or 0))
 
-        pixels = [_pixels(arrays, self.scale, count) for arrays in given.images]
-        train, *test = map(Images, pixels, given.labels)
-        return DecodedData(train, test[0] if test else None, *given[2:])
+        return self._data(lambda arrays: _pixels(arrays, self.scale, count))
 
-    def _given(self) -> _Given:
-        """Returns what the files hold, images mapped. Raises: DataError for what does not fit."""
+    def _data(self, pixels_of: Callable[[list[Array]], Array]) -> DecodedData:
+        """Returns what the files hold; the pixels of a part are made of its mapped arrays.
+
+        Raises: DataError for what does not fit.
+        """
         parts = [self._part(p) for p in ("", "validation_", "test_") if getattr(self, f"{p}images")]
         shapes = {(images.shape[1:], labels.shape[1:]) for images, labels in parts}
         if len(shapes) > 1:
@@ -122,15 +109,17 @@ class Arrays(Listing):
         whole = [part for part in (parts, tested) if part]
         labels, names = self._numbered([np.concatenate([own for _, own in p]) for p in whole])
         groups = None if self.groups is None else _mapped("groups", self.groups)
+        if groups is not None and groups.shape != (shape := (len(labels[0]),)):
+            must = f"{self.groups} must have the shape {shape}"
+            raise DataError(f"{must}, but has {groups.shape}.")
         if groups is not None:
-            if groups.shape != (count := (len(labels[0]),)):
-                must = f"{self.groups} must have the shape {count}"
-                raise DataError(f"{must}, but has {groups.shape}.")
             groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
         held = sum(len(own) for _, own in parts[1:])
-        return _Given([[images for images, _ in p] for p in whole], labels, names, held, groups)
+        pixels = (pixels_of([images for images, _ in p]) for p in whole)
+        train, *test = map(Images, pixels, labels)
+        return DecodedData(train, test[0] if test else None, names, held, groups)
 
-    def _part(self, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _part(self, part: str) -> tuple[Array, Array]:
         """Returns images (N, H, W, C) and labels of a part, mapped. Raises: DataError."""
         fields = (f"{part}images", f"{part}labels")
         files = [getattr(self, field) for field in fields]
@@ -148,7 +137,7 @@ class Arrays(Listing):
             )
         return images[..., None] if images.ndim == 3 else images, labels
 
-    def _numbered(self, every: list[NDArray[Any]]) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+    def _numbered(self, every: list[Array]) -> tuple[list[Array], tuple[str, ...]]:
         """Returns the labels of each part, and the names of classes. Raises: DataError."""
         learnt = every[0]
         if learnt.ndim == 2:
@@ -160,13 +149,13 @@ class Arrays(Listing):
             raise DataError(f"{self.labels} must hold integers or texts, but holds {learnt.dtype}.")
         kind: Any = object if learnt.dtype.kind == "U" else np.int64
         files = [
-            Labels(labels.astype(kind), None, len(labels), f"row {{}} of {file}".format)
+            Labels(labels.astype(kind), None, len(labels), row_of(str(file)))
             for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
         ]
         return number_labels(files)
 
 
-def _mapped(field: str, file: str) -> NDArray[Any]:
+def _mapped(field: str, file: str) -> Array:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -179,9 +168,7 @@ def _mapped(field: str, file: str) -> NDArray[Any]:
     return array
 
 
-def _pixels(
-    arrays: Sequence[NDArray[Any]], scale: Scale | None, count: Callable[[int], None]
-) -> NDArray[np.uint8]:
+def _pixels(arrays: list[Array], scale: Scale | None, count: Callable[[int], None]) -> Array:
     """Returns all images as 8 bits: mapped as they are, or in a file that ends with its map."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         count(len(arrays[0]))
@@ -191,15 +178,13 @@ def _pixels(
         pixels = np.memmap(file, np.uint8, "w+", shape=shape)
     step = max(1, CHUNK_BYTES // (4 * int(np.prod(shape[1:]))))
     end = 0
-    for array in arrays:
-        for start in range(0, len(array), step):
-            chunk = array[start : start + step]
-            if scale is not None and chunk.dtype == np.uint16:
-                width = scale.high - scale.low
-                above = chunk.clip(scale.low, scale.high).astype(np.uint32) - scale.low
-                # Halves are rounded up, in whole numbers.
-                chunk = (2 * 255 * above + width) // (2 * width)
-            pixels[end : end + len(chunk)] = chunk
-            end += len(chunk)
-            count(len(chunk))
+    for chunk in (array[at : at + step] for array in arrays for at in range(0, len(array), step)):
+        values, start, end = chunk, end, end + len(chunk)
+        if scale is not None and chunk.dtype == np.uint16:
+            width = scale.high - scale.low
+            above = chunk.clip(scale.low, scale.high).astype(np.uint32) - scale.low
+            # Halves are rounded up, in whole numbers.
+            values = (2 * 255 * above + width) // (2 * width)
+        pixels[start:end] = values
+        count(len(chunk))
     return np.asarray(pixels)

@@ -27,7 +27,7 @@ from tune_speed.data.base import (
     OnProgress,
     encoded_data,
 )
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.decoding import ImageFiles
 from tune_speed.data.datasets.image_folder import ORDER, files_below
 
 if TYPE_CHECKING:
@@ -297,6 +297,7 @@ class TorchvisionSet(ImageFiles):
 
     def _listed(self, part: str, made: Any) -> Listed:
         files, labels = _samples(made)
+        where = f"image {{}} of {self.set}".format
 
         def images() -> Iterator[Encoded]:
             for number, one in enumerate(files):
@@ -306,9 +307,6 @@ class TorchvisionSet(ImageFiles):
                 # A PNM file: pixels as they are.
                 head = f"P{6 if one.ndim == 3 else 5} {one.shape[1]} {one.shape[0]} 255\n"
                 yield Encoded(head.encode() + one.tobytes(), where(number))
-
-        def where(number: int) -> str:
-            return f"image {number} of {self.set}"
 
         return Listed(part, images, Labels(labels, None, len(labels), where))
 

@@ -2,27 +2,34 @@
 
 import math
 import os
-import subprocess
-import sys
+import tempfile
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
-from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
+from pydantic import Field
 
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
 from tune_speed.data import boxes
-from tune_speed.data.base import Encoded, EncodedData, EncodedPart, OnProgress
-from tune_speed.data.boxes import FORMATS, SUFFIXES, WAIT_S, Item
+from tune_speed.data.base import (
+    Counts,
+    DatasetConfig,
+    DecodedData,
+    Encoded,
+    EncodedData,
+    EncodedPart,
+    Images,
+    OnProgress,
+)
+from tune_speed.data.boxes import FORMATS, SUFFIXES, Item
+from tune_speed.data.workers import Pool
 
 __all__ = ["FORMATS", "SUFFIXES"]
 
@@ -30,11 +37,11 @@ SERIAL_IMAGES = 500
 """Up to so many images are decoded in this process: starting others would take longer."""
 MOST_PIXEL_BYTES = 16 * 2**30
 """Of a set that is stored as pixels, where it is not said how."""
-CHUNK_IMAGES = 64
-CHUNK_BYTES = 4 * 2**20
 SAVE_EVERY_S = 5.0
 HEADER_BYTES = 128
 """Of an `.npy` file."""
+STORED_MARGIN = 1.15
+"""The shorter side of a stored image over the largest size at which a recipe may show it."""
 MOST_NAMED = 30
 """Damaged images, in one message."""
 
@@ -45,17 +52,6 @@ _ROW = np.dtype(
 """What is known of an image: its file, where it is stored (0: not yet), height and width."""
 _STORED = ["start", "bytes", "digest"]
 
-Chunk = list[tuple[int, Item]]
-"""Images, each with its row."""
-
-
-class Storage(NamedTuple):
-    """How the images of a data set are stored; its fields are those of `ImageFiles`."""
-
-    image_size: int | None
-    store_size: int | None
-    store: str
-
 
 class Stored(NamedTuple):
     """What was stored, but for the pixels."""
@@ -64,8 +60,51 @@ class Stored(NamedTuple):
     notes: tuple[str, ...]
 
 
+class ImageFiles(DatasetConfig):
+    """Base of the data sets whose images are decoded once, into the cache."""
+
+    image_size: int | None = Field(default=None, ge=1, exclude_if=lambda size: size is None)
+    """Height and width [pixels] at which images are stored: the shorter side is scaled to it and
+    the centre cropped. For files of earlier versions: `store_size` keeps the whole image, and the
+    recipe's `image_size` says at which size it trains."""
+    store_size: int | None = Field(default=None, ge=8, exclude_if=lambda size: size is None)
+    """Shorter side [pixels] to which larger images are scaled for storage, their aspect ratio kept;
+    null: 1.15 times the largest size that the recipe can train at."""
+    store: Literal["auto", "pixels", "jpeg"] = Field(
+        default="auto", exclude_if=lambda kind: kind == "auto"
+    )
+    """What is stored: pixels, which are read as they are, or JPEG at `store_size`, which is decoded
+    in each epoch and takes about a tenth of the space; auto: pixels up to 16 GiB, else JPEG."""
+
+    def listing(self) -> EncodedData:
+        """Returns every image, encoded, with its label; decodes none.
+
+        Raises: DataError if data are missing or unreadable; it names the file and row.
+        """
+        raise NotImplementedError
+
+    def fetch(self) -> None:
+        """Downloads what is missing, where the data set knows from where. Raises: DataError."""
+
+    def counts(self) -> Counts:
+        return Counts.of(self.listing())
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        if download:
+            self.fetch()
+        listing = self.listing()
+        with tempfile.TemporaryDirectory() as name:
+            found = decode_images(listing, self, Path(name), on_progress).arrays
+            files = Path(name).glob("*.npy")
+            arrays = {**{path.stem: np.load(path, allow_pickle=False) for path in files}, **found}
+        train, test = Images.of(arrays, "train"), Images.of(arrays, "test")
+        assert train is not None
+        brought = (listing.num_validation, listing.groups)
+        return DecodedData(train, test, listing.class_names, *brought)
+
+
 def decode_images(
-    data: EncodedData, storage: Storage, folder: Path, on_progress: OnProgress
+    data: EncodedData, storage: ImageFiles, folder: Path, on_progress: OnProgress
 ) -> Stored:
     """Writes each part's images to `folder`, and returns the arrays that belong to them.
 
@@ -101,16 +140,12 @@ def size_of(image: Encoded) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _how(storage: Storage, rows: NDArray[Any]) -> dict[str, Any]:
+def _how(storage: ImageFiles, rows: NDArray[Any]) -> dict[str, Any]:
     box = (*rows["size"].max(axis=0).tolist(), 3 if rows["is_colour"].any() else 1)
     is_jpeg = storage.store == "jpeg"
     if storage.store == "auto" and storage.image_size is None:
         is_jpeg = len(rows) * math.prod(box) > MOST_PIXEL_BYTES
-    return {
-        "box": box,
-        "image_size": storage.image_size,
-        "path": None if is_jpeg else "",
-    }
+    return {"box": box, "image_size": storage.image_size, "path": None if is_jpeg else ""}
 
 
 def _notes(rows: NDArray[Any]) -> Iterator[str]:
@@ -158,7 +193,7 @@ class _Part:
         self.rows = np.zeros(len(encoded.labels), _ROW)
         self.errors: dict[int, str] = {}
 
-    def look(self, storage: Storage, pool: "Pool") -> Iterator[None]:
+    def look(self, storage: ImageFiles, pool: Pool) -> Iterator[None]:
         """Notes what the header of each image says; yields after each chunk. Raises: DataError."""
         side, most = storage.image_size, storage.store_size
         items = ((row, (image.file, image.name, 0, 0, 0)) for row, image in self._images())
@@ -173,7 +208,7 @@ class _Part:
                 self.rows[row] = (key, 0, 0, 0, size, *flags, is_cut)
             yield
 
-    def store(self, folder: Path, how: dict[str, Any], pool: "Pool") -> Iterator[int]:
+    def store(self, folder: Path, how: dict[str, Any], pool: Pool) -> Iterator[int]:
         """Yields how many more images are in the file, after each chunk. Raises: OSError."""
         self._open(folder, how)
         yield int((self.rows["start"] > 0).sum())
@@ -286,109 +321,3 @@ class _Part:
                 new.write(old.read(int(one["bytes"])))
             temporary.replace(self.path)
             self._save(new)
-
-
-class _Worker:
-    """A process that runs `boxes.main`, and the end of its pipe."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._start()
-
-    def answer(self, how: dict[str, Any] | None, items: list[Item]) -> list[Any]:
-        """Returns what `boxes.work` does. Raises: OSError; DataError if the process ends twice."""
-        for _ in range(2):
-            try:
-                self.connection.send((how, items))
-                if self.connection.poll(WAIT_S):
-                    answer: list[Any] | OSError = self.connection.recv()
-                    break
-            except (OSError, EOFError):
-                if self.is_over:
-                    raise
-            self.end()
-            self._start()
-        else:
-            raise DataError(
-                f"A process must decode {items[0][1]} to {items[-1][1]}, but two ended in it, or"
-                f" took more than {WAIT_S} s. Leave these {len(items)} images out, or find the one"
-                " that is damaged; or is memory short?"
-            )
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.connection.close()
-
-    def _start(self) -> None:
-        self.connection, theirs = Pipe()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", boxes.__file__, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                # One thread: NumPy's BLAS would start one a core. The same modules as here.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-
-
-class Pool:
-    """Worker processes that look at images and store them; none: this process does."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = [_Worker() for _ in range(workers if workers > 1 else 0)]
-        self._idle = [*self.workers]
-        # A thread waits for each.
-        self._threads = ThreadPoolExecutor(max(1, len(self.workers)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # What they are at is not kept, so that there is nothing to wait for.
-        for worker in self.workers:
-            worker.is_over = True
-            worker.process.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for worker in self.workers:
-            worker.end()
-
-    def answers(
-        self, how: dict[str, Any] | None, items: Iterable[tuple[int, Item]]
-    ) -> Iterator[tuple[Chunk, list[Any]]]:
-        """Yields each chunk of `items` with the answers of `boxes.work`, in order.
-
-        Raises: OSError as `boxes.work`; DataError if two workers end with the same chunk.
-        """
-        asked: deque[Future[tuple[Chunk, list[Any]]]] = deque()
-        for chunk in _chunks(items):
-            asked.append(self._threads.submit(self._answered, how, chunk))
-            if len(asked) > 2 * len(self.workers):
-                yield asked.popleft().result()
-        yield from (answer.result() for answer in asked)
-
-    def _answered(self, how: dict[str, Any] | None, chunk: Chunk) -> tuple[Chunk, list[Any]]:
-        items = [item for _, item in chunk]
-        if not self.workers:
-            return chunk, boxes.work(how, items)
-        worker = self._idle.pop()
-        try:
-            return chunk, worker.answer(how, items)
-        finally:
-            self._idle.append(worker)
-
-
-def _chunks(items: Iterable[tuple[int, Item]]) -> Iterator[Chunk]:
-    chunk: Chunk = []
-    num_bytes = 0
-    for row, item in items:
-        chunk.append((row, item))
-        num_bytes += len(item[0]) if isinstance(item[0], bytes) else 0
-        if len(chunk) == CHUNK_IMAGES or num_bytes >= CHUNK_BYTES:
-            yield chunk
-            chunk, num_bytes = [], 0
-    if chunk:
-        yield chunk

@@ -9,8 +9,7 @@ from typing import Any
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, reading, shown
 from tune_speed.data.datasets.arrays import Arrays
-from tune_speed.data.datasets.decoding import size_of
-from tune_speed.data.datasets.image_files import STORED_MARGIN, ImageFiles
+from tune_speed.data.datasets.decoding import STORED_MARGIN, ImageFiles, size_of
 from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, ImageTable, rows_of
 from tune_speed.data.datasets.image_parquet import ImageParquet, usable_columns
 from tune_speed.data.datasets.shards import TarShards, find_files, parts_by_name

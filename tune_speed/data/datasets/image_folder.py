@@ -1,8 +1,10 @@
 """Images in files of their own: in one folder a class, or listed by a CSV file."""
 
 import csv
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,10 +25,12 @@ from tune_speed.data.base import (
     number_groups,
     shown,
 )
-from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, ImageFiles
 
 ORDER = ("train", "validation", "test")
+SETTLED_NS = 2 * 10**9
+MOST_FOLDERS = 10_000
+"""Whose names are remembered."""
 ClassFiles = dict[str, list[Path]]
 """Image files by class folder, both in name order."""
 
@@ -54,7 +58,7 @@ class ImageFolder(ImageFiles):
         if place != Path(self.root):
             yield f"classes are looked for in {place}"
         tops = [*parts.values()] or [place]
-        beside = [path for top in {place, *tops} for path in top.iterdir() if is_image(path)]
+        beside = [path for top in {place, *tops} for path in inside(top) if is_image(path)]
         below = [path for top in tops for each in folders_in(top) for path in files_below(each)]
         others = [path for path in below if not is_image(path)]
         for files, where in ((beside, " beside class folders"), (others, "")):
@@ -88,7 +92,24 @@ class ImageFolder(ImageFiles):
         return found
 
 
-# From here to the next private function, exported scripts have the same text.
+def listed_once(of: Callable[[Path], list[Path]]) -> Callable[[Path], list[Path]]:
+    """Remembers what `of` finds in a folder until the folder's time of change is another one."""
+
+    @lru_cache(MOST_FOLDERS)
+    def names(folder: Path, number: int, changed_ns: int) -> tuple[str, ...]:
+        return tuple(path.name for path in of(folder))
+
+    def listed(folder: Path) -> list[Path]:
+        status = folder.stat()
+        # Within a tick of the file system's clock, another file may come at the same time.
+        if time.time_ns() - status.st_mtime_ns < SETTLED_NS:
+            return of(folder)
+        return [folder / name for name in names(folder, status.st_ino, status.st_mtime_ns)]
+
+    return listed
+
+
+# From here to the next private function, exported scripts have the same text but for decorators.
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
@@ -105,16 +126,21 @@ def parts_in(root: Path) -> tuple[Path, dict[str, Path]]:
     named = {PARTS.get(each.name.lower()): each for each in reversed(folders) if folders_in(each)}
     order = ("train", "validation", "test")
     parts: dict[str, Path] = {part: named[part] for part in order if part in named}
-    if len(folders) == 1 and [*named] == [None] and not any(map(is_image, folders[0].iterdir())):
+    if len(folders) == 1 and [*named] == [None] and not any(map(is_image, inside(folders[0]))):
         return parts_in(folders[0])
     return root, parts
+
+
+@listed_once
+def inside(folder: Path) -> list[Path]:
+    """Returns what is visible in a folder, in name order."""
+    return sorted(each for each in folder.iterdir() if is_visible(each.name))
 
 
 def folders_in(folder: Path) -> list[Path]:
     """Returns the visible folders in a folder in name order, without links to those above."""
     above = (folder.resolve(), *folder.resolve().parents)
-    inside = (each for each in folder.iterdir() if is_visible(each.name) and each.is_dir())
-    return sorted(each for each in inside if each.resolve() not in above)
+    return [each for each in inside(folder) if each.is_dir() and each.resolve() not in above]
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -123,10 +149,10 @@ def files_below(folder: Path) -> list[Path]:
     found: list[Path] = []
     waiting = [folder]
     while waiting:
-        for path in sorted(waiting.pop().iterdir()):
-            if is_visible(path.name) and not path.is_dir():
+        for path in inside(waiting.pop()):
+            if not path.is_dir():
                 found.append(path)
-            elif is_visible(path.name) and path.resolve() not in seen:
+            elif path.resolve() not in seen:
                 seen.add(path.resolve())
                 waiting.append(path)
     return sorted(found)
@@ -191,7 +217,6 @@ class _Row(NamedTuple):
     where: str
     path: Path
     label: str
-    part: str
     group: str | None
 
 
@@ -221,23 +246,21 @@ class ImageTable(ImageFiles):
     images may be of several classes or of none."""
 
     def sources(self) -> list[Path]:
-        return [Path(self.file), *dict.fromkeys(row.path for row in self._rows())]
+        rows = chain.from_iterable(self._rows().values())
+        return [Path(self.file), *dict.fromkeys(row.path for row in rows)]
 
     def listing(self) -> EncodedData:
-        rows = self._rows()
-        parts = [row.part for row in rows]
-        if "train" not in parts:
+        parts = self._rows()
+        if not parts["train"]:
             raise DataError(f"{self.file} must list images of the training part, but lists none.")
+        rows = [*chain.from_iterable(parts.values())]
         several = any(self.label_separator in row.label for row in rows)
-        for row in rows:
-            if not row.label and not several:
-                raise DataError(f"Every image must have a label, but {row.where} has none.")
-        of = {part: [row for row in rows if row.part == part] for part in ORDER if part in parts}
-        files = [self._listed(part, own, several) for part, own in of.items()]
-        names = [row.group for row in rows if row.part != "test"]
-        return encoded_data(
-            self.file, files, groups=None if None in names else number_groups(names)
-        )
+        if not several and (bare := next((row.where for row in rows if not row.label), None)):
+            raise DataError(f"Every image must have a label, but {bare} has none.")
+        files = [self._listed(part, own, several) for part, own in parts.items() if own]
+        names = [row.group for row in rows[: len(rows) - len(parts["test"])]]
+        groups = None if None in names else number_groups(names)
+        return encoded_data(self.file, files, groups=groups)
 
     def _listed(self, part: str, rows: Sequence[_Row], several: bool) -> Listed:
         def images() -> Iterator[Encoded]:
@@ -249,8 +272,8 @@ class ImageTable(ImageFiles):
             given = [[*filter(None, each)] for each in lists]
         return Listed(part, images, Labels.of(given, lambda place: rows[place].where))
 
-    def _rows(self) -> list[_Row]:
-        """Returns the rows, part by part. Raises: DataError that names the line."""
+    def _rows(self) -> dict[str, list[_Row]]:
+        """Returns the rows of each part. Raises: DataError that names the line."""
         file = Path(self.file)
         if not file.is_file():
             raise DataError(
@@ -278,8 +301,8 @@ class ImageTable(ImageFiles):
                     f"No group may be in two parts, but that of {where}, {group!r}, is in {both}."
                 )
             own = group if columns[3] else None
-            parts[part].append(_Row(where, file.parent / path, label, part, own))
-        return [*chain.from_iterable(parts.values())]
+            parts[part].append(_Row(where, file.parent / path, label, own))
+        return parts
 
     def _columns(self, names: Sequence[str]) -> list[str | None]:
         """Returns the columns of path, label, part and group. Raises: DataError for a missing."""

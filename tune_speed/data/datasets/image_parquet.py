@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import Counts, Encoded, EncodedData, Labels, number_groups
+from tune_speed.data.base import Counts, Encoded, EncodedData, Labels, number_groups, row_of
 from tune_speed.data.datasets.image_folder import ORDER, check_column
 from tune_speed.data.datasets.shards import MAX_IMAGE_BYTES, PartFiles
 
@@ -109,7 +109,7 @@ class ImageParquet(PartFiles):
             values = values.cast(values.type.value_type)
         is_number = pa.types.is_integer(values.type)
         flat = values.to_numpy().astype(np.int64) if is_number else values.to_pylist()
-        return Labels(np.array(flat, None if is_number else object), rows, count, _row(path))
+        return Labels(np.array(flat, None if is_number else object), rows, count, row_of(path))
 
     def images_of(self, path: Path) -> Iterator[Encoded]:
         with _open(path) as table:
@@ -127,7 +127,7 @@ class ImageParquet(PartFiles):
                 for start in range(0, len(batch), ROWS_AT_ONCE)
             )
             for row, value in enumerate(chain.from_iterable(batches)):
-                yield Encoded(_content(value, path, _row(path)(row)), _row(path)(row))
+                yield Encoded(_content(value, path, row_of(path)(row)), row_of(path)(row))
 
 
 def num_rows(path: Path) -> int:
@@ -145,7 +145,7 @@ def read_column(path: Path, column: str, field: str) -> "ChunkedArray":
         values = pa.chunked_array(table.columns(column), table.schema.field(column).type)
     if values.null_count:
         row = values.is_null().to_numpy().argmax()
-        raise DataError(f"Column `{column}` must have no gaps, but {_row(path)(row)} is null.")
+        raise DataError(f"Column `{column}` must have no gaps, but {row_of(path)(row)} is null.")
     return values
 
 
@@ -252,7 +252,3 @@ def _arrow(file: Any) -> _Table:
         return iter(table.column(name).chunks)
 
     return _Table(table.schema, table.num_rows, columns)
-
-
-def _row(path: Path) -> Callable[[int], str]:
-    return lambda row: f"row {row} of {path}"

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import Encoded, EncodedData, Labels, Listed, encoded_data, shown
-from tune_speed.data.datasets.decoding import SUFFIXES
-from tune_speed.data.datasets.image_files import ImageFiles
+from tune_speed.data.datasets.decoding import SUFFIXES, ImageFiles
 from tune_speed.data.datasets.image_folder import ORDER, PARTS, is_visible
 
 BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.augmentation.base import Drawer
-from tune_speed.data.augmentation.config import WINDOW, Augmentation, Frame, draw, draw_in_order
+from tune_speed.data.augmentation.config import WINDOW, Augmentation, draw, draw_in_order
 from tune_speed.data.augmentation.crops import Centre
 from tune_speed.data.augmentation.mix import mixed
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import image_ops
-from tune_speed.data.loaders.windows import cut
 from tune_speed.data.orders import WHOLE, Order, Share
 
 Make = Callable[..., tuple[Tensor, Tensor]]
@@ -71,20 +70,17 @@ class Batches:
         self.labels = images.labels
         self.order, self.share = batching.order, batching.share
         self.augmentation, self.device = batching.augmentation, batching.device
-        self._frame = _frame_of(images, batching)
+        self._drawer = _drawer_of(images, batching)
         self._box = (height, width)
-        self.augmentation.check(self._frame.height, self._frame.width)
+        self.augmentation.check(self._drawer.height, self._drawer.width)
         self._batching = batching
-        sizes = None if self._frame.sizes is None else self._frame.sizes[:1]
-        one = self._frame._replace(num_images=1, sizes=sizes)
-        self._names = ("indices", "labels", *draw(self.augmentation, one, seed=0, epoch=0))
+        sizes = None if self._drawer.sizes is None else self._drawer.sizes[:1]
+        one = self._drawer._replace(num_images=1, sizes=sizes)
+        self._names = ("indices", "labels", *draw(self.augmentation, one))
         self._tools = dict[tuple[int, int], _Tools]()
-        self._set_size(self._frame.height, self._frame.width)
-        self._targets = None if self.labels.ndim == 1 else _on(self.labels, self.device)
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.labels)
+        self._set_size(self._drawer.height, self._drawer.width)
+        targets = None if self.labels.ndim == 1 else self.labels.astype(np.float32)
+        self._targets = None if targets is None else torch.from_numpy(targets).to(self.device)
 
     def show_at(self, height: int, width: int) -> None:
         """Makes images of that size from now on, where windows of stored ones are resized anyway.
@@ -92,7 +88,7 @@ class Batches:
         Changes that count pixels are made at the recipe's size, whatever the step's.
         """
         counts_pixels = self.augmentation.pad or self.augmentation.cutout
-        if self._frame.sizes is not None and not counts_pixels:
+        if self._drawer.sizes is not None and not counts_pixels:
             self._set_size(height, width)
 
     def _set_size(self, height: int, width: int) -> None:
@@ -115,10 +111,8 @@ class Batches:
         """Yields what each batch of an epoch is made of, after `skip`: int64, a row a number."""
         order = self.order.epoch(epoch)
         labels = self.labels.take(order) if self._targets is None else np.zeros_like(order)
-        repeats, seed = self.order.repeats, self.order.seed
-        draws = draw_in_order(
-            self.augmentation, order, self._frame, repeats=repeats, seed=seed, epoch=epoch
-        )
+        drawer = self._drawer._replace(seed=self.order.seed, epoch=epoch)
+        draws = draw_in_order(self.augmentation, order, drawer, repeats=self.order.repeats)
         table = torch.from_numpy(self.share.of(np.stack([order, labels, *draws.values()])))
         if self.device.type == "cuda":
             # A copy from pageable memory would wait for the GPU.
@@ -133,11 +127,11 @@ class Batches:
         What is drawn for them alone costs as much as in an epoch: operations, rectangles.
         """
         plan = torch.zeros((len(self._names), size), dtype=torch.int64, device=self.device)
-        plan[0] = torch.arange(size, device=self.device) % self.num_samples
-        if self._frame.sizes is not None:
+        plan[0] = torch.arange(size, device=self.device) % len(self.labels)
+        if self._drawer.sizes is not None:
             plan[self._names.index("window_h")] = self._box[0]
             plan[self._names.index("window_w")] = self._box[1]
-        drawer = Drawer(size, 0, 0, self._frame.height, self._frame.width)
+        drawer = self._drawer._replace(num_images=size)
         for change in (*self.augmentation.pixel_changes, *self.augmentation.normalised_changes):
             for name, values in change.draw(drawer).items():
                 plan[self._names.index(name)] = torch.from_numpy(values).to(self.device)
@@ -162,24 +156,21 @@ class Batches:
         images = image_ops.to_channels_first(images, channels_last=self._batching.channels_last)
         for change in config.normalised_changes:
             images = change.apply(images, plan)
-        labels = self._labels(plan)
+        labels = plan["labels"]
+        if self._targets is not None:
+            labels = self._targets.index_select(0, plan["indices"])
         if config.mixed_images == 1:
             return images, labels
         return mixed(images, labels, plan, num_classes=self._batching.num_classes)
-
-    def _labels(self, plan: dict[str, Tensor]) -> Tensor:
-        if self._targets is None:
-            return plan["labels"]
-        return self._targets.index_select(0, plan["indices"])
 
     def _seen(self, pixels: Tensor, plan: dict[str, Tensor], *, whole: bool) -> Tensor:
         """Returns the batch's images as uint8 (B, H, W, C), cropped, moved and flipped."""
         indices: Tensor | None = plan["indices"] if whole else None
         is_flipped, is_padded = plan.get("is_flipped"), self.augmentation.pad > 0
-        if self._frame.sizes is not None:
+        if self._drawer.sizes is not None:
             windows = torch.stack([plan[name] for name in WINDOW])
             flips = None if is_padded else is_flipped
-            pixels = cut(pixels, windows, self._size, indices=indices, is_flipped=flips)
+            pixels = image_ops.cut(pixels, windows, self._size, indices=indices, is_flipped=flips)
             if not is_padded:
                 return pixels
             indices = None
@@ -187,10 +178,8 @@ class Batches:
             return pixels if indices is None else pixels.index_select(0, indices)
         if indices is None:
             indices = torch.arange(len(pixels), device=pixels.device)
-        labels, names = plan["labels"], ("shift_y", "shift_x", "is_flipped")
-        moves = {
-            name: plan[name] if name in plan else labels.new_zeros(len(labels)) for name in names
-        }
+        still = torch.zeros_like(plan["labels"])
+        moves = {name: plan.get(name, still) for name in ("shift_y", "shift_x", "is_flipped")}
         return self._tools[self._size].move(pixels, indices, **moves)
 
 
@@ -209,18 +198,13 @@ class _Tools(NamedTuple):
         return cls(normalize, image_ops.Mover(height, width, pad=pad, device=device))
 
 
-def _on(labels: NDArray[np.float32], device: torch.device) -> Tensor:
-    return torch.from_numpy(labels.astype(np.float32)).to(device)
-
-
-def _frame_of(images: Images, batching: Batching) -> Frame:
-    """Returns the size that the network sees; with those of stored images if they are cropped.
+def _drawer_of(images: Images, batching: Batching) -> Drawer:
+    """Returns what draws at the size that the network sees, with those of images that are cropped.
 
     Raises: ConfigError if these are of several sizes, and no size to train at is given.
     """
     num_images, height, width, _ = images.pixels.shape
-    box = (height, width)
-    side = batching.image_size
+    side, box = batching.image_size, (height, width)
     if side is None and images.sizes is not None:
         raise ConfigError.of(
             "recipe.image_size",
@@ -228,14 +212,11 @@ def _frame_of(images: Images, batching: Batching) -> Frame:
             given="none",
             hint="Set for example `image_size: 128`.",
         )
-    size = box if side is None else (side, side)
-    is_whole = images.sizes is None and size == box
-    if is_whole and isinstance(batching.augmentation.crop, Centre):
-        return Frame(num_images, *size)
-    sizes = images.sizes
-    if sizes is None:
+    size, sizes = box if side is None else (side, side), images.sizes
+    is_cropped = size != box or not isinstance(batching.augmentation.crop, Centre)
+    if sizes is None and is_cropped:
         sizes = np.broadcast_to(np.array(box, dtype=np.int64), (num_images, 2))
-    return Frame(num_images, *size, sizes)
+    return Drawer(num_images, 0, 0, *size, sizes)
 
 
 class Loader(ABC):
@@ -245,7 +226,7 @@ class Loader(ABC):
     """Images of the set; so many come in an epoch, unless its order is a special one."""
 
     def __init__(self, batches: Batches) -> None:
-        self.num_samples, self._batches = batches.num_samples, batches
+        self.num_samples, self._batches = len(batches.labels), batches
 
     def num_in(self, epoch: int) -> int:
         """Returns the samples of epoch number `epoch` over all devices, at least 1."""

@@ -65,21 +65,13 @@ class Streaming(LoaderConfig):
         whole, rows = (pixels, pixels.rows) if isinstance(pixels, EncodedRows) else whole_of(pixels)
         more: dict[str, Any] = {"is_persistent": self.persistent_workers, "rows": rows}
         batch_size = batches.order.batch_size
-        staging = Staging(
-            (batch_size, *whole.shape[1:]),
-            device=batches.device,
-            is_pinned=self.pin_memory and batches.device.type == "cuda",
-        )
+        is_pinned = self.pin_memory and batches.device.type == "cuda"
+        shape = (batch_size, *whole.shape[1:])
+        staging = Staging(shape, device=batches.device, is_pinned=is_pinned)
         if not self.workers:
             return StreamingLoader(LocalSource(whole), staging, batches, **more)
-        pool = WorkerPool(
-            whole,
-            batch_size,
-            workers=self.workers,
-            prefetch_factor=self.prefetch_factor,
-            timeout_s=self.timeout_s,
-        )
-        return StreamingLoader(pool, staging, batches, **more)
+        ahead = self.model_dump(include={"workers", "prefetch_factor", "timeout_s"})
+        return StreamingLoader(WorkerPool(whole, batch_size, **ahead), staging, batches, **more)
 
 
 class Resident(LoaderConfig):

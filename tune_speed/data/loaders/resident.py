@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tune_speed.core.errors import DataError
 from tune_speed.core.words import Note, NoteKind
+from tune_speed.data.augmentation.crops import centred
 from tune_speed.data.base import EncodedRows, Images, Pixels
 from tune_speed.data.loaders import image_ops
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.encoded import pieces
-from tune_speed.data.loaders.windows import cut, evaluation_windows
+from tune_speed.data.workers import pieces
 from tune_speed.runtime.device import GIB, free_bytes, is_out_of_memory
 
 PIECE = 1024
@@ -171,7 +171,7 @@ class Showing:
         if sizes is not None or self._size != self._box or self._view.crop_pct != 1:
             if sizes is None:
                 sizes = np.array([self._box] * len(pixels), dtype=np.int64)
-            windows = evaluation_windows(sizes, self._view.crop_pct)
-            pixels = cut(pixels, windows.to(pixels.device), self._size)
+            windows = torch.from_numpy(centred(sizes, crop_pct=self._view.crop_pct))
+            pixels = image_ops.cut(pixels, windows.to(pixels.device), self._size)
         images = self._normalize(pixels)
         return image_ops.to_channels_first(images, channels_last=self._view.channels_last)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.base import EncodedRows
+from tune_speed.data.boxes import Gather, gather
 from tune_speed.data.loaders.base import Batches, Loader, Planned
-from tune_speed.data.loaders.encoded import DecodingThreads
-from tune_speed.data.loaders.gather_worker import Gather, gather
 from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders import Order
+from tune_speed.data.workers import DecodingThreads
 
 # On CUDA a copy runs on a stream of its own while the device computes on the batch before. On a CPU
 # torch's streams and events do nothing, and a batch is there when it is gathered.

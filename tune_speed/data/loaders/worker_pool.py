@@ -1,98 +1,67 @@
 """Worker processes that gather batches ahead of the training, in memory that all of them see."""
 
 import itertools
-import json
 import math
 import os
-import socket
 import subprocess
-import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
 from tune_speed.core.errors import ConfigError, DataError
-from tune_speed.data import boxes
 from tune_speed.data.base import EncodedRows, file_map
-from tune_speed.data.loaders import gather_worker
-from tune_speed.data.loaders.encoded import damaged
-from tune_speed.data.loaders.gather_worker import map_array
+from tune_speed.data.boxes import map_array
+from tune_speed.data.workers import Worker, damaged
 from tune_speed.runtime.device import free_bytes
 
 
-class _Shared:
+class SharedArray(NamedTuple):
     """An array that another process maps from a file by the file's number."""
 
-    _file: IO[bytes]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset = 0
+    file: IO[bytes]
+    """Closed, it can be mapped no more; the memory is freed with the last mapping."""
+    array: NDArray[Any]
+    offset: int = 0
 
-    @property
-    def file(self) -> int:
-        return self._file.fileno()
-
-    def close(self) -> None:
-        """Lets no more processes share it; the memory is freed with the last mapping."""
-        self._file.close()
-
-
-class SharedArray(_Shared):
-    """An array in an anonymous file."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    @classmethod
+    def empty(cls, shape: Sequence[int], dtype: DTypeLike) -> Self:
+        """Returns an array in an anonymous file."""
+        kind = np.dtype(dtype)
         # Without a name nothing is left behind if the process is killed. And not in /dev/shm, of
         # which a container may have as little as 64 MiB.
         if hasattr(os, "memfd_create"):
             memory = os.memfd_create("tune_speed", os.MFD_CLOEXEC)
-            self._file = os.fdopen(memory, "r+b", buffering=0)
+            file: IO[bytes] = os.fdopen(memory, "r+b", buffering=0)
         else:
             # Not on Linux: on disk, but without a name too.
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._file.truncate(int(np.prod(shape)) * self.dtype.itemsize)
-        self.array: NDArray[Any] = map_array(self.file, list(shape), self.dtype.str)
+            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        file.truncate(math.prod(shape) * kind.itemsize)
+        return cls(file, map_array(file.fileno(), shape, kind.str))
 
-
-class FileArray(_Shared):
-    """An array in a file of its own, for reading: processes that map it share its pages."""
-
-    def __init__(self, mapped: "np.memmap[Any, Any]") -> None:
-        """Opens the file that `mapped` lies in. Raises: OSError if it is not there any more."""
-        assert mapped.filename is not None
-        self._file = open(mapped.filename, "rb", buffering=0)  # noqa: SIM115
-        self.shape, self.dtype, self.offset = mapped.shape, mapped.dtype, mapped.offset
-
-
-def shared(array: NDArray[Any]) -> SharedArray | FileArray:
-    """Returns the array for other processes, without a copy where it is mapped from a file."""
-    mapped = file_map(array)
-    if mapped is not None:
-        # An entry of the cache that was replaced meanwhile is mapped still, but has no name.
-        with suppress(FileNotFoundError):
-            return FileArray(mapped)
-    copied = SharedArray(array.shape, array.dtype)
-    np.copyto(copied.array, array)
-    return copied
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Self:
+        """Returns the array for other processes, without a copy where it is mapped from a file."""
+        mapped = file_map(array)
+        if mapped is not None and mapped.filename is not None:
+            # An entry of the cache that was replaced meanwhile is mapped still, but has no name.
+            with suppress(FileNotFoundError):
+                file = open(mapped.filename, "rb", buffering=0)  # noqa: SIM115
+                return cls(file, mapped, mapped.offset)
+        copied = cls.empty(array.shape, array.dtype)
+        np.copyto(copied.array, array)
+        return copied
 
 
 # How long a worker has to end of itself; it needs no longer than for one batch.
 END_WAIT_S = 5.0
-MOST_SAID = 1 << 12
-"""Bytes of a message about a damaged image."""
 MOST_SLOTS_SHARE = 0.25
 """Of the free memory, for the batches that workers keep ready."""
-
-
-class _Worker(NamedTuple):
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
 
 
 class _Job(NamedTuple):
@@ -133,18 +102,17 @@ class WorkerPool:
             )
         self._num_workers = workers
         self._timeout_s = timeout_s
-        self._indices = SharedArray((num_slots, batch_size), np.int64)
-        self._slots = SharedArray((num_slots, *batch_shape), np.uint8)
         self._encoded = pixels if isinstance(pixels, EncodedRows) else None
-        self._arrays: dict[str, SharedArray | FileArray] = {
-            "indices": self._indices,
-            "slots": self._slots,
-        }
-        if isinstance(pixels, EncodedRows):
-            self._arrays |= {"source": shared(pixels.encoded), "ends": shared(pixels.ends)}
-        else:
-            self._arrays["source"] = shared(pixels)
-        self._workers: list[_Worker] = []
+        source: dict[str, NDArray[Any]] = (
+            {"source": pixels.encoded, "ends": pixels.ends}
+            if isinstance(pixels, EncodedRows)
+            else {"source": pixels}
+        )
+        self._arrays = {name: SharedArray.of(array) for name, array in source.items()}
+        self._arrays["indices"] = SharedArray.empty((num_slots, batch_size), np.int64)
+        self._arrays["slots"] = SharedArray.empty((num_slots, *batch_shape), np.uint8)
+        self._indices, self._slots = self._arrays["indices"].array, self._arrays["slots"].array
+        self._workers: list[Worker] = []
         self._batches: Iterator[NDArray[np.int64]] = iter(())
         self._num_asked = 0
         self._asked: deque[_Job] = deque()
@@ -157,14 +125,14 @@ class WorkerPool:
             for worker in self._workers:
                 self._wait_for(worker)
         self._batches = batches
-        self._ask(len(self._slots.array))
+        self._ask(len(self._slots))
 
     def fill(self, room: NDArray[np.uint8]) -> int:
         """Puts the next batch in `room`; returns its size, or 0. Raises: DataError."""
         if not self._asked:
             return 0
         job = self._receive()
-        np.copyto(room[: job.size], self._slots.array[job.slot, : job.size])
+        np.copyto(room[: job.size], self._slots[job.slot, : job.size])
         self._ask(1)
         return job.size
 
@@ -172,71 +140,57 @@ class WorkerPool:
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
-            try:
-                worker.process.wait(END_WAIT_S)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+            worker.end(wait_s=END_WAIT_S)
         self._workers.clear()
         self._asked.clear()
 
     def close(self) -> None:
         self.stop()
-        for array in self._arrays.values():
-            array.close()
+        for shared in self._arrays.values():
+            shared.file.close()
 
-    def _start_one(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(self._timeout_s)
+    def _start_one(self) -> Worker:
         arrays = {
-            name: [a.file, a.shape, a.dtype.str, a.offset] for name, a in self._arrays.items()
+            name: (file.fileno(), array.shape, array.dtype.str, offset)
+            for name, (file, array, offset) in self._arrays.items()
         }
-        with theirs:
-            decoder = None if self._encoded is None else boxes.__file__
-            sent = {"socket": theirs.fileno(), "arrays": arrays, "decoder": decoder}
-            process = subprocess.Popen(
-                [sys.executable, "-P", gather_worker.__file__, json.dumps(sent)],
-                pass_fds=(theirs.fileno(), *(array.file for array in self._arrays.values())),
-                stdin=subprocess.DEVNULL,
-                # One thread: NumPy's BLAS would start one for each core. The same modules as here.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-        return _Worker(process, ours)
+        worker = Worker([file for file, *_ in arrays.values()])
+        # One that could not start is reported when it is waited for.
+        with suppress(OSError):
+            worker.ask("share", arrays)
+        return worker
 
     def _ask(self, num_batches: int) -> None:
         for indices in itertools.islice(self._batches, num_batches):
-            job = _Job(self._num_asked % len(self._slots.array), len(indices))
-            self._indices.array[job.slot, : job.size] = indices
+            job = _Job(self._num_asked % len(self._slots), len(indices))
+            self._indices[job.slot, : job.size] = indices
             self._num_asked += 1
             self._asked.append(job)
             # A dead worker is reported when its batch is waited for.
             with suppress(OSError):
-                self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
+                self._worker(job).ask("fill", *job)
 
     def _receive(self) -> _Job:
         job = self._asked.popleft()
         self._wait_for(self._worker(job))
         return job
 
-    def _worker(self, job: _Job) -> _Worker:
+    def _worker(self, job: _Job) -> Worker:
         # Slots are filled in turn, each always by the same worker.
         return self._workers[job.slot % self._num_workers]
 
-    def _wait_for(self, worker: _Worker) -> None:
+    def _wait_for(self, worker: Worker) -> None:
         """Waits until a worker says that it is done. Raises: DataError if it does not."""
         error: DataError | None = None
+        failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         try:
-            said = worker.connection.recv(1)
-            if said == gather_worker.DONE:
+            if (damage := worker.answer(self._timeout_s)) is None:
                 return
-            failure = _ending(worker.process)
-            if said == gather_worker.DAMAGED and self._encoded is not None:
-                error = damaged(
-                    self._encoded, worker.connection.recv(MOST_SAID).decode(errors="replace")
-                )
+            assert self._encoded is not None, damage
+            error = damaged(self._encoded, damage)
         except TimeoutError:
-            failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
-        except OSError:
+            pass
+        except (EOFError, OSError):
             failure = _ending(worker.process)
         for each in self._workers:
             each.process.kill()

@@ -149,7 +149,8 @@ def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str
 def _data(file: RecipeFile) -> dict[str, Any]:
     dataset: Any = file.workload.located().dataset
     places = [getattr(dataset, name, None) for name in ("train", "test")]
-    changes, layout = file.recipe.augmentation, inspect.getsource(image_folder)
+    changes = file.recipe.augmentation
+    layout = inspect.getsource(image_folder).replace("@listed_once\n", "")
     return {
         "split": file.workload.split,
         # Of three channels or one, as data sets that scripts read have them.

@@ -9,7 +9,7 @@ from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Palette, Sketch
 from tune_speed.reporting.figures.facts import duration, shortened, time_unit
-from tune_speed.reporting.importance.importance import Importance, ParamImportance
+from tune_speed.reporting.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import ENDED_BELOW, IN_TIME, REACHED, StudyPart, endings_of
 
 if TYPE_CHECKING:

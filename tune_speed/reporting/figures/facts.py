@@ -10,7 +10,7 @@ from tune_speed.core.comparability import final_metric
 from tune_speed.core.records import TrialRecord, ended_as
 from tune_speed.core.targets import Target
 from tune_speed.core.text import middle_cut, short_names
-from tune_speed.reporting.importance.importance import Importance, importance
+from tune_speed.reporting.importance import Importance, importance
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 

@@ -8,7 +8,7 @@ from tune_speed.core.comparability import final_metric
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.canvas import WIDE, Canvas, FigureKind, Palette, Sketch
-from tune_speed.reporting.importance.importance import Column, columns_of
+from tune_speed.reporting.importance import Column, columns_of
 from tune_speed.reporting.study.view import StudyPart
 
 HEIGHT = 330.0

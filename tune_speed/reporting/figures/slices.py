@@ -23,7 +23,7 @@ from tune_speed.reporting.figures.canvas import (
     Sketch,
     Spot,
 )
-from tune_speed.reporting.importance.importance import Column, Floats, columns_of
+from tune_speed.reporting.importance import Column, Floats, columns_of
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:

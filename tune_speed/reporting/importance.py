@@ -1,18 +1,17 @@
 """Which searched settings mattered: for meeting the target, for the steps to it, for a step's time.
 
-A random forest f is fitted to the trials. A setting's share is what shuffling its values does to
-the forest's predictions: mean((f(x) - f(x'))²) / 2 Var(f), its total effect (the index of Sobol):
-y = 3 x_1 + x_2 of independent settings gives 0.9 and 0.1. Shares of what acts in combinations add
-up to more than 1. What a search settled early looks less important than it is.
+scikit-learn's random forest f is fitted to the trials. A setting's share is half of the R² that its
+permutation takes from the forest's own predictions: mean((f(x) - f(x'))²) / 2 Var(f), which is its
+total effect: y = 3 x_1 + x_2 of independent settings gives 0.9 and 0.1. Shares of what acts in
+combinations add up to more than 1. What a search settled early looks less important than it is.
 
-Source: Breiman, "Random forests", 2001; Saltelli et al., "Variance based sensitivity analysis of
-model output", 2010.
+Source: Breiman, "Random forests", 2001; scikit-learn's `permutation_importance`.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -82,12 +81,11 @@ def _column(name: str, values: Sequence[Any]) -> Column | None:
     least, greatest = different[0], different[-1]
     in_lower_quarter = statistics.median(values) < least + (greatest - least) / 4
     is_log = 0 < least * LOG_SPAN <= greatest and in_lower_quarter
-    low, high = (math.log(v) if is_log else float(v) for v in (different[0], different[-1]))
+    low, high = (math.log(v) if is_log else float(v) for v in (least, greatest))
     column = Column(name=name, low=low, high=high, is_log=is_log)
     if len(different) > min(MAX_LEVELS, len(values) // 2):
         return column
-    levels = np.array([column.code(value) for value in different])
-    return Column(name=name, low=low, high=high, is_log=is_log, levels=levels)
+    return replace(column, levels=np.array([column.code(value) for value in different]))
 
 
 Question = Literal["reaching", "steps", "step_time"]
@@ -116,7 +114,7 @@ NUM_SHUFFLES, LEAF_TRIALS = 8, 2
 BAND = (0.05, 0.95)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ParamImportance:
     """How much one setting matters: its share, in [0, 1], in a 90 % band over resampled trials."""
 
@@ -126,7 +124,7 @@ class ParamImportance:
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Importance:
     """The answer to one question."""
 
@@ -152,25 +150,13 @@ class _Words(NamedTuple):
     """What all of them did where the outcome is 0, and where it is another."""
 
 
+_ALIKE = ("took equally long over a step", "took equally long over a step")
+_MET = ("fell short of the target", "met the target")
+_STEPS = ("took one step", "took equally many steps")
 QUESTIONS: Mapping[Question, _Words] = {
-    "reaching": _Words(
-        title="Meeting the target",
-        counted="finished trials",
-        least=8,
-        alike=("fell short of the target", "met the target"),
-    ),
-    "steps": _Words(
-        title="Steps to the target",
-        counted="trials that met the target",
-        least=5,
-        alike=("took one step", "took equally many steps"),
-    ),
-    "step_time": _Words(
-        title="Time of a step",
-        counted="timed trials",
-        least=8,
-        alike=("took equally long over a step", "took equally long over a step"),
-    ),
+    "reaching": _Words("Meeting the target", "finished trials", 8, _MET),
+    "steps": _Words("Steps to the target", "trials that met the target", 5, _STEPS),
+    "step_time": _Words("Time of a step", "timed trials", 8, _ALIKE),
 }
 
 
@@ -226,73 +212,41 @@ def _answer(
     if why_none is None and not columns:
         why_none = "no setting that could matter was given two values"
     if why_none is None:
-        chosen, ends = matrix_of(columns, rows), np.array(outcome)
-        forest = _fitted(chosen, ends, num_trees=NUM_TREES, seed=seed)
-        explained = float(forest.oob_score_)
+        explained, params = _shares(columns, matrix_of(columns, rows), np.array(outcome), seed=seed)
         # A forest that predicts no better than the mean has shares too, but of noise.
         if explained <= 0:
             why_none = f"the settings do not predict it yet, from {counted(len(records), 'trial')}"
-            explained = None
-        else:
-            params = _shares(forest, columns, chosen, ends, seed=seed)
-    return Importance(
-        question=question,
-        title=words.title,
-        n=len(records),
-        why_none=why_none,
-        explained=explained,
-        params=tuple(sorted(params, key=lambda each: (-each.value, each.name))),
-    )
-
-
-def _fitted(chosen: Floats, outcome: Floats, *, num_trees: int, seed: int) -> Any:
-    from sklearn.ensemble import RandomForestRegressor
-
-    forest = RandomForestRegressor(
-        num_trees,
-        min_samples_leaf=LEAF_TRIALS,
-        max_samples=min(len(outcome), MOST_TRIALS),
-        oob_score=num_trees == NUM_TREES,
-        random_state=seed,
-    )
-    return forest.fit(chosen, outcome)
+            explained, params = None, []
+    ordered = tuple(sorted(params, key=lambda each: (-each.value, each.name)))
+    return Importance(question, words.title, len(records), why_none, explained, ordered)
 
 
 def _shares(
-    forest: Any, columns: Sequence[Column], chosen: Floats, outcome: Floats, *, seed: int
-) -> list[ParamImportance]:
-    rng = np.random.default_rng(seed)
-    points = chosen[rng.permutation(len(chosen))[:MOST_TRIALS]]
-    values = _share_each(forest, points, num_shuffles=NUM_SHUFFLES, rng=rng)
-    resampled = []
-    for number in range(NUM_RESAMPLES):
-        drawn = rng.integers(len(outcome), size=len(outcome))
-        few = {"num_trees": TREES_OF_RESAMPLE, "seed": seed + number}
-        small = _fitted(chosen[drawn], outcome[drawn], **few)
-        resampled.append(_share_each(small, points, num_shuffles=1, rng=rng))
+    columns: Sequence[Column], chosen: Floats, outcome: Floats, *, seed: int
+) -> tuple[float, list[ParamImportance]]:
+    """Returns the forest's out-of-bag R², and each setting's share."""
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.inspection import permutation_importance
+
+    rng, count = np.random.default_rng(seed), len(outcome)
+    most = min(count, MOST_TRIALS)
+
+    def fitted(trials: Any, num_trees: int, num_shuffles: int) -> tuple[Any, Floats]:
+        options = {"min_samples_leaf": LEAF_TRIALS, "max_samples": most, "random_state": seed}
+        forest = RandomForestRegressor(num_trees, oob_score=num_trees == NUM_TREES, **options)
+        forest.fit(chosen[trials], outcome[trials])
+        more = {"n_repeats": num_shuffles, "random_state": seed, "max_samples": most}
+        lost = permutation_importance(forest, chosen, forest.predict(chosen), **more)
+        return forest, np.clip(lost.importances_mean / 2, 0.0, 1.0)
+
+    forest, values = fitted(slice(None), NUM_TREES, NUM_SHUFFLES)
+    draws = [rng.integers(count, size=count) for _ in range(NUM_RESAMPLES)]
+    resampled = [fitted(drawn, TREES_OF_RESAMPLE, 1)[1] for drawn in draws]
     lows, highs = np.quantile(resampled, BAND, axis=0)
     # The band of 20 resamples need not hold the value of all trials: it is widened to it.
-    ends = zip(columns, values, np.minimum(lows, values), np.maximum(highs, values), strict=True)
-    return [
-        ParamImportance(name=c.name, value=float(v), low=float(low), high=float(high))
-        for c, v, low, high in ends
-    ]
-
-
-def _share_each(
-    forest: Any, points: Floats, *, num_shuffles: int, rng: np.random.Generator
-) -> Floats:
-    before, count = forest.predict(points), points.shape[1]
-    # Trials that were drawn may all have ended alike.
-    if np.ptp(before) == 0:
-        return np.zeros(count)
-    # All at once: a forest takes milliseconds for a prediction, of however few points.
-    shuffled = np.repeat(points[None], num_shuffles * count, axis=0)
-    for number, each in enumerate(shuffled):
-        each[:, number % count] = rng.permutation(each[:, number % count])
-    after = forest.predict(shuffled.reshape(-1, count)).reshape(num_shuffles, count, -1)
-    moved = ((after - before) ** 2).mean(axis=(0, 2))
-    return np.asarray(np.clip(moved / (2 * before.var()), 0.0, 1.0))
+    figures = np.stack([values, np.minimum(lows, values), np.maximum(highs, values)], 1).tolist()
+    pairs = zip(columns, figures, strict=True)
+    return float(forest.oob_score_), [ParamImportance(c.name, *each) for c, each in pairs]
 
 
 def _too_little(words: _Words, outcome: Sequence[float]) -> str | None:

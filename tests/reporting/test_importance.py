@@ -9,8 +9,8 @@ from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
-from tune_speed.reporting.importance import importance as module
-from tune_speed.reporting.importance.importance import (
+from tune_speed.reporting import importance as module
+from tune_speed.reporting.importance import (
     LEARNING_ONLY,
     OPTIMIZERS_LEARNING_ONLY,
     Importance,

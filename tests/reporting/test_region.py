@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tune_speed.reporting.importance.importance import Column, columns_of, matrix_of
+from tune_speed.reporting.importance import Column, columns_of, matrix_of
 
 
 def columns(rows) -> dict[str, Column]:

@@ -1,1 +1,0 @@
-"""Which parameters matter, from the trials of a study: `importance` answers three questions."""
