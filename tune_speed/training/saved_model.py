@@ -31,7 +31,6 @@ from tune_speed.data.base import EncodedRows, Images
 from tune_speed.data.loaders.resident import Showing, View
 from tune_speed.data.split import Splits
 from tune_speed.runtime.atomic_file import write_atomically
-from tune_speed.tracking.writer.models import Card, log_model
 from tune_speed.training.build import Job, build_model, normalisation_of, view_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import AUTOCAST_DTYPES
@@ -223,8 +222,8 @@ class SavedModel(nn.Module):
             raise _foreign(path, error) from error
 
     def forward(self, pixels: Tensor) -> Tensor:
-        images = pixels.float() * self.scale - self.shift
-        images = images.contiguous(memory_format=self._format)
+        # A copy even of one channel, as `image_ops.to_channels_first` has it.
+        images = (pixels.float() * self.scale - self.shift).clone(memory_format=self._format)
         if self.dtype is None:
             return self._predict(self.network, images).float()
         with torch.autocast(images.device.type, self.dtype):
@@ -247,6 +246,8 @@ class SavedModel(nn.Module):
 
     def log(self, client: Any, *, run_id: str | None) -> str:
         """Logs it in MLflow, see `log_model`."""
+        from tune_speed.tracking.writer.models import Card, log_model
+
         of, shape = self.facts, self.window_shape
         card = Card(f"{of.metric} {of.value:.4f}", of.part, shape, len(of.class_names))
         return log_model(client, self, card, run_id=run_id)

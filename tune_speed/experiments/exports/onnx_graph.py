@@ -1,12 +1,12 @@
 """A saved network as an ONNX graph, held against the network itself."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.version import installed_version
 from tune_speed.runtime.atomic_file import write_file
 from tune_speed.training.saved_model import SavedModel
 
@@ -23,7 +23,7 @@ def write_onnx(saved: SavedModel, path: Path) -> float:
 
     Raises: ConfigError if a package is missing, or logits differ by more; StorageError.
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
+    if missing := [name for name in NEEDED if not installed_version(name)]:
         must = f"must be left out where {', '.join(missing)} is not installed"
         hint = "Install `tune_speed[onnx]`."
         raise ConfigError.of("onnx", must, given=str(path), hint=hint)
