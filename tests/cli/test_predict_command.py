@@ -19,7 +19,12 @@ Call = Callable[..., Done]
 RECIPE = """
 study: flowers
 workload: {dataset: {name: image_folder, root: photos}, target: 0.5}
-recipe: {model: {resnet: {depth: 8}}, optimizer: {sgd: {lr: 0.05}}, epochs: 1, batch_size: 8, image_size: 16}
+recipe:
+  model: {resnet: {depth: 8}}
+  optimizer: {sgd: {lr: 0.05}}
+  epochs: 1
+  batch_size: 8
+  image_size: 16
 """
 
 

@@ -139,7 +139,7 @@ def test_damaged_files_are_named_and_the_others_classified(model: Path, tmp_path
     found = tune_speed.predict(model, [place, tmp_path / "photos" / CLASSES[0] / "0.png"])
     assert [str(place / "broken.png") in line for line in found.damaged] == [True]
     assert len(found.rows) == 9 and found.accuracy is None
-    with pytest.raises(DataError, match="none.png"):
+    with pytest.raises(DataError, match="none"):
         tune_speed.predict(model, tmp_path / "none.png")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty"):
@@ -202,7 +202,7 @@ def test_of_several_classes_an_image_chances_are_sigmoids(tmp_path: Path) -> Non
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     task = {
         **task_of(tmp_path),
-        "dataset": {"name": "image_table", "file": f"{tmp_path}/labels.csv"},
+        "dataset": {"name": "csv", "file": f"{tmp_path}/labels.csv"},
     }
     recipe = {**RECIPE, "image_size": 16, "speedups": {"loss": "bce"}}
     save = tmp_path / "m.pt"
@@ -210,7 +210,7 @@ def test_of_several_classes_an_image_chances_are_sigmoids(tmp_path: Path) -> Non
     found = tune_speed.predict(save, tmp_path, top=2)
     model = SavedModel.read(save, CPU)
     file = tmp_path / "7.png"
-    pixels = np.asarray(Image.open(file))[None]
+    pixels = np.array(Image.open(file))[None]
     with torch.inference_mode():
         expected = model(model.windows(pixels, np.array([[12, 12]])))[0].double().sigmoid()
     row = next(row for row in found.rows if row["path"] == str(file))

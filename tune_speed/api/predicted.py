@@ -2,12 +2,13 @@
 
 import csv
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
 from tune_speed.core.errors import ConfigError, unwritable
 from tune_speed.core.text import counted
-from tune_speed.experiments.predictions import labelled, predictions, row_of
+from tune_speed.experiments.predictions import columns_of, labelled, predictions, values_of
 from tune_speed.reporting.table import Table
 from tune_speed.runtime.device import resolve_device
 from tune_speed.runtime.process import stop_signals
@@ -51,22 +52,20 @@ class Predicted(Shown):
 
     def __repr__(self) -> str:
         known = "" if self.accuracy is None else f", accuracy {self.accuracy:.4f}"
-        damaged = f", {counted(len(self.damaged), 'damaged file')}" if self.damaged else ""
-        return f"Predicted({counted(len(self.rows), 'image')}{known}{damaged})"
+        return f"Predicted({counted(len(self.rows), 'image')}{known})"
 
     def parts(self) -> Sequence[RenderableType]:
         """Returns the accuracy, and the confusion matrix of at most 20 classes."""
-        names, known = self.facts.class_names, counted(int(self.confusion.sum()), "image")
+        names, of = self.facts.class_names, self.facts
         if self.accuracy is None:
             return (f"{counted(len(self.rows), 'image')}; no folder has a class's name",)
-        right = f"accuracy {self.accuracy:.4f}, {self.confusion.trace():,} of {known}"
-        saved = f"{self.facts.metric} {self.facts.value:.4f} on its {self.facts.part} part"
+        known = counted(int(self.confusion.sum()), "image")
+        saved = f"saved with {of.metric} {of.value:.4f} on its {of.part} part"
+        head = f"accuracy {self.accuracy:.4f} of {known} ({saved})"
         if len(names) > MOST_CLASSES:
-            return (f"{right}; saved with {saved}",)
+            return (head,)
         columns = dict(zip(names, self.confusion.T.tolist(), strict=True))
-        title = "images by true class (rows) and by predicted class"
-        table = Table.of_columns({title: names, **columns}, left=(title,))
-        return (f"{right}; saved with {saved}", table)
+        return (head, Table.of_columns({"true ↓ predicted →": names, **columns}))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns predictions, accuracy, confusion matrix and damaged files."""
@@ -84,7 +83,7 @@ def predict(
     model: str | Path,
     images: str | Path | Sequence[str | Path],
     *,
-    output: str | Path | TextIO | None = None,
+    output: str | Path | None = None,
     top: int = 1,
     progress: bool | Progress | None = None,
     plugins: Sequence[str | Path] = (),
@@ -112,13 +111,14 @@ def predict(
     rows: list[Row] = []
     damaged: list[str] = []
     confusion = np.zeros((len(facts.class_names),) * 2, np.int64)
-    with _writing(output) as write, stop_signals(SIGINT) as is_stopped:
+    columns = columns_of(facts, top)
+    with _writing(output, columns) as write, stop_signals(SIGINT) as is_stopped:
         made = predictions(saved, [file for file, _ in files])
         for done, ((file, label), found) in enumerate(zip(files, made, strict=True), start=1):
             if isinstance(found, str):
                 damaged.append(found)
             else:
-                rows.append(row_of(file, found, facts, top))
+                rows.append(dict(zip(columns, values_of(file, found, facts, top), strict=True)))
                 write(rows[-1])
                 confusion[label, found.argmax()] += label >= 0
             shown.decoded(done, len(files), doing="classifying", did="classified")
@@ -134,31 +134,18 @@ def predict(
 
 
 @contextmanager
-def _writing(output: str | Path | TextIO | None) -> Iterator[Callable[[Row], object]]:
+def _writing(output: str | Path | None, columns: list[str]) -> Iterator[Callable[[Row], object]]:
     """Yields what writes a row. Raises: ConfigError, StorageError."""
-    if output is None:
-        yield lambda row: None
-    elif not isinstance(output, str | Path):
-        yield _csv(output)
-    elif (path := Path(output)).suffix not in (".csv", ".jsonl"):
+    path = Path(os.devnull if output is None else output)
+    if output is not None and path.suffix not in (".csv", ".jsonl"):
         raise ConfigError.of("output", "must end in .csv or .jsonl", given=str(path))
-    else:
-        try:
-            with path.open("w", encoding="utf-8", newline="") as file:
-                is_csv = path.suffix == ".csv"
-                yield _csv(file) if is_csv else lambda row: file.write(f"{json.dumps(row)}\n")
-        except OSError as error:
-            raise unwritable(path, error) from error
-
-
-def _csv(file: TextIO) -> Callable[[Row], object]:
-    writer = csv.writer(file, lineterminator="\n")
-    headings: list[list[str]] = []
-
-    def write(row: Row) -> None:
-        if not headings:
-            headings.append([*row])
-            writer.writerow(row)
-        writer.writerow(row.values())
-
-    return write
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            if path.suffix == ".jsonl":
+                yield lambda row: file.write(f"{json.dumps(row)}\n")
+            else:
+                table = csv.DictWriter(file, columns, lineterminator="\n")
+                table.writeheader()
+                yield table.writerow
+    except OSError as error:
+        raise unwritable(path, error) from error

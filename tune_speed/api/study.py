@@ -211,8 +211,8 @@ def certify(
         device: only devices whose name contains this.
         address: Ray cluster, as of `search`; None: that of the search.
         again: start over, with other seeds.
-        save: file that gets the network of the best certified recipe, of its run with the best
-            metric on the test part, for `predict`.
+        save: file that gets the network of the best recipe, of its run with the best metric on the
+            test part, for `predict`.
         progress: as of `search`.
         plugins: as of `search`.
 
@@ -255,9 +255,11 @@ def certify(
         keeps_models=save is not None,
     )
     certified = Certified(study=name, result=found)
-    if save is None or certified.best is None:
+    # Of records that are disturbed, none is certified; their networks are as good.
+    best = certified.best or next(iter(found.records), None)
+    if save is None or best is None:
         return certified
-    return replace(certified, saved=save_best(found.folder, certified.best, Path(save)))
+    return replace(certified, saved=save_best(found.folder, best, Path(save)))
 
 
 def search_study(

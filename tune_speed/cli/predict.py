@@ -1,6 +1,5 @@
 """The commands on a saved network: `predict`, and `export`, which gives it to other tools."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,11 +33,12 @@ def predict(
     from tune_speed.api import predicted
     from tune_speed.core.errors import DataError
 
-    to = output if output is not None or as_json else sys.stdout
-    found = predicted.predict(model, images, output=to, top=top, progress=common.on_stderr())
+    progress = common.on_stderr()
+    found = predicted.predict(model, images, output=output, top=top, progress=progress)
     if as_json or output is not None:
         common.show(found, as_json=as_json)
     else:
+        common.print_listing([*found.rows], "csv", title="predictions")
         common.note(str(found))
     for line in found.damaged:
         common.note(f"not used: {line}")

@@ -173,14 +173,12 @@ def scaled(image: Image.Image, height: int, width: int) -> Pixels:
     return np.asarray(shown.resize((width, height), Image.Resampling.BILINEAR, box=cut))
 
 
-def read(
-    file: File, name: str, stored: tuple[int | None, int | None, bool], channels: int
-) -> Pixels | str:
+def read(file: File, name: str, *stored: int | None) -> Pixels | str:
     """Returns an image (H, W, C) as a data set stores it, or what is wrong with it.
 
-    `stored`: `image_size` and `store_size` of the data set, and whether it stores JPEG.
+    `stored`: its `image_size` and `store_size`, whether it stores JPEG, and the channels.
     """
-    found: Pixels | str = _tried(_read, file, name, *stored, channels)
+    found: Pixels | str = _tried(_read, file, name, *stored)
     return found
 
 

@@ -1,11 +1,10 @@
 """The classes of images in files, by a saved network: read and shown as evaluation showed them."""
 
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -30,26 +29,24 @@ def labelled(places: Sequence[Path], class_names: Sequence[str]) -> list[tuple[P
 
     Raises: DataError if a place is missing or cannot be read, or no image is there.
     """
-    number = {_composed(name): place for place, name in enumerate(class_names)}
+    number = {normalize("NFC", name): place for place, name in enumerate(class_names)}
     found: list[tuple[Path, int]] = []
     for place in places:
         try:
             os.stat(place)
-            images = [*filter(is_image, files_below(place))] if place.is_dir() else []
+            images = [*filter(is_image, files_below(place))] if place.is_dir() else [place]
         except OSError as error:
             raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-        tops = (shown(path.relative_to(place).parts[0]) for path in images)
-        found += zip(images, (number.get(_composed(top), -1) for top in tops), strict=True)
-        found += [] if place.is_dir() else [(place, -1)]
+        for image in images:
+            # File systems and archives differ in how they write an accent.
+            top = (
+                normalize("NFC", shown(image.relative_to(place).parts[0])) if image != place else ""
+            )
+            found.append((image, number.get(top, -1)))
     if not found:
         suffixes = ", ".join(sorted(boxes.SUFFIXES))
         raise DataError(f"{', '.join(map(str, places))} must hold images ({suffixes}).")
     return found
-
-
-def _composed(name: str) -> str:
-    # File systems and archives differ in how they write an accent.
-    return unicodedata.normalize("NFC", name)
 
 
 def predictions(model: SavedModel, files: Sequence[Path]) -> Iterator[NDArray[np.float64] | str]:
@@ -73,7 +70,7 @@ def predictions(model: SavedModel, files: Sequence[Path]) -> Iterator[NDArray[np
 
 def _read(facts: ModelFacts, file: Path) -> boxes.Pixels | str:
     name, (*box, channels) = printable(shown(file)), facts.shape
-    found = boxes.read(file, name, facts.stored, channels)
+    found = boxes.read(file, name, *facts.stored, channels)
     if isinstance(found, str) or facts.eval_size is not None or [*found.shape[:2]] == box:
         return found
     sizes = ("x".join(map(str, size[::-1])) for size in (box, found.shape[:2]))
@@ -95,17 +92,21 @@ def _chances(model: SavedModel, images: Sequence[boxes.Pixels]) -> NDArray[np.fl
     return made
 
 
-def row_of(file: Path, chances: NDArray[np.float64], facts: ModelFacts, top: int) -> dict[str, Any]:
-    """Returns a path, the `top` likeliest classes and their chances.
+def columns_of(facts: ModelFacts, top: int) -> list[str]:
+    """Returns `path`, `class`, `chance`, `class_2`, …; `classes` where images may have several."""
+    suffixes = ["", *(f"_{rank + 1}" for rank in range(1, min(top, len(facts.class_names))))]
+    named = [f"{name}{suffix}" for suffix in suffixes for name in ("class", "chance")]
+    return ["path", *named, *["classes"] * facts.are_several]
 
-    Where an image may be of several classes, `classes` are those with a chance above 0.5.
-    """
-    row: dict[str, Any] = {"path": printable(shown(file))}
-    for rank, number in enumerate(np.argsort(-chances, kind="stable")[:top].tolist(), start=1):
-        suffix = "" if rank == 1 else f"_{rank}"
-        row[f"class{suffix}"] = printable(facts.class_names[number])
-        row[f"chance{suffix}"] = round(float(chances[number]), 6)
+
+def values_of(
+    file: Path, chances: NDArray[np.float64], facts: ModelFacts, top: int
+) -> Iterator[str | float]:
+    """Yields the values of these columns; `classes` are those with a chance above 0.5."""
+    names = [*map(printable, facts.class_names)]
+    yield printable(shown(file))
+    for number in np.argsort(-chances, kind="stable")[:top].tolist():
+        yield names[number]
+        yield round(float(chances[number]), 6)
     if facts.are_several:
-        above = (facts.class_names[number] for number in np.flatnonzero(chances > 0.5))
-        row["classes"] = printable("|".join(above))
-    return row
+        yield "|".join(names[number] for number in np.flatnonzero(chances > 0.5))

@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -68,7 +69,7 @@ class ModelFacts(Config):
     plugins: dict[str, str]
     """Hashes of the plugins' sources, by title."""
     environment: dict[str, str]
-    """Versions of packages, host and commit."""
+    """Versions of packages, platform and commit."""
 
     @classmethod
     def of(cls, job: Job, value: float) -> Self:
@@ -91,7 +92,7 @@ class ModelFacts(Config):
             seed=job.seed,
             recipe=recipe,
             plugins=registry.hashes(),
-            environment=dict(environment()),
+            environment={n: text for n, text in environment().items() if n != "host"},
         )
 
     def network(self, weights: Mapping[str, Tensor], device: torch.device) -> nn.Module:
@@ -153,10 +154,11 @@ def _is_wanted(keep: KeepWeights, job: Job, run: RunResult, value: float) -> boo
     if keep.since is None:
         most_s = math.inf if keep.at_most_s is None else keep.at_most_s
         return run.time_to_target_s is not None and run.time_to_target_s <= most_s
-    if not is_left(keep):
-        return True
     score = job.workload.target.score
-    return score(value) > score(read_model(Path(keep.file))[0].value)
+    # What is no network of ours is replaced.
+    with suppress(ConfigError):
+        return not is_left(keep) or score(value) > score(read_model(Path(keep.file))[0].value)
+    return True
 
 
 def read_model(path: Path) -> tuple[ModelFacts, dict[str, Tensor]]:

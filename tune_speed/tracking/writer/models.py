@@ -54,6 +54,8 @@ def log_model(client: "MlflowClient", model: Any, card: Card, *, run_id: str | N
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """
+    from mlflow.entities import LoggedModelOutput
+
     experiment = (
         _experiment(client, run_id) if run_id else open_experiment(client, EXPERIMENT, tags={})
     )
@@ -74,17 +76,11 @@ def log_model(client: "MlflowClient", model: Any, card: Card, *, run_id: str | N
     usage = descriptions.model_lines(uri, *card[:3])
     client.set_logged_model_tags(logged.model_id, {descriptions.NOTE: usage})
     if run_id is not None:
-        _say_on_run(client, run_id, uri, usage)
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        before = client.get_run(run_id).data.tags.get(descriptions.NOTE, "")
+        client.set_tag(run_id, descriptions.NOTE, f"{usage}\n\n{before}"[: schema.MAX_TAG])
+        client.set_tag(run_id, MODEL, uri)
     return uri
-
-
-def _say_on_run(client: "MlflowClient", run_id: str, uri: str, usage: str) -> None:
-    from mlflow.entities import LoggedModelOutput
-
-    client.log_outputs(run_id, [LoggedModelOutput(uri.removeprefix("models:/"), step=0)])
-    before = client.get_run(run_id).data.tags.get(descriptions.NOTE, "")
-    client.set_tag(run_id, descriptions.NOTE, f"{usage}\n\n{before}"[: schema.MAX_TAG])
-    client.set_tag(run_id, MODEL, uri)
 
 
 def register(client: "MlflowClient", uri: str, name: str) -> str:
