@@ -82,15 +82,16 @@ def test_an_exported_script_evaluates_the_saved_weights(folder: Path, call: Call
     text = script(recipe, origin="# of a test", path="train.py")
     said = run_in_process(text, folder, "--weights", str(folder / "m.pt"))
     value = SavedModel.read(folder / "m.pt", torch.device("cpu")).facts.value
-    assert said.startswith(f"accuracy {value:.4f} ") and len(said.splitlines()) == 1
+    assert said.startswith(f"accuracy and loss: {value} ") and len(said.splitlines()) == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own, while it loads, and torch's while it draws.
 def test_a_registered_network_loads_from_the_registry(folder: Path, call: Call) -> None:
     import mlflow
 
-    done = call("export", "m.pt", "--register", "flowers", folder=folder)
-    assert done.code == 0 and "models:/flowers/1" in done.err
+    done = call("export", "m.pt", "--register", "flowers", "--json", folder=folder)
+    assert done.code == 0, done.err
+    assert done.json == {"registered": "models:/flowers/1"}
     assert "models:/flowers/2" in call("export", "m.pt", "--register", "flowers", folder=folder).err
     uri = f"sqlite:///{folder}/mlflow.db"
     (newest,) = open_store(uri).search_model_versions("name='flowers' and version_number=2")

@@ -108,10 +108,6 @@ class Compared(Shown):
         return self.a.runs + self.b.runs
 
     @property
-    def saved(self) -> None:
-        """No network is kept where two recipes are compared."""
-
-    @property
     def has_reached(self) -> bool:
         """Whether a run of either met the target."""
         return self.a.has_reached or self.b.has_reached

@@ -59,6 +59,7 @@ def export(
         typer.Option(metavar="NAME", help="Add it to MLflow's model registry under this name."),
     ] = None,
     plugin: common.PluginOption = None,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Give a saved network to other tools: as an ONNX graph, or in MLflow's model registry.
 
@@ -68,17 +69,19 @@ def export(
 
     from tune_speed.training.saved_model import SavedModel
 
-    saved = SavedModel.read(model, torch.device("cpu"))
+    saved, done = SavedModel.read(model, torch.device("cpu")), dict[str, str | float]()
     if register is not None:
         from tune_speed.tracking.store.store import open_store
         from tune_speed.tracking.store.uri import tracking_uri
         from tune_speed.tracking.writer import models
 
         client = open_store(tracking_uri())
-        address = models.register(client, saved.log(client, run_id=None), register)
-        common.note(f"registered {address}")
+        done["registered"] = models.register(client, saved.log(client, run_id=None), register)
     if onnx is not None:
         from tune_speed.experiments.exports.onnx_graph import write_onnx
 
-        difference = write_onnx(saved, onnx)
-        common.note(f"wrote {onnx}, whose logits differ from torch's by at most {difference:.1g}")
+        done |= {"onnx": str(onnx), "largest_difference": write_onnx(saved, onnx)}
+    if as_json:
+        common.say_json(done)
+    for name, value in done.items():
+        common.note(f"{name.replace('_', ' ')}: {value}")

@@ -49,7 +49,7 @@ def train(
     if found.runs:
         common.show(found, as_json=as_json)
     if save is not None:
-        common.note_saved(save, is_saved=bool(found.saved))
+        common.note_saved(save, is_saved=bool(getattr(found, "saved", None)))
     if found.was_stopped:
         planned = seeds * (1 if against is None else 2)
         common.note(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tune_speed.core.errors import DataError
+from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.core.text import printable
 from tune_speed.data import boxes
 from tune_speed.data.base import shown
@@ -37,12 +37,10 @@ def labelled(places: Sequence[Path], class_names: Sequence[str]) -> list[tuple[P
             images = [*filter(is_image, files_below(place))] if place.is_dir() else [place]
         except OSError as error:
             raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-        for image in images:
-            # File systems and archives differ in how they write an accent.
-            top = (
-                normalize("NFC", shown(image.relative_to(place).parts[0])) if image != place else ""
-            )
-            found.append((image, number.get(top, -1)))
+        # File systems and archives differ in how they write an accent.
+        names = (normalize("NFC", shown(os.path.relpath(image, place))) for image in images)
+        classes = (number.get(name.partition(os.sep)[0], -1) for name in names)
+        found += zip(images, classes, strict=True)
     if not found:
         suffixes = ", ".join(sorted(boxes.SUFFIXES))
         raise DataError(f"{', '.join(map(str, places))} must hold images ({suffixes}).")
@@ -54,6 +52,9 @@ def predictions(model: SavedModel, files: Sequence[Path]) -> Iterator[NDArray[np
 
     The chances are the softmax of the logits; where an image may be of several classes, sigmoids.
     """
+    if model.facts.shape[2] not in (1, 3):
+        must = "must take images of 1 or 3 channels, as files have"
+        raise ConfigError.of("model", must, given=f"{model.facts.shape[2]} channels")
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
 
         def begin(start: int) -> list[Future[boxes.Pixels | str]]:

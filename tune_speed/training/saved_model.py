@@ -250,6 +250,7 @@ class SavedModel(nn.Module):
         """Logs it in MLflow, see `log_model`."""
         from tune_speed.tracking.writer.models import Card, log_model
 
-        of, shape = self.facts, self.window_shape
-        card = Card(f"{of.metric} {of.value:.4f}", of.part, shape, len(of.class_names))
+        of = self.facts
+        score = f"{of.metric} {of.value:.4f}"
+        card = Card(score, of.part, self.window_shape, len(of.class_names))
         return log_model(client, self, card, run_id=run_id)

@@ -55,19 +55,22 @@ def log_best_model(
             return f"{no_model}: {found['error']}"
         forget_others(client, parent_id, but=run.info.run_id)
     weights.unlink(missing_ok=True)
-    final = best.runs[-1].final
-    assert final is not None
-    score = "" if final.accuracy is None else f", accuracy {final.accuracy:.4f}"
-    return f"the model of {best.trial_id} is logged: {found['uri']}{score}"
+    return f"the model of {best.trial_id} is logged: {found['uri']}"
 
 
 def main() -> None:
     """Reads a request of `log_best_model` from stdin and writes the answer to stdout."""
-    request = json.load(sys.stdin)
+    import torch
+
+    from tune_speed.runtime.device import set_up_process
+    from tune_speed.training.saved_model import SavedModel
+
+    request, device = json.load(sys.stdin), torch.device("cpu")
     receive(request["plugins"])
-    record = TrialRecord.model_validate(request["record"])
     try:
-        answer = _log_here(request["uri"], request["run_id"], record, Path(request["weights"]))
+        set_up_process(device, cpu_threads=request["cpu_threads"])
+        saved = SavedModel.read(Path(request["weights"]), device)
+        answer = {"uri": saved.log(open_store(request["uri"]), run_id=request["run_id"])}
     except Exception as error:  # Such as torch's, if it cannot draw the network's graph.
         traceback.print_exc()
         lines = str(error).strip().splitlines() or ["no message"]
@@ -79,7 +82,7 @@ def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path
     request = {
         "uri": uri,
         "run_id": run_id,
-        "record": record.model_dump(mode="json"),
+        "cpu_threads": record.cpu_threads,
         "weights": str(weights),
         # As loaded in this process: a plugin's file may have changed since the search began.
         "plugins": shipped(),
@@ -102,17 +105,6 @@ def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path
         _log.warning("%s", strip_secrets(done.stderr))
         said["error"] = strip_secrets(said["error"])
     return said
-
-
-def _log_here(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
-    import torch
-
-    from tune_speed.runtime.device import set_up_process
-    from tune_speed.training.saved_model import SavedModel
-
-    device = torch.device("cpu")
-    set_up_process(device, cpu_threads=record.cpu_threads)
-    return {"uri": SavedModel.read(weights, device).log(open_store(uri), run_id=run_id)}
 
 
 if __name__ == "__main__":

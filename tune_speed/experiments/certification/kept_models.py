@@ -22,7 +22,7 @@ def keep_of(ledger: Path, name: str) -> KeepWeights:
 
 
 def save_best(folder: Path, best: TrialRecord, save: Path) -> Path | None:
-    """Copies the network of the best recipe to `save`, and removes the others'.
+    """Copies the network of the best recipe to `save`, and returns that.
 
     None: no run left one, as they ran before, or on a node that does not share the study's folder.
 
@@ -34,8 +34,6 @@ def save_best(folder: Path, best: TrialRecord, save: Path) -> Path | None:
         return None
     try:
         shutil.copyfile(kept, save)
-        for other in {*kept.parent.glob("*.pt")} - {kept}:
-            other.unlink()
     except OSError as error:
         raise unwritable(save, error) from error
     return save

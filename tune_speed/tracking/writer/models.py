@@ -96,8 +96,9 @@ def register(client: "MlflowClient", uri: str, name: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        model_id = uri.removeprefix("models:/")
-        version = client.create_model_version(name, source=uri, model_id=model_id)
+        # By its files: of a model's id MLflow would ask the process's own store, whichever it is.
+        files = client.get_logged_model(uri.removeprefix("models:/")).artifact_location
+        version = client.create_model_version(name, source=files, tags={MODEL: uri})
     return f"models:/{name}/{version.version}"
 
 
