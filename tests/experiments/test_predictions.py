@@ -20,6 +20,7 @@ import tune_speed
 from tune_speed.api.predicted import Predicted
 from tune_speed.api.progress import Progress
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data import boxes
 from tune_speed.data.loaders.resident import eval_batches
 from tune_speed.experiments.predictions import predictions
 from tune_speed.training.build import view_of
@@ -217,3 +218,12 @@ def test_of_several_classes_an_image_chances_are_sigmoids(tmp_path: Path) -> Non
     chances = {row["class"]: row["chance"], row["class_2"]: row["chance_2"]}
     assert [chances[name] for name in "ab"] == pytest.approx(expected.tolist(), abs=1e-4)
     assert row["classes"] == "|".join(n for n, c in zip("ab", expected, strict=True) if c > 0.5)
+
+
+def test_a_network_of_grey_images_sees_the_luminance_of_colours(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 11, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "c.png")
+    found = boxes.read(tmp_path / "c.png", "c.png", None, None, False, 1)
+    np.testing.assert_array_equal(
+        found, np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+    )

@@ -43,7 +43,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bf16 and channels_last": {"precision": "bf16", "channels_last": True},
     "half": {"precision": "half"},
-    "ema": {"speedups": {"averaging": "ema"}},
+    "ema": {"speedups": {"averaging": {"ema": {"half_life": 0.5, "every": 1}}}},
     "tta": {"speedups": {"views": {"tta": {"views": 6}}}},
     "whitening": {"speedups": {"init": "whitening"}},
     "kaiming": {"speedups": {"init": "kaiming"}},
