@@ -95,7 +95,7 @@ def _chances(model: SavedModel, images: Sequence[boxes.Pixels]) -> NDArray[np.fl
 
 def columns_of(facts: ModelFacts, top: int) -> list[str]:
     """Returns `path`, `class`, `chance`, `class_2`, …; `classes` where images may have several."""
-    suffixes = ["", *(f"_{rank + 1}" for rank in range(1, min(top, len(facts.class_names))))]
+    suffixes = ["", *(f"_{place + 1}" for place in range(1, min(top, len(facts.class_names))))]
     named = [f"{name}{suffix}" for suffix in suffixes for name in ("class", "chance")]
     return ["path", *named, *["classes"] * facts.are_several]
 
