@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = {
     "custom/lightning.py": "lightning",
     "custom/transformers.py": "transformers",
+    "experiments/exports/onnx_graph.py": "onnx",
     "testing/__init__.py": "test",
 }
 """Modules that need an extra; the last one serves a plugin's own tests."""
@@ -50,7 +51,7 @@ def undeclared(*, without: str = "", brought: Mapping[str, list[str]]) -> dict[s
         names = declared(EXTRAS.get(file)) - {without}
         modules = set(imported(ast.parse(path.read_text()))) - INSTEAD.get(file, set())
         for module in modules - {"tune_speed"} - sys.stdlib_module_names:
-            if names.isdisjoint(map(canonicalize_name, brought.get(module, ()))):
+            if names.isdisjoint(map(canonicalize_name, brought.get(module, [module]))):
                 found.setdefault(module, set()).add(file)
     return found
 

@@ -6,7 +6,7 @@ import tune_speed
 study = tune_speed.search("digits_quickstart", trials=10)
 ```
 
-`search`, `train`, `certify` and `ablate` do what the commands of these names do; see
+`search`, `train`, `predict`, `certify` and `ablate` do what the commands of these names do; see
 `tune_speed.api`.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
     from tune_speed.api.calls import Steering, ablate, search, steer, train
     from tune_speed.api.certified import Certified
+    from tune_speed.api.predicted import Predicted, predict
     from tune_speed.api.results import Results
     from tune_speed.api.study import Study, certify
     from tune_speed.api.trained import Compared, Trained
@@ -27,6 +28,7 @@ __all__ = [
     "Ablated",
     "Certified",
     "Compared",
+    "Predicted",
     "Results",
     "Steering",
     "Study",
@@ -34,6 +36,7 @@ __all__ = [
     "__version__",
     "ablate",
     "certify",
+    "predict",
     "search",
     "steer",
     "train",
@@ -46,6 +49,7 @@ __getattr__ = lazy_names(
         "api.calls": ("Steering", "ablate", "search", "steer", "train"),
         "api.ablated": ("Ablated",),
         "api.certified": ("Certified",),
+        "api.predicted": ("Predicted", "predict"),
         "api.results": ("Results",),
         "api.study": ("Study", "certify"),
         "api.trained": ("Compared", "Trained"),

@@ -6,23 +6,16 @@ import timm
 import torch
 from helpers.making import make_record
 from helpers.training.tiny import CPU, make_images, make_splits, make_workload, to_end
-from torch.nn import functional
 
 from tune_speed.components.models.libraries import Timm
-from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.data.base import Images
+from tune_speed.core.records import TrialRecord
 from tune_speed.data.split import Splits
 from tune_speed.experiments.run_summary import runs_text
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.reporting.trials.text import describe
-from tune_speed.runtime import device
-from tune_speed.training import objective
 from tune_speed.training.build import Job, normalisation_of, open_loader, view_of
-from tune_speed.training.finished_model import accuracy_of, finished_model, save_weights
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.trial import KeepWeights
-from tune_speed.tuning import best_model
 
 SIDE = 32
 
@@ -50,12 +43,8 @@ def weights(tmp_path: Path) -> Path:
     return tmp_path / "w.pt"
 
 
-def recorded(recipe: Recipe, splits: Splits, kept: Path) -> TrialRecord:
-    def keep(result: RunResult, model: torch.nn.Module) -> None:
-        hit = result.model_copy(update={"time_to_target_s": 1.0})
-        save_weights(KeepWeights(file=str(kept)), hit, model)
-
-    run = to_end(train(Job(make_workload(), recipe, splits, seed=1, device=CPU), on_end=keep))
+def recorded(recipe: Recipe, splits: Splits) -> TrialRecord:
+    run = to_end(train(Job(make_workload(), recipe, splits, seed=1, device=CPU)))
     changes = {"recipe": recipe.model_dump(mode="json"), "runs": (run,)}
     return make_record().model_copy(update=changes)
 
@@ -84,9 +73,9 @@ def test_fresh_networks_keep_the_training_part_s_statistics() -> None:
 
 
 def test_a_run_records_and_shows_by_what_its_images_were_normalised(
-    weights: Path, tmp_path: Path
+    weights: Path,
 ) -> None:
-    record = recorded(recipe_of(weights), splits_of(), tmp_path / "t.pt")
+    record = recorded(recipe_of(weights), splits_of())
     (run,) = record.runs
     cfg = timm.get_pretrained_cfg("test_resnet")
     assert run.normalisation is not None
@@ -100,71 +89,11 @@ def test_a_run_records_and_shows_by_what_its_images_were_normalised(
 
 
 def test_a_run_of_an_earlier_version_runs_again_by_the_training_part_s_statistics(
-    weights: Path, tmp_path: Path
+    weights: Path,
 ) -> None:
-    record, splits = recorded(recipe_of(weights), splits_of(), tmp_path / "t.pt"), splits_of()
+    record, splits = recorded(recipe_of(weights), splits_of()), splits_of()
     assert recipe_that_ran(record).model.normalise_by == "weights"
     (run,) = record.runs
     old = record.model_copy(update={"runs": (run.model_copy(update={"normalisation": None}),)})
     recipe = recipe_that_ran(old)
     assert normalisation_of(recipe, splits).mean == splits.mean
-    shift = finished_model(old, tmp_path / "t.pt", splits).shift.flatten().numpy()
-    assert shift == pytest.approx(np.array(splits.mean) / np.array(splits.std))
-
-
-def in_boxes(images: Images) -> Images:
-    """Returns images of three sizes in boxes that they do not fill."""
-    sizes = np.array([(32, 32), (24, 30), (28, 20)])[np.arange(len(images.labels)) % 3]
-    pixels = np.array(images.pixels)
-    for image, (height, width) in zip(pixels, sizes, strict=True):
-        image[height:] = image[:, width:] = 0
-    return Images(pixels, images.labels, sizes)
-
-
-@pytest.mark.parametrize("is_boxed", [False, True])
-@pytest.mark.parametrize(
-    "sizes",
-    [{"image_size": 24, "crop_pct": 0.875}, {"image_size": 16, "eval_size": 20}, {"image_size": 8}],
-)
-def test_a_finished_model_sees_the_crops_of_evaluations(
-    sizes: dict[str, float], is_boxed: bool, weights: Path, tmp_path: Path
-) -> None:
-    splits = splits_of()
-    if is_boxed:
-        held_out = in_boxes(splits.validation)
-        splits = splits._replace(train=in_boxes(splits.train), validation=held_out, test=held_out)
-    record = recorded(recipe_of(weights, **sizes), splits, tmp_path / "t.pt")
-    model, final = finished_model(record, tmp_path / "t.pt", splits), record.runs[0].final
-    assert final is not None
-    assert accuracy_of(model, splits.validation, batch_size=5, device=CPU) == final.accuracy
-    losses = []
-    for n, label in enumerate(splits.validation.labels.tolist()):
-        height, width = (SIDE, SIDE) if not is_boxed else splits.validation.sizes[n]  # type: ignore[index]
-        image = torch.from_numpy(splits.validation.pixels[n : n + 1][:, :height, :width].copy())
-        with torch.inference_mode():
-            logits = model(image.permute(0, 3, 1, 2))
-        losses.append(float(functional.cross_entropy(logits, torch.tensor([label]))))
-    assert np.mean(losses) == pytest.approx(final.loss, rel=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's own, while it draws.
-def test_a_graph_of_a_finished_model_cuts_its_crop(weights: Path, tmp_path: Path) -> None:
-    recipe, splits = recipe_of(weights, image_size=24, crop_pct=0.8), splits_of()
-    model = finished_model(recorded(recipe, splits, tmp_path / "t.pt"), tmp_path / "t.pt", splits)
-    pixels = torch.from_numpy(splits.validation.pixels).permute(0, 3, 1, 2)
-    shapes = [{0: torch.export.Dim.DYNAMIC}]
-    graph = torch.export.export(model, (pixels[:2],), dynamic_shapes=shapes).module()
-    torch.testing.assert_close(graph(pixels), model(pixels))
-
-
-def test_images_of_several_sizes_have_no_graph_and_the_reason_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    splits = splits_of()
-    splits = splits._replace(validation=in_boxes(splits.validation))
-    monkeypatch.setattr(objective, "load_splits", lambda _: splits)
-    workload = make_workload().model_dump(mode="json")
-    record = make_record().model_copy(update={"workload": workload})
-    monkeypatch.setattr(device, "set_up_process", lambda *_, **__: None)
-    found = best_model._log_here("sqlite://", "run", record, tmp_path / "t.pt")
-    assert found.keys() == {"error"} and "several" in found["error"]

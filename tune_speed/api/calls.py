@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
+from tune_speed.core.errors import ConfigError
 from tune_speed.tuning.driver import control
 from tune_speed.tuning.driver.control import WAIT_S
 from tune_speed.tuning.driver.requests import Answer
@@ -136,6 +137,7 @@ class _TrainOptions(TypedDict, total=False):
     workload: "str | Tree | Workload | None"
     study: str | None
     seeds: int
+    save: str | Path | None
     set: "Overrides | None"
     download: bool
     progress: "bool | Progress | None"
@@ -162,6 +164,7 @@ def train(
     study: str | None = None,
     seeds: int = 1,
     against: "str | Path | Tree | None" = None,
+    save: str | Path | None = None,
     set: "Overrides | None" = None,
     download: bool = False,
     progress: "bool | Progress | None" = None,
@@ -177,6 +180,8 @@ def train(
         study: name of the study in the record; None: what the file says, else its name.
         seeds: runs, with seeds one after the other.
         against: another recipe: both train in turns, with the same seeds and the same `set`.
+        save: file that gets the trained network, for `predict`: that of the run whose last value of
+            the target's metric is the best. Not with `against`.
         set: values to override, by their dotted path.
         download: as of `search`.
         progress: as of `search`.
@@ -184,9 +189,11 @@ def train(
 
     Returns: the runs; with `against` those of both, and which is faster.
 
-    Raises: ConfigError, DataError.
+    Raises: ConfigError, DataError, StorageError.
     """
     check_least("seeds", seeds)
+    if save is not None and against is not None:
+        raise ConfigError.of("save", "must be left out with `against`", given=str(save))
     load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, recipe_from
     from tune_speed.api.progress import Progress
@@ -204,7 +211,8 @@ def train(
         for g, f in zip(given, files, strict=True)
     ]
     shown = Progress.of(progress)
-    return train_files(files, names, seeds=seeds, download=download, progress=shown)
+    file = None if save is None else Path(save)
+    return train_files(files, names, seeds=seeds, save=file, download=download, progress=shown)
 
 
 @in_python

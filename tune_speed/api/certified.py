@@ -25,6 +25,8 @@ class Certified(Shown):
 
     study: str
     result: CertifyResult
+    saved: Path | None = None
+    """File of the best certified recipe's network, of its run with the best metric; None: none."""
 
     @property
     def records(self) -> tuple[TrialRecord, ...]:

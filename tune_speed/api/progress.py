@@ -77,7 +77,9 @@ class Progress:
         else:
             LOG.warning("%s", text)
 
-    def decoded(self, done: int, total: int) -> None:
+    def decoded(
+        self, done: int, total: int, *, doing: str = "preparing data", did: str = "prepared"
+    ) -> None:
         """Reports how many images are decoded: on a terminal all along, else each minute.
 
         With their rate [images/s] since the first call, and the time left by it.
@@ -89,14 +91,14 @@ class Progress:
         # Only a terminal gets each step: in a log `\r` ends no line.
         if done >= total:
             self._decoding = None
-            self.line(f"data: {counted(total, 'image')} prepared")
+            self.line(f"data: {counted(total, 'image')} {did}")
         elif self._console.is_terminal:
             # Spaces at the end: what was there before may be longer.
-            text = f"preparing data: {done:,} of {total:,} images{left}"
+            text = f"{doing}: {done:,} of {total:,} images{left}"
             print(f"{text:<78}", end="\r", file=self._console.file)
         elif now - said_at > SAY_EVERY_S:
             self._decoding = first_done, first_at, now
-            self.line(f"preparing data: {done:,} of {total:,} images{left}")
+            self.line(f"{doing}: {done:,} of {total:,} images{left}")
 
     def searched(self, study: Any) -> None:
         """Reports what a search found."""

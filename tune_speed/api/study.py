@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted, printable, switch
@@ -192,6 +193,7 @@ def certify(
     device: str | None = None,
     address: str | None = None,
     again: bool = False,
+    save: str | Path | None = None,
     progress: bool | Progress | None = None,
     plugins: Sequence[str | Path] = (),
 ) -> "Certified":
@@ -209,6 +211,8 @@ def certify(
         device: only devices whose name contains this.
         address: Ray cluster, as of `search`; None: that of the search.
         again: start over, with other seeds.
+        save: file that gets the network of the best recipe, of its run with the best metric on the
+            test part, for `predict`.
         progress: as of `search`.
         plugins: as of `search`.
 
@@ -229,7 +233,16 @@ def certify(
     load_plugins(plugins)
     from tune_speed.api.certified import Certified
     from tune_speed.experiments.certification import certify as certification
+    from tune_speed.experiments.certification.kept_models import save_best
+    from tune_speed.training.saved_model import keep_in
 
+    loop = loop if train is None else packed(train)
+    if save is not None:
+        if loop is not None:
+            must = "must be left out for a training function, which alone has its network"
+            hint = "Save it there, after the last `run.evaluated`."
+            raise ConfigError.of("save", must, given=str(save), hint=hint)
+        keep_in(Path(save))
     found = certification.certify(
         name,
         config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
@@ -238,9 +251,15 @@ def certify(
         address=address,
         again=again,
         on_line=Progress.of(progress).line,
-        loop=loop if train is None else packed(train),
+        loop=loop,
+        keeps_models=save is not None,
     )
-    return Certified(study=name, result=found)
+    certified = Certified(study=name, result=found)
+    # Of records that are disturbed, none is certified; their networks are as good.
+    best = certified.best or next(iter(found.records), None)
+    if save is None or best is None:
+        return certified
+    return replace(certified, saved=save_best(found.folder, best, Path(save)))
 
 
 def search_study(

@@ -1,8 +1,9 @@
 """Trainings of one recipe, or of two in turns, and which is faster."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -23,6 +24,7 @@ from tune_speed.experiments.run_summary import (
 )
 from tune_speed.reporting.table import Table
 from tune_speed.study.file import RecipeFile
+from tune_speed.training.saved_model import is_left, keep_in
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -34,6 +36,8 @@ class Trained(Shown):
     """The recipe and all runs; None: it was stopped before the end of the first."""
     was_stopped: bool
     """Whether Ctrl-C ended it; the run that it met is left out."""
+    saved: Path | None = None
+    """File of the network of the run with the best last value of the metric; None: not saved."""
 
     @property
     def runs(self) -> tuple[RunResult, ...]:
@@ -134,15 +138,22 @@ def train_files(
     names: Sequence[str],
     *,
     seeds: int,
+    save: Path | None,
     download: bool,
     progress: Progress,
 ) -> Trained | Compared:
-    """Trains one recipe, or two in turns with the same seeds. Raises: ConfigError, DataError."""
+    """Trains one recipe, or two in turns with the same seeds; `save` gets the best run's network.
+
+    Raises: ConfigError, DataError, StorageError if `save` cannot be written.
+    """
+    keep = None if save is None else keep_in(save)
+    files = [replace(file, keep=keep) for file in files]
     done = train_seeds(
         *files, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
     )
+    saved = save if keep is not None and is_left(keep) else None
     found = [
-        Trained(name=name, record=record, was_stopped=done.was_stopped)
+        Trained(name=name, record=record, was_stopped=done.was_stopped, saved=saved)
         for name, record in zip(names, (done.a, done.b), strict=False)
     ]
     for each in found:

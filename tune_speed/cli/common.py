@@ -154,6 +154,10 @@ RecipeFormatOption = Annotated[
         " or a script around Lightning's Trainer.",
     ),
 ]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Keep the best run's network, for `predict`."),
+]
 RecipeArgument = Annotated[
     str,
     typer.Argument(
@@ -178,6 +182,13 @@ BOARD_WIDTH = 200
 def note(line: str) -> None:
     """Prints a line on stderr, never as markup."""
     print(printable_lines(line), file=sys.stderr, flush=True)
+
+
+def note_saved(file: Path, *, is_saved: bool) -> None:
+    if is_saved:
+        note(f"saved {file}; use it: tune-speed predict {shlex.quote(str(file))} IMAGES")
+    else:
+        note(f"nothing is saved in {file}: no run has left a network there")
 
 
 def say(text: str, *, end: str = "\n") -> None:

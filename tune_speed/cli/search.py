@@ -113,6 +113,7 @@ def certify(
     again: Annotated[
         bool, typer.Option("--again", help="Start over, with other seeds, where one was begun.")
     ] = False,
+    save: common.SaveOption = None,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Begin on a busy machine without a question.")
     ] = False,
@@ -140,8 +141,11 @@ def certify(
         device=device,
         address=address,
         again=again,
+        save=save,
         progress=common.on_stderr(),
     )
+    if save is not None and not found.was_stopped:
+        common.note_saved(save, is_saved=bool(found.saved))
     if as_json and not found.was_stopped:
         common.say(found.to_json())
     _end_of_certification(found, train, is_shown=not as_json)

@@ -21,6 +21,7 @@ def train(
             metavar="OTHER", help="Another recipe: train both in turns, and say which is faster."
         ),
     ] = None,
+    save: common.SaveOption = None,
     set_: common.SetOption = None,
     plugin: common.PluginOption = None,
     download: common.DownloadOption = False,
@@ -28,7 +29,8 @@ def train(
 ) -> None:
     """Train one recipe, once or with several seeds; needs neither Ray nor MLflow for a file.
 
-    With --against OTHER both train with the same seeds, and --set applies to both.
+    With --against OTHER both train with the same seeds, and --set applies to both. --save FILE
+    keeps the network of the run with the best final metric.
 
     Example: tune-speed train recipe.yaml --seeds 5 --set run.device=cpu
     """
@@ -38,6 +40,7 @@ def train(
         recipe,
         seeds=seeds,
         against=against,
+        save=save,
         set=set_,
         download=download,
         progress=common.on_stderr(),
@@ -45,6 +48,8 @@ def train(
     # Ctrl-C in the first run leaves nothing to show.
     if found.runs:
         common.show(found, as_json=as_json)
+    if save is not None:
+        common.note_saved(save, is_saved=bool(getattr(found, "saved", None)))
     if found.was_stopped:
         planned = seeds * (1 if against is None else 2)
         common.note(

@@ -207,6 +207,15 @@ def scaled(image: Image.Image, height: int, width: int) -> Pixels:
     return np.asarray(shown.resize((width, height), Image.Resampling.BILINEAR, box=cut))
 
 
+def read(file: File, name: str, *stored: int | None) -> Pixels | str:
+    """Returns an image (H, W, C) as a data set stores it, or what is wrong with it.
+
+    `stored`: its `image_size` and `store_size`, whether it stores JPEG, and the channels.
+    """
+    found: Pixels | str = _tried(_read, file, name, *stored)
+    return found
+
+
 def work(how: dict[str, Any] | None, items: Sequence[Item]) -> list[Any]:
     """Looks at images, or, by what `how` says, stores them; returns what was found, or errors.
 
@@ -240,7 +249,9 @@ def _stored(file: File, size: tuple[int, int], how: dict[str, Any]) -> tuple[int
             content = _content(file)
             return _digest(content), content
         pixels = scaled(image, *size) if side is None else square(image, side)
-    pixels = pixels[..., :channels]
+    if channels == 1:
+        # A grey image keeps its values; one in colour gets its luminance, as in `decode_into`.
+        pixels = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
     if not how["path"]:
         buffer = BytesIO()
         kept = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
@@ -249,6 +260,18 @@ def _stored(file: File, size: tuple[int, int], how: dict[str, Any]) -> tuple[int
     box = np.zeros((*most, channels), np.uint8)
     box[: size[0], : size[1]] = pixels
     return _digest(pixels.tobytes()), box.data
+
+
+def _read(file: File, side: int | None, most: int | None, is_jpeg: bool, channels: int) -> Pixels:
+    size = stored_size(*looked_at(file)[:2], most) if side is None else (side, side)
+    box = (*size, channels)
+    how = {"image_size": side, "box": box, "path": None if is_jpeg else os.devnull}
+    _, content = _stored(file, size, how)
+    if not is_jpeg:
+        return np.frombuffer(content, np.uint8).reshape(box)
+    pixels = np.empty(box, np.uint8)
+    decode_into(content, pixels)
+    return pixels
 
 
 def _content(file: File) -> bytes:

@@ -100,6 +100,7 @@ class Splits(NamedTuple):
     """16 hex digits over the data and the choice of images in each part."""
     copies: int = 0
     """Validation and test images that are in the training part, too, pixel by pixel."""
+    class_names: tuple[str, ...] = ()
 
 
 def split_sizes(counts: Counts, split: SplitConfig) -> SplitSizes:
@@ -161,7 +162,8 @@ def make_splits(
         digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
     mean, std = channel_statistics(own.pixels, own.sizes)
     parts = (own, held, tested if data.test is None else data.test)
-    return Splits(*parts, mean, std, len(counts), digest.hexdigest()[:16], copies)
+    split_hash = digest.hexdigest()[:16]
+    return Splits(*parts, mean, std, len(counts), split_hash, copies, data.class_names)
 
 
 def in_words(splits: Splits, class_names: Sequence[str]) -> Iterator[str]:

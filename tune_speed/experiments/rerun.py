@@ -150,6 +150,7 @@ def train_once(
         space_hash=canonical_hash(recipe),
         seed=seed,
         allotment=Allotment(device=file.run.device, cpu_threads=cpu_threads(file)),
+        keep=file.keep,
     )
     trial = run_here(spec, interrupt=interrupt, refuse=refuse)
     return finish(trial, on_report=lambda record: on_line(progress_line(record)))

@@ -31,6 +31,7 @@ from tune_speed.study.short_forms import (
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import KeepWeights
 from tune_speed.training.workload import WORKLOADS, Workload
 
 
@@ -122,6 +123,8 @@ class RecipeFile(_File):
     recipe: Recipe
     run: settings.RunConfig
     ablate: settings.AblateConfig | None
+    keep: KeepWeights | None = None
+    """Where the best run's network goes; None: it is not kept."""
 
 
 def load_study(

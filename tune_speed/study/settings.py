@@ -231,9 +231,10 @@ class TrackingConfig(Config):
     log_model: Literal["none", "best"] = "none"
     """`best`: when the search ends, or is stopped, the network of its fastest trial is logged on
     that trial's run, as it was evaluated last, and a slower one that an earlier session logged is
-    deleted. It takes pixels and gives logits; `mlflow.pytorch.load_model` loads it without a
-    pickle. Trials that may be the fastest leave their weights in the study's folder: on another
-    node this must be on shared storage. `none`: no network is stored."""
+    deleted. It takes the windows that evaluation shows, as pixels, and gives logits;
+    `mlflow.pytorch.load_model` loads it without a pickle. Trials that may be the fastest leave
+    their weights in the study's folder: on another node this must be on shared storage. `none`: no
+    network is stored."""
 
 
 class CertifyConfig(Config):

@@ -33,10 +33,10 @@ from tune_speed.training.autotune.micro_batch import fastest, halved
 from tune_speed.training.build import Job
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
 from tune_speed.training.checkpoint.store import BadCheckpoint, CheckpointStore, discard
-from tune_speed.training.finished_model import save_weights
 from tune_speed.training.loop import Interrupted, train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.saved_model import save_model
 from tune_speed.training.step.recorded import RECORDERS
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now, with_fields
@@ -229,7 +229,7 @@ class _Trial:
             sharing=sharing,
             interrupt=self._interrupt,
             checkpoints=self._checkpoints,
-            on_end=partial(save_weights, spec.keep if self._ranks.is_first else None),
+            on_end=partial(save_model, spec.keep if self._ranks.is_first else None, job),
         )
         so_far: RunResult | None = None
         reason: StopReason | None = None

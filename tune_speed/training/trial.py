@@ -49,9 +49,12 @@ class Allotment(Config):
 
 
 class KeepWeights(Config):
-    """Where a trial leaves its weights, if it may be the best of its search."""
+    """Where a run leaves its network, if that may be the best."""
 
     file: str
+    since: float | None = None
+    """The run whose last metric is the best is kept, of those that ended since then [s since 1970];
+    None: one that met the target as soon as `at_most_s`."""
     at_most_s: float | None = None
     """Time to target of the best so far [s]; None: none has met the target."""
 

@@ -15,11 +15,11 @@ from typing import Any
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import device_text, switch
+from tune_speed.core.text import switch
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets
-from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, run_of_trial
+from tune_speed.tracking.writer.models import MODEL, forget_others, run_of_trial
 from tune_speed.tuning.driver.trial_files import weights_file
 
 TIMEOUT_S = 600.0
@@ -55,24 +55,22 @@ def log_best_model(
             return f"{no_model}: {found['error']}"
         forget_others(client, parent_id, but=run.info.run_id)
     weights.unlink(missing_ok=True)
-    line = (
-        f"the model of {best.trial_id} is logged: {found['uri']}, accuracy {found['accuracy']:.4f}"
-    )
-    final = best.runs[-1].final
-    assert final is not None and final.accuracy is not None
-    if found["accuracy"] == final.accuracy:
-        return line
-    there = f"{final.accuracy:.4f} in the trial on {device_text(best.device)}"
-    return f"{line} on this machine's CPU, {there}"
+    return f"the model of {best.trial_id} is logged: {found['uri']}"
 
 
 def main() -> None:
     """Reads a request of `log_best_model` from stdin and writes the answer to stdout."""
-    request = json.load(sys.stdin)
+    import torch
+
+    from tune_speed.runtime.device import set_up_process
+    from tune_speed.training.saved_model import SavedModel
+
+    request, device = json.load(sys.stdin), torch.device("cpu")
     receive(request["plugins"])
-    record = TrialRecord.model_validate(request["record"])
     try:
-        answer = _log_here(request["uri"], request["run_id"], record, Path(request["weights"]))
+        set_up_process(device, cpu_threads=request["cpu_threads"])
+        saved = SavedModel.read(Path(request["weights"]), device)
+        answer = {"uri": saved.log(open_store(request["uri"]), run_id=request["run_id"])}
     except Exception as error:  # Such as torch's, if it cannot draw the network's graph.
         traceback.print_exc()
         lines = str(error).strip().splitlines() or ["no message"]
@@ -84,7 +82,7 @@ def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path
     request = {
         "uri": uri,
         "run_id": run_id,
-        "record": record.model_dump(mode="json"),
+        "cpu_threads": record.cpu_threads,
         "weights": str(weights),
         # As loaded in this process: a plugin's file may have changed since the search began.
         "plugins": shipped(),
@@ -107,37 +105,6 @@ def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path
         _log.warning("%s", strip_secrets(done.stderr))
         said["error"] = strip_secrets(said["error"])
     return said
-
-
-def _log_here(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
-    import torch
-
-    from tune_speed.runtime.device import set_up_process
-    from tune_speed.training.finished_model import accuracy_of, finished_model
-    from tune_speed.training.objective import load_splits
-    from tune_speed.training.workload import Workload
-
-    device = torch.device("cpu")
-    set_up_process(device, cpu_threads=record.cpu_threads)
-    workload = Workload.model_validate(record.workload)
-    splits = load_splits(workload)
-    part = splits.validation if record.evaluated_on == "validation" else splits.test
-    if part.sizes is not None:
-        why = "its graph in MLflow takes images of one size, but those of the data set have several"
-        return {"error": f"{why}; store them as squares, with `dataset.image_size`"}
-    model = finished_model(record, weights, splits)
-    accuracy = accuracy_of(model, part, batch_size=workload.eval_batch_size, device=device)
-    height, width, channels = part.pixels.shape[1:]
-    model_uri = log_model(
-        open_store(uri),
-        model,
-        run_id=run_id,
-        accuracy=accuracy,
-        part=record.evaluated_on,
-        image_shape=(channels, height, width),
-        num_classes=splits.num_classes,
-    )
-    return {"uri": model_uri, "accuracy": accuracy}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tune_speed.experiments.certification.certificate import Certificate
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
 from tune_speed.tracking import Tracker, open_store
+from tune_speed.training.saved_model import read_model
 
 STUDY = TINY_STUDY.replace("value: 0.8", "value: 0.3").replace("trials: 6", "trials: 3")
 STUDY = STUDY.replace("{low: 1, high: 10}", "{low: 4, high: 6}")
@@ -165,14 +166,19 @@ def test_ctrl_c_loses_no_run_that_was_done(
     few = ("--top", "2", "--seeds", "2", "--final", "0")
     user = threading.Thread(target=interrupt)
     user.start()
-    stopped = run_inside("certify", "tiny", *few, "--again", folder=folder)
+    save = ("--save", "best.pt")
+    stopped = run_inside("certify", "tiny", *few, *save, "--again", folder=folder)
     user.join()
     assert stopped.code == 130, stopped.err
     assert "2 finalists: at most 4 runs" in stopped.err
     done_before = turns(folder, 2)
     assert 1 <= len(done_before) < 4
-    again = call("certify", "tiny", *few, folder=folder)
+    again = call("certify", "tiny", *few, *save, folder=folder)
     assert again.code in (0, 1), again.err
+    kept, _ = read_model(folder / "best.pt")
+    runs = [each["record"]["runs"][0] for each in events(folder, 2) if each["event"] == "run"]
+    finals = {run["evaluations"][-1]["accuracy"] for run in runs}
+    assert kept.part == "test" and kept.value in finals
     assert turns(folder, 2)[: len(done_before)] == done_before
     assert len(set(turns(folder, 2))) == len(turns(folder, 2))
 

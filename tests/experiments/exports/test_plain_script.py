@@ -295,7 +295,7 @@ def test_weights_of_a_file_are_loaded_but_for_another_classifier(
 @pytest.mark.parametrize("name", RECIPES)
 def test_script_is_one_that_a_person_reads(name: str) -> None:
     text = written(small(RECIPES[name]))
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 305
     assert max(map(len, text.splitlines())) <= 100
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     bare = [f.name for f in functions if not ast.get_docstring(f)]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tune_speed.tracking import Tracker, schema
 from tune_speed.tracking.writer import descriptions
-from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, run_of_trial
+from tune_speed.tracking.writer.models import MODEL, Card, forget_others, log_model, run_of_trial
 
 SHAPE, NUM_CLASSES = (1, 4, 4), 3
 
@@ -42,15 +42,8 @@ def searched(make_tracker: Callable[..., Tracker]) -> Tracker:
 def log(client: Any, tracker: Tracker, trial_id: str, model: nn.Module) -> str:
     run = run_of_trial(client, tracker.run_id, trial_id)
     assert run is not None
-    return log_model(
-        client,
-        model.eval(),
-        run_id=run.info.run_id,
-        accuracy=0.875,
-        part="validation",
-        image_shape=SHAPE,
-        num_classes=NUM_CLASSES,
-    )
+    card = Card("accuracy 0.8750", "validation", SHAPE, NUM_CLASSES)
+    return log_model(client, model.eval(), card, run_id=run.info.run_id)
 
 
 def pixels(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -78,7 +78,7 @@ SEARCHES: dict[str, str] = {
     ),
     "interrupted": descriptions.interrupted_note("Ctrl-C"),
     "model": descriptions.model_lines(
-        "models:/m-1", accuracy=0.98765, part="test", shape=(3, 8, 9)
+        "models:/m-1", score="accuracy 0.9877", part="test", shape=(3, 8, 9)
     ),
 }
 

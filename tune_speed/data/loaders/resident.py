@@ -168,10 +168,14 @@ class Showing:
 
     def __call__(self, pixels: Tensor, sizes: NDArray[np.int64] | None) -> Tensor:
         """Returns float32 (B, C, H, W) of uint8 (B, H', W', C) of sizes (B, 2), None: whole."""
+        images = self._normalize(self.windows(pixels, sizes))
+        return image_ops.to_channels_first(images, channels_last=self._view.channels_last)
+
+    def windows(self, pixels: Tensor, sizes: NDArray[np.int64] | None) -> Tensor:
+        """Returns the same as uint8 (B, H, W, C), not normalised."""
         if sizes is not None or self._size != self._box or self._view.crop_pct != 1:
             if sizes is None:
                 sizes = np.array([self._box] * len(pixels), dtype=np.int64)
             windows = torch.from_numpy(centred(sizes, crop_pct=self._view.crop_pct))
             pixels = image_ops.cut(pixels, windows.to(pixels.device), self._size)
-        images = self._normalize(pixels)
-        return image_ops.to_channels_first(images, channels_last=self._view.channels_last)
+        return pixels

@@ -25,6 +25,7 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification import schedule as schedules
 from tune_speed.experiments.certification.assemble import Certification, certified_record
+from tune_speed.experiments.certification.kept_models import keep_of
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.process import busy_text, stop_signals
@@ -70,6 +71,7 @@ def certify(
     on_line: Callable[[str], None],
     anew_if_changed: bool = False,
     loop: Loop | None = None,
+    keeps_models: bool = False,
 ) -> CertifyResult:
     """`folder` is that of the study's files, `device` part of the device's name.
 
@@ -110,6 +112,7 @@ def certify(
             target=target_of(first.workload),
         )
         session = _Session(ledger, schedule, [*finalists, *([leader] if leader else [])], on_line)
+        session.keeps_models = keeps_models
         on_line(_outlook(schedule, finalists))
         is_here = address is None and first.device.kind == "cpu" and not session.is_complete
         if busy := busy_text(first.cpu_threads) if is_here else "":
@@ -166,6 +169,7 @@ class _Session:
     ) -> None:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
         self.everyone = {each.name: each for each in everyone}
+        self.keeps_models = False
         for ran in ledger.runs:
             schedule.add(ran.turn, ran.record.runs[0])
         if ledger.runs:
@@ -224,7 +228,11 @@ class _Session:
 
     def _take_turn(self, turn: schedules.Turn, device: ExclusiveDevice) -> None:
         for tries_left in reversed(range(MAX_TURNS)):
-            record = device.run(_spec(self.everyone[turn.name].record, seed=turn.seed))
+            spec = _spec(self.everyone[turn.name].record, seed=turn.seed)
+            if self.keeps_models:
+                keep = keep_of(self._ledger.path, turn.name)
+                spec = spec.model_copy(update={"keep": keep})
+            record = device.run(spec)
             run = record.runs[0]
             if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
                 break

@@ -111,11 +111,11 @@ def interrupted_note(reason: str) -> str:
     return f"**interrupted**: {plain(reason)}. Resuming the study runs the trial again."
 
 
-def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -> str:
+def model_lines(uri: str, score: str, part: str, shape: Sequence[int]) -> str:
     """Returns how to use a logged model; `shape` is that of its images, (C, H, W)."""
     sizes = ", ".join(map(str, shape))
     return (
-        f"**Model**: accuracy {accuracy:.4f} on the {plain(part)} part. It takes pixels as uint8"
+        f"**Model**: {plain(score)} on the {plain(part)} part. It takes pixels as uint8"
         f" (N, {sizes}), 0 to 255, not normalised, and gives logits (N, classes), on a CPU.\n\n"
         f'```python\nimport mlflow\n\nmodel = mlflow.pytorch.load_model("{uri}")\n```'
     )

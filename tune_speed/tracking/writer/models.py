@@ -1,15 +1,16 @@
-"""Models in MLflow, one a search, saved as graphs that load without this package."""
+"""Models in MLflow, one a search, saved as graphs that load without this package; the registry."""
 
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.store.errors import within
+from tune_speed.tracking.store.errors import errors_of, within
+from tune_speed.tracking.store.store import open_experiment
 from tune_speed.tracking.writer import descriptions
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MODEL = f"{schema.PREFIX}model"
 """Tag of a run whose model is logged: the model's address."""
 NAME = "model"
+EXPERIMENT = "saved-models"
+"""Experiment of the models that are logged without a run."""
 # Longest wait for the run; a database that is frozen would never answer.
 READ_S = 60.0
 # Images of the example; with one alone, the graph would take no other number.
@@ -34,46 +37,69 @@ def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any |
     return within(READ_S, find)
 
 
-def log_model(
-    client: "MlflowClient",
-    model: Any,
-    *,
-    run_id: str,
-    accuracy: float,
-    part: str,
-    image_shape: tuple[int, ...],
-    num_classes: int,
-) -> str:
-    """Logs a model on a trial's run, says so in its description, and returns the model's address.
+class Card(NamedTuple):
+    """What users of a logged model should know."""
 
-    The model takes pixels (C, H, W), on the CPU and in evaluation mode.
+    score: str
+    part: str
+    image_shape: tuple[int, ...]
+    """(C, H, W), pixels as uint8."""
+    num_classes: int
+
+
+def log_model(client: "MlflowClient", model: Any, card: Card, *, run_id: str | None) -> str:
+    """Logs a model, on a trial's run if there is one, whose description then names it.
+
+    The model takes pixels (N, C, H, W), on the CPU and in evaluation mode. Returns its address.
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """
     from mlflow.entities import LoggedModelOutput
 
-    run = client.get_run(run_id)
+    experiment = (
+        _experiment(client, run_id) if run_id else open_experiment(client, EXPERIMENT, tags={})
+    )
     logged = client.create_logged_model(
-        run.info.experiment_id, name=NAME, source_run_id=run_id, model_type="classifier"
+        experiment, name=NAME, source_run_id=run_id, model_type="classifier"
     )
     try:
         with TemporaryFolder() as folder:
             path = folder / NAME
-            _save(model, path, logged, run_id, image_shape, num_classes)
+            _save(model, path, logged, run_id, card)
             client.log_model_artifacts(logged.model_id, str(path))
     except Exception:
         client.finalize_logged_model(logged.model_id, "FAILED")
         client.delete_logged_model(logged.model_id)
         raise
     client.finalize_logged_model(logged.model_id, "READY")
-    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     uri = f"models:/{logged.model_id}"
-    usage = descriptions.model_lines(uri, accuracy=accuracy, part=part, shape=image_shape)
+    usage = descriptions.model_lines(uri, *card[:3])
     client.set_logged_model_tags(logged.model_id, {descriptions.NOTE: usage})
-    before = run.data.tags.get(descriptions.NOTE, "")
-    client.set_tag(run_id, descriptions.NOTE, f"{usage}\n\n{before}"[: schema.MAX_TAG])
-    client.set_tag(run_id, MODEL, uri)
+    if run_id is not None:
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        before = client.get_run(run_id).data.tags.get(descriptions.NOTE, "")
+        client.set_tag(run_id, descriptions.NOTE, f"{usage}\n\n{before}"[: schema.MAX_TAG])
+        client.set_tag(run_id, MODEL, uri)
     return uri
+
+
+def register(client: "MlflowClient", uri: str, name: str) -> str:
+    """Adds a logged model to the registry, as the newest version of `name`; returns its address.
+
+    Raises: ServiceError.
+    """
+    from mlflow.exceptions import MlflowException
+
+    with errors_of(client.tracking_uri):
+        try:
+            client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        # By its files: of a model's id MLflow would ask the process's own store, whichever it is.
+        files = client.get_logged_model(uri.removeprefix("models:/")).artifact_location
+        version = client.create_model_version(name, source=files, tags={MODEL: uri})
+    return f"models:/{name}/{version.version}"
 
 
 def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
@@ -92,17 +118,15 @@ def _experiment(client: "MlflowClient", run_id: str) -> str:
     return str(client.get_run(run_id).info.experiment_id)
 
 
-def _save(
-    model: Any, path: Path, logged: Any, run_id: str, image_shape: tuple[int, ...], num_classes: int
-) -> None:
+def _save(model: Any, path: Path, logged: Any, run_id: str | None, card: Card) -> None:
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     # Without the local part, such as `+cu128`, which no package index knows.
     versions = {name: metadata.version(name).split("+")[0] for name in ("mlflow", "torch", "numpy")}
-    pixels = TensorSpec(np.dtype(np.uint8), (-1, *image_shape))
-    logits = TensorSpec(np.dtype(np.float32), (-1, num_classes))
+    pixels = TensorSpec(np.dtype(np.uint8), (-1, *card.image_shape))
+    logits = TensorSpec(np.dtype(np.float32), (-1, card.num_classes))
     mlflow.pytorch.save_model(
         model,
         str(path),
@@ -110,7 +134,7 @@ def _save(
             artifact_path=logged.artifact_location, run_id=run_id, model_id=logged.model_id
         ),
         signature=ModelSignature(inputs=Schema([pixels]), outputs=Schema([logits])),
-        input_example=np.zeros((EXAMPLE_SIZE, *image_shape), np.uint8),
+        input_example=np.zeros((EXAMPLE_SIZE, *card.image_shape), np.uint8),
         # Given, as MLflow would look for them in a process of its own.
         pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
         serialization_format="pt2",
