@@ -14,7 +14,7 @@ from tune_speed.experiments.paired_test import (
     pairs_needed,
     slope_of,
 )
-from tune_speed.experiments.rerun import train_seeds, turns
+from tune_speed.experiments.rerun import train_seeds
 from tune_speed.study.file import RecipeFile, parse_recipe
 
 RECIPE = """
@@ -52,18 +52,6 @@ def refusal(*overrides: str) -> str:
             on_line=lambda line: None,
         )
     return str(refused.value)
-
-
-def test_turns_swap_who_begins_and_share_each_seed() -> None:
-    expected = [("a", 7), ("b", 7), ("b", 8), ("a", 8), ("a", 9), ("b", 9), ("b", 10), ("a", 10)]
-    assert list(turns(("a", "b"), range(7, 11))) == expected
-
-
-def test_steady_drift_favours_neither_after_an_even_number_of_rounds() -> None:
-    places: dict[str, list[int]] = {"a": [], "b": []}
-    for place, (side, _) in enumerate(turns(("a", "b"), range(6))):
-        places[side].append(place)
-    assert sum(places["a"]) == sum(places["b"])
 
 
 @pytest.mark.parametrize(

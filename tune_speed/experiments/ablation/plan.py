@@ -48,6 +48,17 @@ class AblationPlan:
     """Why, by the arm's name."""
     load: Load
 
+    def tuned_file(self, name: str, factor: float) -> RecipeFile:
+        """Returns an arm's recipe with its re-tuned number times `factor`.
+
+        Raises: ConfigError if the recipe refuses it.
+        """
+        file, retune = self.files[name], self.config.retune
+        more = tuned_settings(file.recipe, retune, factor) if retune else {}
+        arm = next(arm for arm in self.arms if arm.name == name)
+        given = [*settings_of(arm, self.axes), *more.items()]
+        return self.load(overrides_of(given)) if more else file
+
 
 def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) -> AblationPlan:
     """Takes a recipe file, or a trial named by MLflow run id or STUDY/TRIAL.

@@ -10,6 +10,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +26,10 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification import schedule as schedules
 from tune_speed.experiments.certification.assemble import Certification, certified_record
+from tune_speed.experiments.session import left_text, stoppable
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.atomic_file import replace_text
-from tune_speed.runtime.process import busy_text, stop_signals
+from tune_speed.runtime.process import busy_text
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
@@ -95,10 +97,9 @@ def certify(
         "protocol_version": PROTOCOL_VERSION,
     }
     path = latest_log(folder, "certify", again=again)
-    if anew_if_changed:
+    if anew_if_changed and not again:
         with schedules.CertifyLedger(path) as ledger:
-            again = again or bool(ledger.differences(header))
-        path = latest_log(folder, "certify", again=again)
+            path = latest_log(folder, "certify", again=bool(ledger.differences(header)))
     with schedules.CertifyLedger(path) as ledger:
         ledger.begin(header)
         schedule = schedules.CertificationSchedule(
@@ -120,7 +121,7 @@ def certify(
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
         done = Certification(
             finalists=session.everyone,
-            runs=ledger.runs,
+            runs=ledger.records,
             ranks=ranks,
             surroundings={name: session.surroundings(name) for name in session.everyone},
             uri=strip_secrets(uri),
@@ -166,15 +167,16 @@ class _Session:
     ) -> None:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
         self.everyone = {each.name: each for each in everyone}
-        for ran in ledger.runs:
-            schedule.add(ran.turn, ran.record.runs[0])
-        if ledger.runs:
-            on_line(f"going on after {counted(len(ledger.runs), 'run')} in {ledger.path}")
+        for turn, record in ledger.records.items():
+            schedule.add(turn, record.runs[0])
+        if ledger.records:
+            on_line(f"going on after {counted(len(ledger.records), 'run')} in {ledger.path}")
 
     @property
     def is_complete(self) -> bool:
-        described = self._ledger.last_facts
-        return self._schedule.next() is None and all(name in described for name in self.everyone)
+        return self._schedule.next() is None and self._ledger.last_facts.keys() >= set(
+            self.everyone
+        )
 
     def surroundings(self, name: str) -> tuple[Surroundings, Surroundings]:
         facts = self._ledger.first_facts[name], self._ledger.last_facts[name]
@@ -185,31 +187,28 @@ class _Session:
         from tune_speed.tuning.ray import cluster
 
         first = next(iter(self.everyone.values())).record
-        kind = first.device.kind
-        resources = ResourceConfig(cpu=1, gpu=float(kind == "cuda"))
+        is_gpu = first.device.kind == "cuda"
+        most = max(each.record.recipe.get("devices", 1) for each in self.everyone.values())
+        resources = ResourceConfig(cpu=1, gpu=float(is_gpu))
         with (
             cluster.connected(address, resources=resources),
-            stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped,
+            stoppable(Stopped, signal.SIGINT, signal.SIGTERM) as stop,
+            closing(
+                ExclusiveDevice(
+                    gpus=most if is_gpu else 0,
+                    cpu_threads=first.cpu_threads,
+                    node_ids=_nodes_like(first, address),
+                    on_line=self._on_line,
+                    is_stopped=stop.came,
+                    loop=loop,
+                )
+            ) as device,
         ):
-            most = max(e.record.recipe.get("devices", 1) for e in self.everyone.values())
-            device = ExclusiveDevice(
-                gpus=most if kind == "cuda" else 0,
-                cpu_threads=first.cpu_threads,
-                node_ids=_nodes_like(first, address),
-                on_line=self._on_line,
-                is_stopped=is_stopped,
-                loop=loop,
-            )
-            try:
-                self._describe(device, is_last=False)
-                while (turn := self._schedule.next()) is not None:
-                    self._take_turn(turn, device)
-                self._describe(device, is_last=True)
-            except Stopped:
-                return True
-            finally:
-                device.close()
-        return False
+            self._describe(device, is_last=False)
+            while (turn := self._schedule.next()) is not None:
+                self._take_turn(turn, device)
+            self._describe(device, is_last=True)
+        return stop.was_stopped
 
     def _describe(self, device: ExclusiveDevice, *, is_last: bool) -> None:
         for name, each in self.everyone.items():
@@ -238,15 +237,19 @@ class _Session:
                 f" {MAX_TURNS} runs: {others}. Let them end, and give the same command"
                 " again: nothing that ran is lost."
             )
-        self._ledger.ran(turn, record)
-        dropped = self._schedule.add(turn, run)
-        missed = f"missed: {run.stop_reason}"
-        time = missed if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
-        final, left = final_metric(record), self._schedule.most_runs_left
-        metric = "" if final is None or time == missed else f", {final:.4f}"
+        self._ended(turn, record)
+
+    def _ended(self, turn: schedules.Turn, record: TrialRecord) -> None:
+        """Keeps a run that counts: each certified run ends here, and nowhere else."""
+        self._ledger.add(turn, record)
+        dropped = self._schedule.add(turn, record.runs[0])
+        time_s, final = record.runs[0].time_to_target_s, final_metric(record)
+        outcome = f"missed: {record.runs[0].stop_reason}"
+        if time_s is not None:
+            outcome = f"{time_s:.3f} s" + ("" if final is None else f", {final:.4f}")
+        left = left_text(self._schedule.most_runs_left, self._ledger.records.values(), most=True)
         stage = "" if turn.stage == "first" else "final, "
-        rest = f"at most {left} to go" if left else "the last"
-        self._on_line(f"{stage}round {turn.round + 1}: {turn.name} {time}{metric}  ({rest})")
+        self._on_line(f"{stage}round {turn.round + 1}: {turn.name} {outcome}  ({left})")
         for each in dropped:
             self._on_line(each.reason)
 
