@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from tune_speed.core.comparability import goodness, target_of
 from tune_speed.core.records import Record, RunResult, TrialRecord
-from tune_speed.core.significance import Comparison, compare
+from tune_speed.core.significance import compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
-from tune_speed.core.text import counted, percent
+from tune_speed.core.text import INFINITE, counted, percent, significant
 from tune_speed.experiments import run_summary as summary
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 
@@ -54,35 +54,20 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
     assert pairs
     ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
     found = compare(ours, theirs, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
+    side: Side = "a"
+    if found.ratio is not None and found.ratio > 1:
+        # Again the other way round, as the p-value is one-sided.
+        found = compare(theirs, ours, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
+        side, ours, theirs = "b", theirs, ours
+    known = {"confidence": summary.CONFIDENCE, "num_pairs": len(pairs), "method": found.method}
     if found.ratio is None or found.ratio == 1:
         neither = "no run of either met the target" if found.ratio is None else "both took as long"
-        statement = f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs."
-        known = {
-            "confidence": summary.CONFIDENCE,
-            "num_pairs": found.num_pairs,
-            "method": found.method,
-        }
+        statement = f"Not decided: {neither}, in {counted(len(pairs), 'pair')} of runs."
         return Verdict(faster=None, is_decided=False, statement=statement, **known)
-    if found.ratio < 1:
-        return _verdict("a", found, ours, theirs)
-    # Again the other way round, as the p-value is one-sided.
-    found = compare(theirs, ours, confidence=summary.CONFIDENCE, miss_s=a.miss_s)
-    return _verdict("b", found, theirs, ours)
-
-
-def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
-    by_seed = {run.seed: run for run in b.runs}
-    return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
-
-
-def _verdict(
-    side: Side, found: Comparison, faster: Sequence[Sample], slower: Sequence[Sample]
-) -> Verdict:
-    assert found.ratio is not None
     factor, low, high = (
         math.inf if end == 0 else 1 / end for end in (found.ratio, found.high, found.low)
     )
-    is_enough = found.num_pairs >= LEAST_PAIRS
+    is_enough = len(pairs) >= LEAST_PAIRS
     is_decided = is_enough and found.p_value < MOST_P_VALUE and low > 1
     verdict = Verdict(
         faster=side,
@@ -90,15 +75,18 @@ def _verdict(
         factor=finite_or_none(factor),
         factor_low=low,
         factor_high=finite_or_none(high),
-        confidence=summary.CONFIDENCE,
         p_value=found.p_value if is_enough else None,
-        num_pairs=found.num_pairs,
-        pairs_needed=None if is_decided else pairs_needed(faster, slower),
-        method=found.method,
+        pairs_needed=None if is_decided else pairs_needed(ours, theirs),
         statement="",
+        **known,
     )
-    has_miss = not all(sample.is_hit for sample in [*faster, *slower])
+    has_miss = not all(sample.is_hit for sample in [*ours, *theirs])
     return verdict.model_copy(update={"statement": _statement(verdict, has_miss=has_miss)})
+
+
+def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
+    by_seed = {run.seed: run for run in b.runs}
+    return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
 
 
 def pairs_needed(faster: Sequence[Sample], slower: Sequence[Sample]) -> int | None:
@@ -127,35 +115,30 @@ def pairs_needed(faster: Sequence[Sample], slower: Sequence[Sample]) -> int | No
 
 
 def _statement(verdict: Verdict, *, has_miss: bool) -> str:
-    assert verdict.faster is not None
-    winner = verdict.faster.upper()
-    loser = "B" if winner == "A" else "A"
-    high = "∞" if verdict.factor_high is None else f"{verdict.factor_high:.3g}"
-    ends = f"{percent(verdict.confidence)} interval: {verdict.factor_low:.3g} to {high}"
-    if not verdict.factor_low and verdict.factor_high is None:
-        ends = "no interval from so few runs"
-    p_value = "" if verdict.p_value is None else f"; one-sided p = {verdict.p_value:.2g}"
-    figures = f"({ends}{p_value}; {counted(verdict.num_pairs, 'pair')} of runs)"
+    winner, loser = ("A", "B") if verdict.faster == "a" else ("B", "A")
+    ends = f"{verdict.factor_low:.3g} to {significant(verdict.factor_high, 3, none=INFINITE)}"
+    has_ends = verdict.factor_low or verdict.factor_high is not None
+    figures = [
+        f"{percent(verdict.confidence)} interval: {ends}" if has_ends else summary.NO_INTERVAL,
+        *([] if verdict.p_value is None else [f"one-sided p = {verdict.p_value:.2g}"]),
+        f"{counted(verdict.num_pairs, 'pair')} of runs",
+    ]
     much = (
         f"infinitely faster than {loser}, which never met the target,"
         if verdict.factor is None
         else f"{verdict.factor:.3g} times as fast as {loser}"
     )
+    said = f"{much} ({'; '.join(figures)})."
     if verdict.is_decided:
-        return f"{winner} is {much} {figures}."
-    return f"Not decided: {winner} looks {much} {figures}. {_remedy(verdict, has_miss=has_miss)}"
+        return f"{winner} is {said}"
+    return f"Not decided: {winner} looks {said} {_remedy(verdict, has_miss=has_miss)}"
 
 
 def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
-    if verdict.num_pairs < LEAST_PAIRS:
-        proves = "pair of runs proves" if verdict.num_pairs == 1 else "pairs of runs prove"
-        return (
-            f"{verdict.num_pairs} {proves} nothing: it takes {LEAST_PAIRS} at least,"
-            f" and {LEAST_PAIRS_WITH_MISSES} where runs miss; try `--seeds {LIKELY_PAIRS}`."
-        )
-    if has_miss and verdict.num_pairs < LEAST_PAIRS_WITH_MISSES:
-        least = LEAST_PAIRS_WITH_MISSES
-        return f"Where runs miss, it takes {least} pairs at least; try `--seeds {least}`."
+    least = LEAST_PAIRS_WITH_MISSES if has_miss else LEAST_PAIRS
+    if verdict.num_pairs < least:
+        where = " where runs miss" if has_miss else ""
+        return f"It takes {least} pairs at least{where}; try `--seeds {max(least, LIKELY_PAIRS)}`."
     rule = f"As either could have come first, it takes p < {MOST_P_VALUE:.3g}"
     if verdict.pairs_needed is not None:
         return f"{rule}; at this factor and spread, about {counted(verdict.pairs_needed, 'pair')}."
@@ -164,19 +147,14 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
 
 def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> summary.Slope | None:
     """Returns the gain per ln(length), where the recipes differ in nothing but their epochs."""
-    if a is None or b is None:
-        return None
-    recipes = [{k: v for k, v in record.recipe.items() if k != "epochs"} for record in (a, b)]
-    if recipes[0] != recipes[1]:
+    if a is None or b is None or {**a.recipe, "epochs": 0} != {**b.recipe, "epochs": 0}:
         return None
     target = target_of(a.workload)
-    points = [
-        (run.final.epoch, goodness(metric, target))
-        for run in [*a.runs, *b.runs]
-        if run.final is not None and run.status in summary.WHOLE
-        if (metric := run.final.value(target.metric)) is not None
-    ]
-    return summary.estimate_slope(points)
+    ends = [r.final for r in (*a.runs, *b.runs) if r.final and r.status in summary.WHOLE]
+    values = ((end.epoch, end.value(target.metric)) for end in ends)
+    return summary.estimate_slope(
+        [(epoch, goodness(value, target)) for epoch, value in values if value is not None]
+    )
 
 
 def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:

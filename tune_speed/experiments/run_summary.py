@@ -8,7 +8,7 @@ linear in ln(length) and the spread between seeds constant: fair for steps of so
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core import stats
@@ -98,6 +98,7 @@ def suggestion(
 
 
 CONFIDENCE = 0.95
+NO_INTERVAL = "no interval from so few runs"
 # Runs that failed: their last evaluation is not the end of a training.
 NO_FINAL = (Status.FAILED, Status.OOM)
 # Runs of the planned length.
@@ -154,16 +155,15 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
     metrics = [value for end in ends if (value := end.value(target.metric)) is not None]
-    margin = needed_margin = line = None
-    if record.workload["mode"] == "fixed_length":
-        if metrics:
-            margin = sign_of(target) * (statistics.fmean(metrics) - target.value)
-        if len(metrics) >= LEAST_RUNS:
-            # For a target of 0 the mean that is needed is the margin itself.
-            needed_margin = needed_mean(0.0, statistics.stdev(metrics), n=len(metrics))
-        if slope is not None and all(run.status in WHOLE for run in runs):
-            run_s = statistics.fmean(run.clocks.train_s for run in runs)
-            line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
+    final, is_fixed = _spread(metrics), record.workload["mode"] == "fixed_length"
+    line = None
+    if is_fixed and slope is not None and all(run.status in WHOLE for run in runs):
+        run_s = statistics.fmean(run.clocks.train_s for run in runs)
+        line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
+    # For a target of 0 the mean that is needed is the margin itself.
+    has_spread = is_fixed and len(metrics) >= LEAST_RUNS
+    needed = needed_mean(0.0, final.sd or 0.0, n=final.n) if has_spread else None
+    over = sign_of(target) * (final.mean - target.value) if final.mean is not None else None
     return Statistics(
         n=found.n,
         k=found.hits,
@@ -178,9 +178,9 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         metric=target.metric,
         target=target.value,
         target_mode=target.mode,
-        final_metric=_spread(metrics),
-        margin=margin,
-        needed_margin=needed_margin,
+        final_metric=final,
+        margin=over if is_fixed else None,
+        needed_margin=needed,
         suggestion=line,
         timing=dict(Counter(run.timing for run in runs)),
         cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
@@ -189,11 +189,8 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
 
 
 def _spread(values: Sequence[float]) -> Spread:
-    return Spread(
-        mean=statistics.fmean(values) if values else None,
-        sd=statistics.stdev(values) if len(values) > 1 else None,
-        n=len(values),
-    )
+    mean = statistics.fmean(values) if values else None
+    return Spread(mean=mean, sd=stats.deviation(values), n=len(values))
 
 
 def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
@@ -202,51 +199,48 @@ def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, A
 
 
 def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
+    """Returns what the runs say, a line each, under the recipe's name."""
     found = describe_runs(record, slope=slope)
-    rate, median = found.success_rate, seconds(found.median_s)
-    lines = [
-        f"{f'{name}, ' if name else ''}{headline(record)}",
-        f"  met the target   {found.k}/{found.n}"
-        f"  ({percent(rate.confidence)} interval of the rate: {rate.low:.2f} to {rate.high:.2f})",
-        f"  time to target   median {median}  ({_interval(found.median_interval)})",
-        f"                   runs: {', '.join(fixed(t, 3, none=INFINITE) for t in found.times_s)}"
-        f"{f'  ({INFINITE}: a miss)' if found.k < found.n else ''}",
-    ]
-    if found.mean_hit_s is not None:
-        lines.append(f"  mean of the hits {seconds(found.mean_hit_s)}")
-    lines.append(
-        f"  with restarts    {seconds(found.expected_s)} expected"
-        f"  ({_interval(found.expected_interval)})"
+    lines = [f"  {label:16} {text}" for label, text in _lines(record, found)]
+    head = f"{f'{name}, ' if name else ''}{headline(record)}"
+    return "\n".join([head, *lines, *normalisation_lines(record), *_clock(found)])
+
+
+def _lines(record: TrialRecord, found: Statistics) -> Iterator[tuple[str, str]]:
+    rate, misses = found.success_rate, f"  ({INFINITE}: a miss)" if found.k < found.n else ""
+    ends = f"{rate.low:.2f} to {rate.high:.2f}"
+    interval = f"({percent(rate.confidence)} interval of the rate: {ends})"
+    yield "met the target", f"{found.k}/{found.n}  {interval}"
+    yield (
+        "time to target",
+        f"median {seconds(found.median_s)}  ({_interval(found.median_interval)})",
     )
-    lines += _quality(found)
+    yield "", f"runs: {', '.join(fixed(t, 3, none=INFINITE) for t in found.times_s)}{misses}"
+    if found.mean_hit_s is not None:
+        yield "mean of the hits", seconds(found.mean_hit_s)
+    expected = f"{seconds(found.expected_s)} expected"
+    yield "with restarts", f"{expected}  ({_interval(found.expected_interval)})"
+    finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
+    for name, spread in finals.items():
+        if spread.mean is not None:
+            sd = "" if spread.sd is None else f" ± {spread.sd:.4f} (sd)"
+            yield f"final {name:10}", f"{spread.mean:.6f}{sd}, n = {spread.n}"
+    if found.margin is not None:
+        needed = found.needed_margin
+        rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
+        side = "below" if found.target_mode == "min" else "over"
+        yield "margin", f"{found.margin:+.4f} {side} the target, on average{rule}"
+    if found.suggestion:
+        yield "suggestion", found.suggestion
     speeds = [run.images_per_s for run in record.runs if run.images_per_s is not None]
     if speeds:
-        speed = statistics.median(speeds)
-        lines.append(
-            f"  speed            {speed:.0f} images/s, {counted(record.runs[-1].steps, 'step')}"
-        )
-    return "\n".join([*lines, *normalisation_lines(record), *_clock(found)])
+        steps = counted(record.runs[-1].steps, "step")
+        yield "speed", f"{statistics.median(speeds):.0f} images/s, {steps}"
 
 
 def headline(record: TrialRecord) -> str:
     place = device_text(record.device)
     return f"{record.workload_name}: {target_of(record.workload).words} on {place}"
-
-
-def _quality(found: Statistics) -> list[str]:
-    finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
-    lines = [
-        f"  final {name:10} {spread.mean:.6f}"
-        f"{'' if spread.sd is None else f' ± {spread.sd:.4f} (sd)'}, n = {spread.n}"
-        for name, spread in finals.items()
-        if spread.mean is not None
-    ]
-    if found.margin is not None:
-        needed = found.needed_margin
-        rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
-        side = "below" if found.target_mode == "min" else "over"
-        lines.append(f"  margin           {found.margin:+.4f} {side} the target, on average{rule}")
-    return [*lines, *([f"  suggestion       {found.suggestion}"] if found.suggestion else [])]
 
 
 def _clock(found: Statistics) -> list[str]:
@@ -262,6 +256,6 @@ def _clock(found: Statistics) -> list[str]:
 
 def _interval(interval: stats.TimeInterval) -> str:
     if not interval.confidence or not (interval.low_s or interval.high_s):
-        return "no interval from so few runs"
+        return NO_INTERVAL
     low, high = (fixed(end, 3, none=INFINITE) for end in (interval.low_s, interval.high_s))
     return f"{percent(interval.confidence)} interval: {low} to {high} s".replace("∞ s", "∞")

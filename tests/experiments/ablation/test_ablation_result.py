@@ -1,6 +1,5 @@
 import json
 import math
-from typing import Any
 
 import pytest
 from helpers.experiments.ablations import ablated, make_run, planted
@@ -182,36 +181,6 @@ def test_p_values_of_a_response_are_corrected_by_holm_in_their_number() -> None:
     assert held == pytest.approx([min(1.0, p_value) for p_value in expected])
     times = [arm.time_to_target_p_holm for arm in result.arms]
     assert times[0] is None and None not in times[1:]
-
-
-def test_s_mixed_compares_with_the_same_arm_in_the_bases_precision() -> None:
-    times_s = {
-        "base": (12.0, 12.0),
-        ARM: (10.0, 11.0),
-        "precision=bf16": (6.0, 6.0),
-        f"{ARM} + precision=bf16": (4.0, 5.5),
-    }
-    runs = {name: runs_of(times) for name, times in times_s.items()}
-    axes = {"accumulation_steps": 2, "precision": "bf16"}
-    result = ablated(runs, axes=axes, design="factorial")
-    both = arm_of(result, f"{ARM} + precision=bf16")
-    assert interval_of(both.s_mixed)[0] == pytest.approx(math.sqrt(2.5 * 2.0))
-    alone = arm_of(result, "precision=bf16").s_mixed
-    assert alone is not None and alone.value == pytest.approx(2.0)
-    assert arm_of(result).s_mixed is None and arm_of(result, "base").s_mixed is None
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"precision": "half"},
-        {"trick": {"mixed": {"precision": "bf16", "batch_size": 64}}},
-    ],
-)
-def test_naive_half_precision_and_what_changes_more_have_no_s_mixed(axes: dict[str, Any]) -> None:
-    name = "mixed" if "trick" in axes else "precision=half"
-    result = ablated({"base": runs_of(BASE_S), name: runs_of(ARM_S)}, axes=axes)
-    assert arm_of(result, name).s_mixed is None and arm_of(result, name).speed_up is not None
 
 
 def test_planted_effects_and_interaction_are_recovered() -> None:

@@ -115,8 +115,8 @@ def test_csv_has_a_row_an_arm_and_figures_unrounded() -> None:
     assert [row["arm"] for row in rows] == [arm.name for arm in result.arms]
     assert float(rows[0]["epoch_s_mean"]) == result.arms[0].epoch_s.mean
     mixed = result.arm("precision=bf16")
-    assert mixed is not None and mixed.s_mixed is not None
-    assert float(rows[2]["s_mixed"]) == mixed.s_mixed.value
+    assert mixed is not None and mixed.speed_up is not None
+    assert float(rows[2]["speed_up"]) == mixed.speed_up.value
     assert rows[2]["settings"] == '{"precision": "bf16"}' and rows[0]["speed_up"] == ""
 
 

@@ -42,7 +42,7 @@ def make_arm(name=BOTH, **changes):
         "accuracy": NO_FIGURE, "macro_f1": NO_FIGURE, "fed_ratio": NO_FIGURE,
         "peak_memory_gib": NO_MEDIAN, "time_to_target_s": NO_MEDIAN, "expected_s": None,
         "expected_low_s": None, "expected_high_s": None, "epochs_to_convergence": NO_MEDIAN,
-        "speed_up": None, "s_mixed": None, "accuracy_gain": None, "macro_f1_gain": None,
+        "speed_up": None, "accuracy_gain": None, "macro_f1_gain": None,
         "time_to_target_factor": None, "time_to_target_low": None, "time_to_target_high": None,
         "time_to_target_p": None, "time_to_target_p_holm": None, "time_to_target_pairs": 0,
         "time_to_target_method": "", "notes": (), "stop_reasons": (),

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tune_speed.core.comparability import final_metric, sign_of
+from tune_speed.core.comparability import final_metric
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError
 from tune_speed.core.event_log import latest_log
@@ -93,6 +93,14 @@ def run_ablation(
 def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
     base, config = plan.base, plan.config
     device = device_of(resolve_device(base.run.device))
+    identities = {
+        name: {
+            "recipe": file.recipe.identity_fields(),
+            "threads": cpu_threads(file),
+            **({} if file.run.device == base.run.device else {"device": file.run.device}),
+        }
+        for name, file in plan.files.items()
+    }
     return {
         "design": config.design,
         "seeds": config.seeds,
@@ -100,7 +108,7 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         "retune": config.retune,
         "retune factors": config.retune_factors if config.retune else None,
         "retune seeds": config.retune_seeds if config.retune else None,
-        "arms": {name: canonical_hash(_identity(f, base)) for name, f in plan.files.items()},
+        "arms": {name: canonical_hash(identity) for name, identity in identities.items()},
         "workload": base.workload.identity(data_hash=data_hash),
         # Without its threads: each arm has its own.
         "machine": f"cpu ({device.type})" if device.kind == "cpu" else device.type,
@@ -111,15 +119,6 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
             "recipe": base.recipe.identity_fields(),
             "run": {"cpu_threads": cpu_threads(base)},
         },
-    }
-
-
-def _identity(file: RecipeFile, base: RecipeFile) -> dict[str, Any]:
-    is_elsewhere = file.run.device != base.run.device
-    return {
-        "recipe": file.recipe.identity_fields(),
-        "threads": cpu_threads(file),
-        **({"device": file.run.device} if is_elsewhere else {}),
     }
 
 
@@ -146,19 +145,12 @@ class _Running:
             self.say(f"going on after {counted(done, 'run')} in {self.ledger.path}")
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
-        found: dict[str, list[TuningPoint]] = {name: [] for name in self.names}
-        for tried, record in self.ledger.of(Tried).items():
-            found.setdefault(tried.arm, []).append(_point(tried, record))
-        return found
-
-    @property
-    def order(self) -> planning.Order:
-        workload = self.plan.base.workload
-        return planning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
+        tried = self.ledger.of(Tried).items()
+        return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
     def factors(self) -> dict[str, float]:
-        tuning = self.tuning().items()
-        return {name: planning.best_factor(points, self.order) for name, points in tuning if points}
+        tuning, order = self.tuning().items(), self.plan.order
+        return {name: planning.best_factor(points, order) for name, points in tuning if points}
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
@@ -215,32 +207,30 @@ def _outcome(record: TrialRecord) -> str:
 
 def _tune(run: _Running) -> dict[str, float]:
     config = run.plan.config
-    for block, factor in enumerate(config.retune_factors):
-        for name in balanced_order(run.names, block=block):
-            _try(run, name, factor)
-    for name in run.names:
-        _try_beyond(run, name)
+    for number in range(len(config.retune_factors) + planning.MOST_BEYOND):
+        for name in balanced_order(run.names, block=number):
+            factor = _factor(run, name, number)
+            if factor is not None:
+                _try(run, name, factor)
     chosen = run.factors()
     words = ", ".join(f"{name} ×{factor:g}" for name, factor in chosen.items())
     run.say(f"re-tuned {config.retune}: {words}")
     return chosen
 
 
-def _try_beyond(run: _Running, name: str) -> None:
-    factors = run.plan.config.retune_factors
-    while True:
-        for factor in sorted({point.factor for point in run.tuning()[name]}):
-            # Ctrl-C may have left one with a part of its seeds.
-            _try(run, name, factor)
-        beyond = planning.next_factor(factors, run.tuning()[name], run.order)
-        if beyond is None:
-            return
-        try:
-            run.plan.tuned_file(name, beyond)
-        except ConfigError:
-            # No recipe has such a value: a share above 1.
-            return
-        _try(run, name, beyond)
+def _factor(run: _Running, name: str, number: int) -> float | None:
+    """Returns the factor that an arm tries then: Ctrl-C may have left it a part of its seeds."""
+    points = run.tuning()[name]
+    tried = list(dict.fromkeys(point.factor for point in points))
+    if number < len(tried):
+        return tried[number]
+    factor = planning.next_factor(run.plan.config.retune_factors, points, run.plan.order)
+    try:
+        run.plan.tuned_file(name, factor or 1.0)
+    except ConfigError:
+        # No recipe has such a value: a share above 1.
+        return None
+    return factor
 
 
 def _try(run: _Running, name: str, factor: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tune_speed.core.comparability import sign_of
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.text import SET, option
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
@@ -47,6 +48,11 @@ class AblationPlan:
     not_applicable: Mapping[str, str]
     """Why, by the arm's name."""
     load: Load
+
+    @property
+    def order(self) -> "Order":
+        workload = self.base.workload
+        return Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
 
     def tuned_file(self, name: str, factor: float) -> RecipeFile:
         """Returns an arm's recipe with its re-tuned number times `factor`.
@@ -212,16 +218,17 @@ ANY_ORDER = Order()
 def next_factor(
     factors: Sequence[float], points: Sequence[TuningPoint], order: Order = ANY_ORDER
 ) -> float | None:
-    """The step is that of the last two factors: where 3 is the best of 0.3, 1, 3 comes 9."""
+    """Returns the next of `factors`; then, while the best one is at an end, one beyond it.
+
+    The step is that of the last two: where 3 is the best of 0.3, 1, 3 comes 9.
+    """
     tried = sorted({point.factor for point in points})
-    if len(tried) >= len(factors) + MOST_BEYOND:
-        return None
+    if len(tried) < len(factors):
+        return factors[len(tried)]
     best = best_factor(points, order)
-    if best == tried[-1]:
-        return _rounded(tried[-1] * tried[-1] / tried[-2])
-    if best == tried[0]:
-        return _rounded(tried[0] * tried[0] / tried[1])
-    return None
+    if best not in (tried[0], tried[-1]) or len(tried) >= len(factors) + MOST_BEYOND:
+        return None
+    return _rounded(best * best / tried[1 if best == tried[0] else -2])
 
 
 def best_factor(points: Sequence[TuningPoint], order: Order = ANY_ORDER) -> float:

@@ -100,9 +100,6 @@ class ArmResult(Record):
     """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
     speed_up: Estimate | None = None
     """Base's time per epoch / the arm's; None for the base, and without a common seed."""
-    s_mixed: Estimate | None = None
-    """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
-    not turn fp32 into mixed precision, and without that other arm."""
     accuracy_gain: Estimate | None = None
     macro_f1_gain: Estimate | None = None
     time_to_target_factor: float | None = None

@@ -35,8 +35,6 @@ from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE
 Reader = Callable[[RunResult], float | None]
 # Runs whose figures are not those of a training.
 BROKEN = (*NO_FINAL, Status.DIVERGED)
-# Precisions under autocast; `half`, which has no fp32 weights, is another technique.
-MIXED = ("fp16", "bf16")
 
 
 def summarise_arms(
@@ -62,9 +60,6 @@ def summarise_arms(
     here = [arm for arm in arms if arm.name not in not_applicable]
     values = {response: _values(together, read) for response, read in READERS.items()}
     more = _against_base(together, [arm.name for arm in here], values)
-    twins = _fp32_twins(here, axes, together)
-    weights = [{arm: 1.0, twin: -1.0} for arm, twin in twins.items()]
-    s_mixed = dict(zip(twins, _estimates(weights, "speed", values["speed"]), strict=True))
     found = tuple(
         result.ArmResult(
             name=arm.name,
@@ -75,7 +70,6 @@ def summarise_arms(
             tuning=tuple(tuning.get(arm.name, ())),
             **(_figures(together[arm.name]) if arm.name in together else {}),
             **more.get(arm.name, {}),
-            s_mixed=s_mixed.get(arm.name),
         )
         for arm in arms
     )
@@ -262,27 +256,3 @@ def _sooner(arm: TrialRecord, base: TrialRecord) -> dict[str, Any]:
         "time_to_target_pairs": len(pairs),
         "time_to_target_method": found.method,
     }
-
-
-def _fp32_twins(
-    arms: Sequence[Arm], axes: Sequence[Axis], together: Mapping[str, TrialRecord]
-) -> dict[str, str]:
-    """Returns of each arm in mixed precision the same one in fp32. Source: S0, equation 1."""
-    base = together.get(BASE)
-    if base is None or base.recipe.get("precision", "fp32") != "fp32":
-        return {}
-    mixed = [(("precision", name),) for name in MIXED]
-    found = {}
-    for arm in arms:
-        chosen = [
-            axis.levels[level - 1].settings if level else ()
-            for axis, level in zip(axes, arm.levels, strict=True)
-        ]
-        levels = tuple(
-            0 if settings in mixed else level
-            for settings, level in zip(chosen, arm.levels, strict=True)
-        )
-        twin = next((other.name for other in arms if other.levels == levels), arm.name)
-        if twin != arm.name:
-            found[arm.name] = twin
-    return found

@@ -16,7 +16,6 @@ from tune_speed.core.text import (
     INFINITE,
     counted,
     device_text,
-    factor,
     fixed,
     interval,
     percent,
@@ -32,27 +31,12 @@ TASK = (
     *("study", "part", "design", "workload_name", "workload_hash", "metric", "target", "mode"),
     *("evaluated_on", "device", "cpu_threads", "timing", "confidence"),
 )
-ESTIMATES = ("speed_up", "s_mixed", "accuracy_gain", "macro_f1_gain")
-# Columns that are not named as their field is.
-HEADINGS = {
-    "name": "arm",
-    "success_low": "success_rate_low",
-    "success_high": "success_rate_high",
-    "expected_low_s": "expected_s_low",
-    "expected_high_s": "expected_s_high",
-    **{
-        f"time_to_target_{end}": f"time_to_target_factor_{end}"
-        for end in ("low", "high", "p", "p_holm", "method")
-    },
-    "time_to_target_pairs": "time_to_target_factor_n",
-}
 # Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
 EFFECT_WIDTH = 30
 SCORE_DIGITS = 4
 # Smaller ones are shown as `<0.001`.
 LEAST_P_VALUE = 0.001
-MOST_P_VALUE = 0.05
 MAIN_EFFECTS: Mapping[Design, str] = {
     "one-at-a-time": "alone, against the base",
     "stacking": "alone, against the base",
@@ -85,16 +69,15 @@ def effect_rows(result: results.AblationResult) -> list[dict[str, Any]]:
 
 
 def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
-    # What a missing value of these fields means: infinite where the condition holds.
+    # Where one of these is missing while the condition holds, it is infinite.
     is_open = {
         **dict.fromkeys(("expected_s", "expected_low_s", "expected_high_s"), arm.n > 0),
         "time_to_target_factor": arm.time_to_target_pairs > 0,
         "time_to_target_high": arm.time_to_target_low is not None,
     }
-    row: dict[str, Any] = {}
-    for name in type(arm).model_fields:
-        value = getattr(arm, name)
-        if name in ESTIMATES:
+    row: dict[str, Any] = {"arm": arm.name, "settings": json.dumps(arm.settings)}
+    for name, value in arm:
+        if name in results.GAINS.values():
             row |= _columns(name, value or Estimate(value=None, n=0))
         elif isinstance(value, results.Figure | results.Median):
             row |= _columns(name, value)
@@ -102,18 +85,16 @@ def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
             row |= {status.value: value.get(status, 0) for status in Status}
         elif name in ("notes", "stop_reasons"):
             row[name] = "; ".join(value)
-        elif name != "tuning":
-            value = math.inf if value is None and is_open.get(name) else value
-            row[HEADINGS.get(name, name)] = value
-    return row | {"settings": json.dumps(arm.settings), "success_rate": arm.success_rate}
+        elif name not in ("name", "settings", "tuning"):
+            row[name] = _open(value, is_known=is_open.get(name, False))
+    return row | {"success_rate": arm.success_rate}
 
 
 def _columns(name: str, found: results.Figure | results.Median | Estimate) -> dict[str, Any]:
-    fields = found.model_dump()
-    if isinstance(found, results.Median) and found.n:
-        fields = {end: math.inf if value is None else value for end, value in fields.items()}
+    is_open = isinstance(found, results.Median) and found.n > 0
+    ends = {end: _open(value, is_known=is_open) for end, value in found.model_dump().items()}
     headings = {"value": name, "p_value": f"{name}_p"}
-    return {headings.get(field, f"{name}_{field}"): value for field, value in fields.items()}
+    return {headings.get(end, f"{name}_{end}"): value for end, value in ends.items()}
 
 
 # --- Tables
@@ -291,22 +272,15 @@ def _tuning(result: results.AblationResult) -> Iterator[str]:
     if result.retune is None:
         yield "Nothing was re-tuned: arms have the base's learning rate, perhaps not their best."
     tuned = [arm for arm in result.arms if arm.lr_factor is not None]
-    if not tuned:
-        return
-    tried = sorted({point.factor for arm in tuned for point in arm.tuning})
-    chosen: dict[str, list[str]] = {}
-    for arm in tuned:
-        mark = "*" if arm.is_lr_at_edge else ""
-        chosen.setdefault(f"×{arm.lr_factor:g}{mark}", []).append(arm.name)
-    words = "; ".join(f"{factor}: {', '.join(names)}" for factor, names in chosen.items())
-    factors = ", ".join(f"{factor:g}" for factor in tried)
-    yield f"`{result.retune}` was re-tuned for each arm, times {factors}; {words}."
-    if any(arm.is_lr_at_edge for arm in tuned):
-        yield "* at the edge of what was tried: a better one may lie beyond."
+    if tuned:
+        edge = {True: " (the best of those tried is at their edge)"}
+        words = (
+            f"{a.name} ×{a.lr_factor:g}{edge.get(a.is_lr_at_edge or False, '')}" for a in tuned
+        )
+        yield f"`{result.retune}` was re-tuned for each arm: {'; '.join(words)}."
 
 
 def _effect_notes(result: results.AblationResult) -> Iterator[str]:
-    yield from _interaction_notes(result.effects_of("interaction"))
     yield (
         "The first rows are means over all pairs of arms that differ by that change alone."
         " An interaction is the speed-up together over the product of the speed-ups alone: above 1"
@@ -318,23 +292,3 @@ def _effect_notes(result: results.AblationResult) -> Iterator[str]:
         " all seeds agree or there is one; p two-sided, Holm's over all rows of a response; n:"
         " seeds that have all arms of the row."
     )
-
-
-def is_decided(found: Estimate) -> bool:
-    return found.p_holm is not None and found.p_holm < MOST_P_VALUE
-
-
-def _interaction_notes(effects: Mapping[str, Mapping[results.Response, Estimate]]) -> Iterator[str]:
-    """Decided is what has a p-value, corrected by Holm, below 0.05."""
-    groups: dict[str, list[str]] = {"They help one another": [], "They overlap": []}
-    undecided = []
-    for name, found in effects.items():
-        speed = found.get("speed")
-        if speed is None or speed.value is None or not is_decided(speed):
-            undecided.append(name)
-            continue
-        ends = "" if speed.low is None else f" ({interval(speed.low, speed.high)})"
-        words = "They help one another" if speed.value > 1 else "They overlap"
-        groups[words].append(f"{name} {factor(speed.value)}{ends}")
-    groups["Whether they help one another or overlap is not decided"] = undecided
-    yield from (f"{words}: {'; '.join(names)}." for words, names in groups.items() if names)
