@@ -1,5 +1,6 @@
 """What an ablation has run, and what it found: records for JSON, without NaN or infinity."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -128,6 +129,29 @@ class ArmResult(Record):
     def success_rate(self) -> float | None:
         """Share of the runs that met the target; None without a run."""
         return self.hits / self.n if self.n else None
+
+    def ends(self, field: str) -> tuple[float | None, float | None, float | None]:
+        """Returns a figure and the ends of its interval; None: not known, infinity is infinite."""
+        found = getattr(self, field)
+        if isinstance(found, Figure):
+            return (found.mean, found.low, found.high)
+        if isinstance(found, Estimate):
+            return (found.value, found.low, None if found.low is None else _open(found.high))
+        if isinstance(found, Median):
+            value, low = (_open(found.median), _open(found.low)) if found.n else (None, None)
+            return (value, low, _open(found.high)) if found.confidence else (value, None, None)
+        if field == "expected_s" and self.n:
+            return (_open(found), _open(self.expected_low_s), _open(self.expected_high_s))
+        if field == "time_to_target_factor" and self.time_to_target_pairs:
+            low = self.time_to_target_low
+            return (_open(found), low, None if low is None else _open(self.time_to_target_high))
+        if field == "success_rate":
+            return (found, self.success_low, self.success_high)
+        return (None, None, None)
+
+
+def _open(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 class EffectResult(Record):

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from tune_speed.core.config import flatten
 from tune_speed.core.records import CLOCK_WORDS, Status, Timing
 from tune_speed.core.targets import SIGNS
 from tune_speed.core.text import (
@@ -16,8 +17,6 @@ from tune_speed.core.text import (
     INFINITE,
     counted,
     device_text,
-    fixed,
-    interval,
     percent,
     printable,
     significant,
@@ -34,7 +33,6 @@ TASK = (
 # Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
 EFFECT_WIDTH = 30
-SCORE_DIGITS = 4
 # Smaller ones are shown as `<0.001`.
 LEAST_P_VALUE = 0.001
 MAIN_EFFECTS: Mapping[Design, str] = {
@@ -44,7 +42,6 @@ MAIN_EFFECTS: Mapping[Design, str] = {
     "leave-one-out": "added last, to all the others",
     "cumulative": "added to the step before",
 }
-Cell = Callable[[results.ArmResult], str]
 
 
 def csv_rows(result: results.AblationResult) -> list[dict[str, Any]]:
@@ -69,32 +66,16 @@ def effect_rows(result: results.AblationResult) -> list[dict[str, Any]]:
 
 
 def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
-    # Where one of these is missing while the condition holds, it is infinite.
-    is_open = {
-        **dict.fromkeys(("expected_s", "expected_low_s", "expected_high_s"), arm.n > 0),
-        "time_to_target_factor": arm.time_to_target_pairs > 0,
-        "time_to_target_high": arm.time_to_target_low is not None,
+    missing = [name for name in results.GAINS.values() if getattr(arm, name) is None]
+    whole = arm.model_copy(update=dict.fromkeys(missing, Estimate(value=None, n=0)))
+    row = whole.model_dump(exclude={"name", "settings", "statuses", "tuning"})
+    row |= {"notes": "; ".join(arm.notes), "stop_reasons": "; ".join(arm.stop_reasons)}
+    return {
+        "arm": arm.name,
+        "settings": json.dumps(arm.settings),
+        **{status.value: arm.statuses.get(status, 0) for status in Status},
+        **{name.replace(".", "_"): value for name, value in flatten(row).items()},
     }
-    row: dict[str, Any] = {"arm": arm.name, "settings": json.dumps(arm.settings)}
-    for name, value in arm:
-        if name in results.GAINS.values():
-            row |= _columns(name, value or Estimate(value=None, n=0))
-        elif isinstance(value, results.Figure | results.Median):
-            row |= _columns(name, value)
-        elif name == "statuses":
-            row |= {status.value: value.get(status, 0) for status in Status}
-        elif name in ("notes", "stop_reasons"):
-            row[name] = "; ".join(value)
-        elif name not in ("name", "settings", "tuning"):
-            row[name] = _open(value, is_known=is_open.get(name, False))
-    return row | {"success_rate": arm.success_rate}
-
-
-def _columns(name: str, found: results.Figure | results.Median | Estimate) -> dict[str, Any]:
-    is_open = isinstance(found, results.Median) and found.n > 0
-    ends = {end: _open(value, is_known=is_open) for end, value in found.model_dump().items()}
-    headings = {"value": name, "p_value": f"{name}_p"}
-    return {headings.get(end, f"{name}_{end}"): value for end, value in ends.items()}
 
 
 # --- Tables
@@ -122,49 +103,29 @@ def _notes(sentences: Iterator[str]) -> RenderableType:
     return Group(*(Text(printable(sentence), style="dim") for sentence in sentences), Text())
 
 
-def _cell(value: float | None, low: float | None, high: float | None, form: str = "#.4g") -> str:
+def _cell(arm: results.ArmResult, field: str, form: str) -> str:
     """Returns a figure above its interval; infinite ends are `∞`."""
+    value, low, high = arm.ends(field)
     if value is None:
         return ABSENT
     # Of a single run an interval is 0 to infinity.
-    is_known = low is not None and (low, high) != (0.0, math.inf)
-    ends = [format(end, form).rstrip(".") for end in (low, high) if end is not None and is_known]
-    return "\n".join(filter(None, [format(value, form).rstrip("."), "–".join(ends)])).replace(
-        "inf", INFINITE
-    )
+    has_ends = low is not None and (low, high) != (0.0, math.inf)
+    lines = [[value], [low, high] if has_ends else []]
+    texts = ("–".join(format(each, form).rstrip(".") for each in line) for line in lines)
+    return "\n".join(filter(None, texts)).replace("inf", INFINITE)
 
 
-def _open(value: float | None, *, is_known: bool = True) -> float | None:
-    return math.inf if value is None and is_known else value
-
-
-def _estimate(found: Estimate | None, form: str) -> str:
-    return ABSENT if found is None else _cell(found.value, found.low, found.high, form)
-
-
-def _met(arm: results.ArmResult) -> str:
-    ends = interval(arm.success_low, arm.success_high)
-    return f"{arm.hits}/{arm.n}\n{ends}" if arm.n else ABSENT
-
-
-ARMS: Mapping[str, Cell] = {
-    "arm": lambda arm: arm.name,
-    "s/epoch": lambda arm: _cell(arm.epoch_s.mean, arm.epoch_s.low, arm.epoch_s.high),
-    "speed-up": lambda arm: _estimate(arm.speed_up, ".2f"),
-    "to target [s]": lambda arm: _cell(
-        _open(arm.expected_s, is_known=arm.n > 0), arm.expected_low_s, _open(arm.expected_high_s)
-    ),
-    "sooner": lambda arm: _cell(
-        _open(arm.time_to_target_factor, is_known=arm.time_to_target_pairs > 0),
-        arm.time_to_target_low,
-        _open(arm.time_to_target_high),
-        ".2f",
-    ),
-    "met": _met,
-    "accuracy": lambda arm: _cell(arm.accuracy.mean, arm.accuracy.low, arm.accuracy.high, ".4f"),
-    "macro F1": lambda arm: _cell(arm.macro_f1.mean, arm.macro_f1.low, arm.macro_f1.high, ".4f"),
-    "GiB": lambda arm: fixed(arm.peak_memory_gib.median, 2),
+ARMS: Mapping[str, tuple[str, str]] = {
+    "s/epoch": ("epoch_s", "#.4g"),
+    "speed-up": ("speed_up", ".2f"),
+    "to target [s]": ("expected_s", "#.4g"),
+    "sooner": ("time_to_target_factor", ".2f"),
+    "met": ("success_rate", ".2f"),
+    "accuracy": ("accuracy", ".4f"),
+    "macro F1": ("macro_f1", ".4f"),
+    "GiB": ("peak_memory_gib", ".2f"),
 }
+"""Heading, field and format."""
 # What goes first where the terminal is narrow; CSV and JSON have all.
 DROPPED = ("GiB", "macro F1", "s/epoch")
 
@@ -176,13 +137,20 @@ class _Arms:
     result: results.AblationResult
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        cells = {name: [cell(arm) for arm in self.result.arms] for name, cell in ARMS.items()}
-        used = {name: column for name, column in cells.items() if set(column) != {ABSENT}}
+        arms = self.result.arms
+        cells = {name: [_cell(arm, *how) for arm in arms] for name, how in ARMS.items()}
+        used = [name for name, column in cells.items() if set(column) != {ABSENT}]
         layouts = [
             [name for name in used if name not in DROPPED[:count]]
             for count in range(len(DROPPED) + 1)
         ]
-        tables = [_table(names, zip(*(used[n] for n in names), strict=True)) for names in layouts]
+        tables = [
+            _table(
+                ("arm", *names),
+                [(arm.name, *(cells[name][i] for name in names)) for i, arm in enumerate(arms)],
+            )
+            for names in layouts
+        ]
         yield tables[fitting(tables, console, options)]
         yield Text()
 
@@ -219,7 +187,11 @@ def _effects_table(result: results.AblationResult) -> Table:
 def _effect_cells(found: Estimate | None, form: str, joint: str) -> tuple[str, str, str]:
     if found is None or found.value is None:
         return (ABSENT, ABSENT, ABSENT)
-    ends = [format(end, form) for end in (found.low, _open(found.high)) if found.low is not None]
+    ends = [
+        format(end, form)
+        for end in (found.low, math.inf if found.high is None else found.high)
+        if found.low is not None
+    ]
     p_value = found.p_holm
     is_tiny = p_value is not None and p_value < LEAST_P_VALUE
     p_text = f"<{LEAST_P_VALUE:g}" if is_tiny else significant(p_value, 2)
@@ -234,13 +206,10 @@ def _arm_notes(result: results.AblationResult) -> Iterator[str]:
     yield from _missing(result)
     yield from _tuning(result)
     yield (
-        "Speed-up: base's time per epoch over the arm's, geometric mean over seeds that have both."
-        f" Below a figure its {percent(result.confidence)} interval."
-    )
-    yield (
-        "To target: expected time with restarts. Sooner: base's time to target over the arm's. Met:"
-        " hits of runs; runs that failed, diverged or ran out of memory are misses, and in no mean."
-        " GiB: median of the runs' peaks."
+        f"Below a figure its {percent(result.confidence)} interval. Speed-up: base's time per epoch"
+        " over the arm's, geometric mean over seeds that have both. To target: expected time with"
+        " restarts; sooner: base's time over the arm's. Met: share of the runs. Runs that failed,"
+        " diverged or ran out of memory are misses, and in no mean. GiB: median of the peaks."
     )
     if result.mode == "anytime":
         yield "Runs stop where they meet the target: accuracies at the end hardly tell arms apart."
