@@ -105,6 +105,13 @@ NO_FINAL = (Status.FAILED, Status.OOM)
 WHOLE = (Status.REACHED, Status.MISSED)
 
 
+# Figures that `RunStatistics` has under the same names.
+SAME = (
+    *("n", "success_rate", "times_s", "median_s", "median_interval", "mean_hit_s"),
+    "expected_interval",
+)
+
+
 class Spread(Record):
     """Mean and spread over runs."""
 
@@ -165,15 +172,9 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
     needed = needed_mean(0.0, final.sd or 0.0, n=final.n) if has_spread else None
     over = sign_of(target) * (final.mean - target.value) if final.mean is not None else None
     return Statistics(
-        n=found.n,
+        **{name: getattr(found, name) for name in SAME},
         k=found.hits,
-        success_rate=found.success_rate,
-        times_s=found.times_s,
-        median_s=found.median_s,
-        median_interval=found.median_interval,
-        mean_hit_s=found.mean_hit_s,
         expected_s=stats.finite_or_none(found.expected_s),
-        expected_interval=found.expected_interval,
         final_accuracy=_spread([end.accuracy for end in ends if end.accuracy is not None]),
         metric=target.metric,
         target=target.value,

@@ -106,7 +106,9 @@ def test_cells_are_the_results_figures() -> None:
 def test_a_miss_is_infinite() -> None:
     arm = of_64(status=Status.MISSED).arms[1]
     assert arm.ends("expected_s")[0] == arm.ends("time_to_target_s")[0] == math.inf
-    assert arm.ends("time_to_target_factor")[0] == 0.0 and arm.ends("speed_up")[0] == pytest.approx(1.8)
+    assert arm.ends("time_to_target_factor")[0] == 0.0 and arm.ends("speed_up")[0] == pytest.approx(
+        1.8
+    )
 
 
 def test_csv_has_a_row_an_arm_and_figures_unrounded() -> None:

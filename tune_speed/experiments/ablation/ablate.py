@@ -5,7 +5,6 @@ Every run is on disk before the next begins, so that the same command resumes wh
 
 import itertools
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -40,8 +39,6 @@ from tune_speed.training.loop import Interrupted
 
 # What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by.
 TUNING_SEEDS = 1_000_000
-# Interval of the progress lines of a run that takes longer [s].
-PROGRESS_EVERY_S = 30.0
 
 Say = Callable[[str], None]
 
@@ -154,19 +151,11 @@ class _Running:
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
-        last_s = time.monotonic()
-
-        def progress(line: str) -> None:
-            nonlocal last_s
-            if time.monotonic() - last_s >= PROGRESS_EVERY_S:
-                last_s = time.monotonic()
-                self.say(f"  {label}: {line}")
-
         record = train_once(
             file,
             data_hash=self.data_hash,
             seed=seed,
-            on_line=progress,
+            on_line=lambda line: None,
             # Without data no arm can run; all else that goes wrong is this arm's outcome.
             refuse=(DataError,),
             interrupt=self.stop.came,

@@ -128,9 +128,9 @@ def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
     labels = Counter(level.label for axis in found for level in axis.levels)
     problems = [
         wrong.at(f"ablate.axes.{name}")
-        for (name, value), axis in zip(axes.items(), found, strict=True)
+        for name, axis in zip(axes, found, strict=True)
         for wrong in (
-            *_axis_mistakes(axis, value, [each.name for each in found]),
+            *_axis_mistakes(axis, [each.name for each in found]),
             *(wrong for level in axis.levels for wrong in _level_mistakes(level, labels)),
         )
     ]
@@ -155,16 +155,13 @@ def _levels(name: str, value: Any) -> Iterator[Level]:
         yield Level(f"{_field(name)}={text}", ((_field(name), each),))
 
 
-def _axis_mistakes(axis: Axis, value: Any, names: Sequence[str]) -> Iterator[_Mistake]:
+def _axis_mistakes(axis: Axis, names: Sequence[str]) -> Iterator[_Mistake]:
     settings = [level.settings for level in axis.levels]
     if not axis.name:
         yield _Mistake("must have a name")
     if not axis.levels:
         hint = "What the recipe has is the base's value."
         yield _Mistake("must have at least one value, or one named level", hint=hint)
-    if isinstance(value, list) and not _is_plain(value):
-        must = "a value in a list must be a text, a number, true, false, null or a list of such"
-        yield _Mistake(must, hint=NAMED)
     if names.count(axis.name) > 1:
         yield _Mistake("must be given once")
     if any(each in settings[:index] for index, each in enumerate(settings)):
@@ -193,12 +190,6 @@ def _level_mistakes(level: Level, labels: Counter[str]) -> Iterator[_Mistake]:
         yield _Mistake(f"level `{label}` must not set `{path}` and then what is around it")
     for path in paths:
         yield from _path_mistakes(path)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_plain(each) for each in value)
-    return value is None or isinstance(value, str | int | float)
 
 
 def _path_mistakes(path: str) -> Iterator[_Mistake]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from tune_speed.core.records import Record
 from tune_speed.core.significance import holm
-from tune_speed.core.stats import student_quantile
+from tune_speed.core.stats import mean_interval
 from tune_speed.experiments.ablation.design import TIMES, Arm, Axis
 
 # Contrasts that differ by less are equal but for rounding: no clock and no score is as fine.
@@ -128,10 +128,10 @@ def estimate(weights: Mapping[str, float], values: Values, *, confidence: float 
     from scipy.special import stdtr
 
     error = float(found.std(ddof=1)) / math.sqrt(len(found))
-    half = student_quantile(len(found) - 1, confidence=confidence) * error
+    ends = mean_interval(found.tolist(), confidence=confidence)
     # By the lower tail: 1 less the upper one would round a small p-value to 0.
     p_value = 2 * float(stdtr(len(found) - 1, -abs(mean / error)))
-    return Estimate(value=mean, low=mean - half, high=mean + half, p_value=p_value, n=len(found))
+    return Estimate(value=mean, low=ends.low, high=ends.high, p_value=p_value, n=len(found))
 
 
 def with_holm(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:

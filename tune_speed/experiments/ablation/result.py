@@ -138,16 +138,17 @@ class ArmResult(Record):
         if isinstance(found, Estimate):
             return (found.value, found.low, None if found.low is None else _open(found.high))
         if isinstance(found, Median):
-            value, low = (_open(found.median), _open(found.low)) if found.n else (None, None)
-            return (value, low, _open(found.high)) if found.confidence else (value, None, None)
-        if field == "expected_s" and self.n:
-            return (_open(found), _open(self.expected_low_s), _open(self.expected_high_s))
-        if field == "time_to_target_factor" and self.time_to_target_pairs:
-            low = self.time_to_target_low
-            return (_open(found), low, None if low is None else _open(self.time_to_target_high))
-        if field == "success_rate":
-            return (found, self.success_low, self.success_high)
-        return (None, None, None)
+            ends = (found.low, found.high) if found.confidence else ()
+            return (*map(_open, (found.median, *ends)), *[None] * 3)[:3] if found.n else (None,) * 3
+        flat = {
+            "expected_s": (self.n, self.expected_low_s or 0.0, self.expected_high_s),
+            "time_to_target_factor": (
+                self.time_to_target_pairs, self.time_to_target_low, self.time_to_target_high,
+            ),
+            "success_rate": (self.n, self.success_low, self.success_high),
+        }  # fmt: skip
+        count, low, high = flat[field]
+        return (_open(found), low, None if low is None else _open(high)) if count else (None,) * 3
 
 
 def _open(value: float | None) -> float:

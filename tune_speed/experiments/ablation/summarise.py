@@ -92,9 +92,10 @@ def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
     names = ("workload_hash", "evaluated_on", "cpu_threads", "environment")
+    known = {name: getattr(record, name) for name in names} if record else {}
     return {
-        **({name: getattr(record, name) for name in names} if record else {}),
-        **({"device": str(record.device)} if record else {}),
+        **known,
+        "device": str(record.device) if record else "",
         "timing": dict(Counter(run.timing for run in runs)),
         "cotenants": tuple(sorted({name for run in runs for name in run.cotenants})),
     }

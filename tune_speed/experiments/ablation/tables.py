@@ -24,6 +24,7 @@ from tune_speed.core.text import (
 from tune_speed.experiments.ablation import result as results
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
+from tune_speed.experiments.run_summary import WHOLE
 from tune_speed.reporting.table import Column, Section, Table, fitting
 
 TASK = (
@@ -223,18 +224,16 @@ def _arm_notes(result: results.AblationResult) -> Iterator[str]:
 
 
 def _missing(result: results.AblationResult) -> Iterator[str]:
-    reasons = dict.fromkeys(a.not_applicable for a in result.arms if a.not_applicable is not None)
-    for reason in reasons:
-        names = "; ".join(arm.name for arm in result.arms if arm.not_applicable == reason)
-        yield f"Not applicable here ({reason}): {names}."
+    for arm in result.arms:
+        if arm.not_applicable is not None:
+            yield f"Not applicable here ({arm.not_applicable}): {arm.name}."
     if result.done_runs < result.planned_runs:
         yield f"{result.done_runs} of {result.planned_runs} runs are done."
-    usual = (Status.REACHED, Status.MISSED)
     for arm in result.arms:
-        broken = [f"{n} {s.value}" for s, n in arm.statuses.items() if s not in usual]
-        if broken:
-            why = f" ({'; '.join(arm.stop_reasons)})" if arm.stop_reasons else ""
-            yield f"{arm.name}: of {counted(arm.n, 'run')} {', '.join(broken)}{why}."
+        if arm.stop_reasons:
+            broken = [f"{n} {s.value}" for s, n in arm.statuses.items() if s not in WHOLE]
+            words = f"of {counted(arm.n, 'run')} {', '.join(broken)}"
+            yield f"{arm.name}: {words} ({'; '.join(arm.stop_reasons)})."
 
 
 def _tuning(result: results.AblationResult) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -225,22 +225,19 @@ class _Parts:
         of, rival, compared = self.of, self.placed.rival, self.placed.comparison
         theirs = next((each for each in of.ranks if each.name == rival), None)
         is_best = task_of(self.records[0]).target.seeks_best
-        ratio = None if is_best else compared
         # A difference of means is one of all runs; of a late one there is no metric.
         runs = (*self.placed.runs, *(theirs.runs if theirs else ()))
         all_in_time = all(run.status is Status.REACHED for run in runs)
+        is_disturbed = Timing.DISTURBED in {run.timing for run in self.placed.runs}
+        status = sections.VerificationStatus
         return sections.Verification(
-            status=sections.VerificationStatus.DISTURBED
-            if Timing.DISTURBED in {run.timing for run in self.placed.runs}
-            else sections.VerificationStatus.RETIMED,
+            status=status.DISTURBED if is_disturbed else status.RETIMED,
             incumbent=rival,
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),
             interleaving=tuple(turn.name for turn in of.runs),
-            speedup=_inverse(ratio and ratio.ratio),
-            speedup_low=_inverse(ratio and ratio.high),
-            speedup_high=_inverse(ratio and ratio.low),
-            **_metric_gain(compared if is_best and all_in_time else None),
+            **_gains("speedup", None if is_best else compared, _inverse),
+            **_gains("metric_gain", compared if is_best and all_in_time else None, _minus_ln),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
             method=BEST_METHOD if is_best and compared else compared and compared.method,
@@ -254,11 +251,18 @@ def _component(tree: Any) -> tuple[str, dict[str, Any]]:
     return name, fields or {}
 
 
-def _inverse(ratio: float | None) -> float | None:
-    return finite_or_none(1 / ratio) if ratio else None
-
-
-def _metric_gain(compared: Comparison | None) -> dict[str, float | None]:
+def _gains(
+    name: str, compared: Comparison | None, change: Callable[[float], float]
+) -> dict[str, float | None]:
+    """Returns a falling function of the ratio and of its ends; None where it is infinite."""
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
-    gains = [finite_or_none(-math.log(end)) if end else None for end in ends]
-    return dict(zip(("metric_gain", "metric_gain_low", "metric_gain_high"), gains, strict=True))
+    gains = [finite_or_none(change(end)) if end else None for end in ends]
+    return dict(zip((name, f"{name}_low", f"{name}_high"), gains, strict=True))
+
+
+def _inverse(ratio: float) -> float:
+    return 1 / ratio
+
+
+def _minus_ln(ratio: float) -> float:
+    return -math.log(ratio)

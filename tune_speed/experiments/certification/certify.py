@@ -7,7 +7,6 @@ import json
 import math
 import shlex
 import signal
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -140,21 +139,17 @@ def certify(
 
 def _chosen_by(top: int, estimates: Sequence[TrackedTrial], *, by_expected: bool) -> str:
     is_best = target_of(estimates[0].record.workload).seeks_best
+    which = ("best" if is_best else "fastest") + f" of {len(estimates)} estimates of one seed each"
     if by_expected:
         which = "best expected ends" if is_best else "least expected times with restarts"
-        return f"one of the {top} of the {which}, of {counted(len(estimates), 'trial')}"
-    which = "best" if is_best else "fastest"
-    return f"one of the {top} {which} of {len(estimates)} estimates of one seed each"
+        which = f"of the {which}, of {counted(len(estimates), 'trial')}"
+    return f"one of the {top} {which}"
 
 
 def _outlook(schedule: schedules.CertificationSchedule, finalists: list[TrackedTrial]) -> str:
-    runs = [each.record.runs[-1] for each in finalists]
-    run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
-    left = schedule.most_runs_left
+    left = left_text(schedule.most_runs_left, [each.record for each in finalists], most=True)
     leader = f" beside {schedule.leader}" if schedule.leader else ""
-    amount = f"at most {counted(left, 'run')}, about {left * run_s / 60:.1f} min"
-    who = counted(len(finalists), "finalist")
-    return f"{who}{leader}: {amount} of training and evaluation"
+    return f"{counted(len(finalists), 'finalist')}{leader}: {left}"
 
 
 class _Session:
@@ -365,28 +360,29 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
         and each.name not in names
     ]
 
-    def order(each: TrackedTrial) -> float:
-        is_best = target_of(each.record.workload).seeks_best
-        return -final_goodness(each.record) if is_best else RunStatistics.of(each.record).expected_s
-
-    return min(others, key=order, default=None)
+    is_best = target_of(first.workload).seeks_best
+    return min(
+        others,
+        key=lambda each: (
+            -final_goodness(each.record) if is_best else RunStatistics.of(each.record).expected_s
+        ),
+        default=None,
+    )
 
 
 def refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:
     """Raises: ConfigError unless `loop` is the training function of the study's trials."""
-    if not record.is_own_loop:
-        if loop is not None:
-            without = "certify it without --train, or train= in Python"
-            raise ConfigError(f"study {study} is of recipes: {without}.")
-        return
-    name, theirs = record.workload["function"], record.workload["function_hash"]
-    if loop is None:
+    name, theirs = record.workload.get("function"), record.workload.get("function_hash")
+    if not record.is_own_loop and loop is not None:
+        without = "certify it without --train, or train= in Python"
+        raise ConfigError(f"study {study} is of recipes: {without}.")
+    if record.is_own_loop and loop is None:
         raise ConfigError(
             f"study {study} is of the training function {name}, which is needed to run it again:"
             f" tune-speed certify {study} --train FILE.py:{name}, or in Python"
             f" tune_speed.certify({study!r}, train={name})."
         )
-    if loop.source_hash != theirs:
+    if loop is not None and loop.source_hash != theirs:
         raise ConfigError(
             f"study {study} must be certified with the training function of its trials, {name} with"
             f" source {theirs}, but got {loop.name} with source {loop.source_hash}. Put it back as"
