@@ -3,9 +3,8 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from tune_speed.core.comparability import goodness, target_of
 from tune_speed.core.records import Record, RunResult, TrialRecord
 from tune_speed.core.significance import compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
@@ -143,38 +142,3 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
     if verdict.pairs_needed is not None:
         return f"{rule}; at this factor and spread, about {counted(verdict.pairs_needed, 'pair')}."
     return f"{rule}; more seeds may decide it."
-
-
-def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> summary.Slope | None:
-    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs."""
-    if a is None or b is None or {**a.recipe, "epochs": 0} != {**b.recipe, "epochs": 0}:
-        return None
-    target = target_of(a.workload)
-    ends = [r.final for r in (*a.runs, *b.runs) if r.final and r.status in summary.WHOLE]
-    values = ((end.epoch, end.value(target.metric)) for end in ends)
-    return summary.estimate_slope(
-        [(epoch, goodness(value, target)) for epoch, value in values if value is not None]
-    )
-
-
-def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:
-    return judge(a, b) if a and b and common_seeds(a, b) else None
-
-
-def duel_dict(a: TrialRecord | None, b: TrialRecord | None) -> dict[str, Any]:
-    slope, verdict = slope_of(a, b), verdict_of(a, b)
-    described = {side: r and summary.runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
-    return {**described, "comparison": verdict and verdict.model_dump(mode="json")}
-
-
-def duel_text(records: Sequence[TrialRecord | None], names: Sequence[str]) -> str:
-    slope, verdict = slope_of(*records), verdict_of(*records)
-    parts = [
-        summary.runs_text(record, name=f"{side} = {name}", slope=slope)
-        for side, name, record in zip("AB", names, records, strict=True)
-        if record is not None
-    ]
-    if verdict is not None:
-        by = "" if verdict.faster is None else f"\n  by {verdict.method}; in turns A B, B A"
-        parts.append(f"{verdict.statement}{by}")
-    return "\n\n".join(parts)

@@ -1,20 +1,18 @@
-"""Statistics over several runs of one recipe, and the length with which nearly all meet the target.
+"""Statistics over several runs of one recipe, and the margin with which nearly all meet the target.
 
-A recipe that meets its target in three of five runs pays for the other two. A little longer, its
-mean accuracy exceeds the target by a margin, and most of its runs meet it. The rise is taken to be
-linear in ln(length) and the spread between seeds constant: fair for steps of some ten percent.
+A recipe that meets its target in three of five runs pays for the other two. Trained somewhat longer
+its mean exceeds the target by a margin, and most of its runs meet it.
 """
 
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tune_speed.core import stats
-from tune_speed.core.comparability import goodness, sign_of, target_of
+from tune_speed.core.comparability import sign_of, target_of
 from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRecord
-from tune_speed.core.targets import Target
 from tune_speed.core.text import INFINITE, counted, device_text, fixed, percent, seconds
 from tune_speed.core.words import IN_WORDS, joined
 from tune_speed.reporting.trials.text import normalisation_lines
@@ -22,15 +20,6 @@ from tune_speed.reporting.trials.text import normalisation_lines
 SUCCESS_RATE = 0.95
 # Fewer say nothing about the spread between seeds.
 LEAST_RUNS = 3
-# Beyond this much longer, a straight line in ln(length) is guesswork.
-LONGEST_FACTOR = 2.0
-
-
-class Slope(NamedTuple):
-    """Rise of the final metric per unit of ln(length)."""
-
-    per_ln: float
-    standard_error: float
 
 
 def needed_mean(target: float, deviation: float, *, n: int) -> float:
@@ -44,57 +33,6 @@ def needed_mean(target: float, deviation: float, *, n: int) -> float:
     from scipy.special import stdtrit
 
     return target + float(stdtrit(n - 1, SUCCESS_RATE)) * math.sqrt(1 + 1 / n) * deviation
-
-
-def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
-    """Returns the rise per ln(length) of `(length, final metric)` pairs, or None if it is unclear.
-
-    Lengths may be in seconds or epochs. Unclear: fewer than three pairs, all of one length, or a
-    95 % lower bound that is not above 0. Least squares on ln(length).
-
-    Source: Draper and Smith 1998, Applied Regression Analysis, sections 1.2 and 1.4; computed by
-    scipy's `linregress`.
-    """
-    if len(points) < LEAST_RUNS or len({length for length, _ in points}) < 2:
-        return None
-    from scipy.stats import linregress, t
-
-    fit = linregress([math.log(length) for length, _ in points], [metric for _, metric in points])
-    slope = Slope(float(fit.slope), float(fit.stderr))
-    # Two degrees of freedom less than points: a line has an intercept and a slope.
-    lowest = slope.per_ln - t.ppf(0.95, len(points) - 2) * slope.standard_error
-    return slope if lowest > 0 else None
-
-
-def suggestion(
-    metrics: Sequence[float], *, target: Target, run_s: float, slope: float
-) -> str | None:
-    """Returns a line that suggests the longer run, or None if there is nothing to gain.
-
-    `run_s` is the mean time of a run [s], misses included; `slope` what the metric gains per unit
-    of ln(length): where less is better, its fall.
-    """
-    if len(metrics) < LEAST_RUNS or slope <= 0:
-        return None
-    gained, sign = [goodness(m, target) for m in metrics], sign_of(target)
-    mean, deviation = statistics.fmean(gained), statistics.stdev(gained)
-    needed = needed_mean(goodness(target.value, target), deviation, n=len(gained))
-    # In logarithms, as exp could overflow.
-    log_factor = (needed - mean) / slope
-    if not 0 < log_factor <= math.log(LONGEST_FACTOR):
-        return None
-    factor, hits = math.exp(log_factor), sum(map(target.holds, metrics))
-    longer_s = run_s * factor / SUCCESS_RATE
-    present_s = run_s * len(metrics) / hits if hits else math.inf
-    if longer_s >= present_s:
-        return None
-    restarts = f"{present_s:.3g} s with restarts" if hits else "runs that never meet it"
-    return (
-        f"{hits} of {len(metrics)} met the target: {sign * mean:.4f} on average, "
-        f"SD {deviation:.4f}. A mean of {sign * needed:.4f} is met by "
-        f"{SUCCESS_RATE:.0%} of runs; at {sign * slope:+.4f} per ln(length) that takes runs "
-        f"{factor:.2f}× as long: {longer_s:.3g} s expected, against {restarts}."
-    )
 
 
 CONFIDENCE = 0.95
@@ -149,24 +87,17 @@ class Statistics(Record):
     `anytime` mode, which stops at the target, and without a value."""
     needed_margin: float | None
     """Margin with which 95 % of runs meet the target; None with fewer than three runs."""
-    suggestion: str | None
-    """A longer run that would be cheaper than restarts, in words; None where there is nothing to
-    gain, or no runs of other lengths to fit a slope to."""
     timing: dict[Timing, int]
     cotenants: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
+def describe_runs(record: TrialRecord) -> Statistics:
     runs, found = record.runs, stats.RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
     metrics = [value for end in ends if (value := end.value(target.metric)) is not None]
     final, is_fixed = _spread(metrics), record.workload["mode"] == "fixed_length"
-    line = None
-    if is_fixed and slope is not None and all(run.status in WHOLE for run in runs):
-        run_s = statistics.fmean(run.clocks.train_s for run in runs)
-        line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
     # For a target of 0 the mean that is needed is the margin itself.
     has_spread = is_fixed and len(metrics) >= LEAST_RUNS
     needed = needed_mean(0.0, final.sd or 0.0, n=final.n) if has_spread else None
@@ -182,7 +113,6 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         final_metric=final,
         margin=over if is_fixed else None,
         needed_margin=needed,
-        suggestion=line,
         timing=dict(Counter(run.timing for run in runs)),
         cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
         notes=tuple(dict.fromkeys(joined(run.note) for run in runs if run.note)),
@@ -194,14 +124,14 @@ def _spread(values: Sequence[float]) -> Spread:
     return Spread(mean=mean, sd=stats.deviation(values), n=len(values))
 
 
-def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
-    found = describe_runs(record, slope=slope).model_dump(mode="json")
+def runs_dict(record: TrialRecord) -> dict[str, Any]:
+    found = describe_runs(record).model_dump(mode="json")
     return {**record.model_dump(mode="json", context=IN_WORDS), "statistics": found}
 
 
-def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
+def runs_text(record: TrialRecord, *, name: str = "") -> str:
     """Returns what the runs say, a line each, under the recipe's name."""
-    found = describe_runs(record, slope=slope)
+    found = describe_runs(record)
     lines = [f"  {label:16} {text}" for label, text in _lines(record, found)]
     head = f"{f'{name}, ' if name else ''}{headline(record)}"
     return "\n".join([head, *lines, *normalisation_lines(record), *_clock(found)])
@@ -231,8 +161,6 @@ def _lines(record: TrialRecord, found: Statistics) -> Iterator[tuple[str, str]]:
         rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
         side = "below" if found.target_mode == "min" else "over"
         yield "margin", f"{found.margin:+.4f} {side} the target, on average{rule}"
-    if found.suggestion:
-        yield "suggestion", found.suggestion
     speeds = [run.images_per_s for run in record.runs if run.images_per_s is not None]
     if speeds:
         steps = counted(record.runs[-1].steps, "step")

@@ -136,19 +136,24 @@ class ArmResult(Record):
         if isinstance(found, Figure):
             return (found.mean, found.low, found.high)
         if isinstance(found, Estimate):
-            return (found.value, found.low, None if found.low is None else _open(found.high))
-        if isinstance(found, Median):
-            ends = (found.low, found.high) if found.confidence else ()
-            return (*map(_open, (found.median, *ends)), *[None] * 3)[:3] if found.n else (None,) * 3
-        flat = {
-            "expected_s": (self.n, self.expected_low_s or 0.0, self.expected_high_s),
-            "time_to_target_factor": (
-                self.time_to_target_pairs, self.time_to_target_low, self.time_to_target_high,
-            ),
-            "success_rate": (self.n, self.success_low, self.success_high),
-        }  # fmt: skip
-        count, low, high = flat[field]
-        return (_open(found), low, None if low is None else _open(high)) if count else (None,) * 3
+            count, value, low, high = found.n, found.value, found.low, found.high
+        elif isinstance(found, Median):
+            count, value, low, high = found.n, found.median, found.low, found.high
+            low = _open(low) if found.confidence else None
+        elif field == "expected_s":
+            low = self.expected_low_s or 0.0
+            count, value, high = self.n, found, self.expected_high_s
+        elif field == "success_rate":
+            count, value, low, high = self.n, found, self.success_low, self.success_high
+        elif field == "time_to_target_factor":
+            count, value, low = self.time_to_target_pairs, found, self.time_to_target_low
+            high = self.time_to_target_high
+        else:
+            return NOT_KNOWN
+        return (_open(value), low, None if low is None else _open(high)) if count else NOT_KNOWN
+
+
+NOT_KNOWN = (None, None, None)
 
 
 def _open(value: float | None) -> float:

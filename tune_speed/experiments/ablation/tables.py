@@ -109,11 +109,11 @@ def _cell(arm: results.ArmResult, field: str, form: str) -> str:
     value, low, high = arm.ends(field)
     if value is None:
         return ABSENT
+    texts = [format(each, form).rstrip(".") for each in (value, low, high) if each is not None]
     # Of a single run an interval is 0 to infinity.
-    has_ends = low is not None and (low, high) != (0.0, math.inf)
-    lines = [[value], [low, high] if has_ends else []]
-    texts = ("–".join(format(each, form).rstrip(".") for each in line) for line in lines)
-    return "\n".join(filter(None, texts)).replace("inf", INFINITE)
+    has_ends = len(texts) == 3 and (low, high) != (0.0, math.inf)
+    shown = f"{texts[0]}\n{texts[1]}–{texts[2]}" if has_ends else texts[0]
+    return shown.replace("inf", INFINITE)
 
 
 ARMS: Mapping[str, tuple[str, str]] = {
