@@ -8,11 +8,11 @@ from tune_speed.api.trained import Compared, Trained
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import Sample
-from tune_speed.experiments.paired_test import (
+from tune_speed.experiments.rerun import train_seeds
+from tune_speed.experiments.run_summary import (
     judge,
     pairs_needed,
 )
-from tune_speed.experiments.rerun import train_seeds
 from tune_speed.study.file import RecipeFile, parse_recipe
 
 RECIPE = """

@@ -12,12 +12,14 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord, ended_as
 from tune_speed.core.text import counted, fixed, printable
-from tune_speed.experiments.paired_test import Verdict, common_seeds, judge
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.experiments.run_summary import (
     Statistics,
+    Verdict,
+    common_seeds,
     describe_runs,
     headline,
+    judge,
     runs_dict,
     runs_text,
 )

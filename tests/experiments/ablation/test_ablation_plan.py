@@ -162,7 +162,7 @@ def test_data_are_asked_for_unless_they_may_be_fetched(tmp_path: Path) -> None:
 def test_plan_keeps_what_it_was_loaded_from(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "epochs=3")
     assert (
-        plan.load(["batch_size=25"]).recipe
+        plan.load("batch_size=25").recipe
         == replace(plan.base, recipe=plan.base.recipe.model_copy(update={"batch_size": 25})).recipe
     )
 

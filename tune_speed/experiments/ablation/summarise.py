@@ -28,9 +28,8 @@ from tune_speed.experiments.ablation.effects import (
     with_holm,
 )
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
-from tune_speed.experiments.paired_test import common_seeds
 from tune_speed.experiments.rerun import merged
-from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE
+from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE, common_seeds
 
 Reader = Callable[[RunResult], float | None]
 # Runs whose figures are not those of a training.
