@@ -118,8 +118,8 @@ def test_csv_has_a_row_an_arm_and_figures_unrounded() -> None:
     assert float(rows[0]["epoch_s_mean"]) == result.arms[0].epoch_s.mean
     mixed = result.arm("precision=bf16")
     assert mixed is not None and mixed.speed_up is not None
-    assert float(rows[2]["speed_up_value"]) == mixed.speed_up.value
-    assert rows[2]["settings"] == '{"precision": "bf16"}' and rows[0]["speed_up_value"] == ""
+    assert float(rows[2]["speed_up"]) == mixed.speed_up.value
+    assert rows[2]["settings"] == '{"precision": "bf16"}' and rows[0]["speed_up"] == ""
 
 
 def test_all_rows_have_the_same_columns_whatever_is_missing() -> None:

@@ -71,11 +71,13 @@ def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
     whole = arm.model_copy(update=dict.fromkeys(missing, Estimate(value=None, n=0)))
     row = whole.model_dump(exclude={"name", "settings", "statuses", "tuning"})
     row |= {"notes": "; ".join(arm.notes), "stop_reasons": "; ".join(arm.stop_reasons)}
+    row["success_rate"] = arm.success_rate
+    columns = ((path.replace(".", "_"), value) for path, value in flatten(row).items())
     return {
         "arm": arm.name,
         "settings": json.dumps(arm.settings),
         **{status.value: arm.statuses.get(status, 0) for status in Status},
-        **{name.replace(".", "_"): value for name, value in flatten(row).items()},
+        **{name.removesuffix("_value"): value for name, value in columns},
     }
 
 
