@@ -173,28 +173,11 @@ def test_an_interaction_of_ln_speeds_is_the_speed_up_over_the_product_of_the_par
     assert math.exp(found.value) == pytest.approx((12 / 3) / (12 / 8 * 12 / 6 * 12 / 10))
 
 
-def test_speed_ups_added_step_by_step_multiply_to_that_of_all() -> None:
-    """12 s, 8 s, 6 s, 4.5 s: 12/8 × 8/6 × 6/4.5 = 12/4.5."""
-    seconds = dict(zip(("base", A, f"{A} + {B}", f"{A} + {B} + {C}"), (12, 8, 6, 4.5), strict=True))
-    values = {arm: {0: -math.log(time_s)} for arm, time_s in seconds.items()}
-    contrasts = contrasts_of(AXES, arms_of(AXES, "cumulative"))
-    steps = [math.exp(estimate(each.weights, values).value or 0.0) for each in contrasts]
-    assert steps == pytest.approx([3 / 2, 4 / 3, 4 / 3])
-
-
 def test_a_step_that_replaces_an_earlier_one_is_compared_with_it() -> None:
     axes = read_axes({"one": {"drops": {"lr_schedule": "step"}}, "lr_schedule": "one_cycle"})
     mains = named(contrasts_of(axes, arms_of(axes, "cumulative")), "main")
     both = "drops + lr_schedule=one_cycle"
     assert mains["lr_schedule=one_cycle"] == {both: 1.0, "drops": -1.0}
-
-
-def test_two_axes_left_out_in_turn_are_a_factorial() -> None:
-    found, full = (contrasts_of(AXES[:2], arms_of(AXES[:2], design))
-                   for design in ("leave-one-out", "factorial"))  # fmt: skip
-    assert {(each.kind, each.name): each.weights for each in found} == {
-        (each.kind, each.name): each.weights for each in full
-    }
 
 
 def test_with_several_levels_each_has_its_main_effect_against_the_base() -> None:

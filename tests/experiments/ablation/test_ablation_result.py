@@ -183,19 +183,6 @@ def test_p_values_of_a_response_are_corrected_by_holm_in_their_number() -> None:
     assert times[0] is None and None not in times[1:]
 
 
-def test_planted_effects_and_interaction_are_recovered() -> None:
-    axes = {"accumulation_steps": 2, "precision": "bf16"}
-    runs = planted(axes, design="factorial", ln_speeds=LN_SPEEDS, synergy=-0.1, seeds=8)
-    result = ablated(runs, axes=axes, design="factorial", seeds=8)
-    both = "accumulation_steps=2 × precision=bf16"
-    truths = (("main", ARM, 0.05), ("main", "precision=bf16", 0.35), ("interaction", both, -0.1))
-    for kind, name, truth in truths:
-        effect = result.effect("speed", kind, name)  # type: ignore[arg-type]
-        assert effect is not None
-        _, low, high = interval_of(effect.estimate)
-        assert low < math.exp(truth) < high, (kind, name)
-
-
 def test_leaving_one_out_tells_what_each_adds_last() -> None:
     """Without pinned memory passes of 3 s, 4 s and 8 s take 4 s, 5 s and 10 s."""
     everything = f"{ARM} + precision=bf16 + {PINNED}"
