@@ -51,8 +51,6 @@ NO_INTERVAL = "no interval from so few runs"
 NO_FINAL = (Status.FAILED, Status.OOM)
 # Runs of the planned length.
 WHOLE = (Status.REACHED, Status.MISSED)
-
-
 # Figures that `RunStatistics` has under the same names.
 SAME = (
     *("n", "success_rate", "times_s", "median_s", "median_interval", "mean_hit_s"),
@@ -247,7 +245,8 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
     if found.ratio is not None and found.ratio > 1:
         # Again the other way round, as the p-value is one-sided.
         found = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
-        side, ours, theirs = "b", theirs, ours
+        side = "b"
+        ours, theirs = theirs, ours
     known = {"confidence": CONFIDENCE, "num_pairs": len(pairs), "method": found.method}
     if found.ratio is None or found.ratio == 1:
         neither = "no run of either met the target" if found.ratio is None else "both took as long"
