@@ -4,17 +4,15 @@ import pytest
 from helpers.making import make_record, make_run
 from helpers.texts import Texts
 
+from tune_speed.api.trained import Compared, Trained
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import Sample
-from tune_speed.experiments.paired_test import (
-    duel_dict,
-    duel_text,
+from tune_speed.experiments.rerun import train_seeds
+from tune_speed.experiments.run_summary import (
     judge,
     pairs_needed,
-    slope_of,
 )
-from tune_speed.experiments.rerun import train_seeds, turns
 from tune_speed.study.file import RecipeFile, parse_recipe
 
 RECIPE = """
@@ -37,6 +35,12 @@ def make_seeds(*times_s: float | None, epochs: int = 4) -> TrialRecord:
     return make_record(runs=tuple(runs)).model_copy(update={"recipe": recipe})
 
 
+def compared(a: TrialRecord, b: TrialRecord | None) -> Compared:
+    sides = (("fast.yaml", a), ("slow.yaml", b))
+    both = [Trained(name=name, record=record, was_stopped=False) for name, record in sides]
+    return Compared(a=both[0], b=both[1], was_stopped=False)
+
+
 def make_file(name: str, *overrides: str) -> RecipeFile:
     return parse_recipe(RECIPE, file=name, overrides=overrides, check_data=False)
 
@@ -52,18 +56,6 @@ def refusal(*overrides: str) -> str:
             on_line=lambda line: None,
         )
     return str(refused.value)
-
-
-def test_turns_swap_who_begins_and_share_each_seed() -> None:
-    expected = [("a", 7), ("b", 7), ("b", 8), ("a", 8), ("a", 9), ("b", 9), ("b", 10), ("a", 10)]
-    assert list(turns(("a", "b"), range(7, 11))) == expected
-
-
-def test_steady_drift_favours_neither_after_an_even_number_of_rounds() -> None:
-    places: dict[str, list[int]] = {"a": [], "b": []}
-    for place, (side, _) in enumerate(turns(("a", "b"), range(6))):
-        places[side].append(place)
-    assert sum(places["a"]) == sum(places["b"])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +145,7 @@ def test_few_pairs_and_misses_are_told(
 ) -> None:
     verdict = judge(make_seeds(*a), make_seeds(*b))
     assert (verdict.p_value, verdict.is_decided) == (p_value, p_value == 1 / 256)
-    kept_text(duel_text((make_seeds(*a), make_seeds(*b)), ("fast.yaml", "slow.yaml")))
+    kept_text(compared(make_seeds(*a), make_seeds(*b)).parts()[0])
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
@@ -162,28 +154,9 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     assert verdict == judge(make_seeds(1.0, 1.1, 1.2), make_seeds(2.0, 2.1, 2.4))
 
 
-def test_slope_is_known_only_where_nothing_but_epochs_differs() -> None:
-    def at(epoch: float, *accuracies: float) -> TrialRecord:
-        runs = [make_run(accuracy=accuracy) for accuracy in accuracies]
-        ended = [
-            r.model_copy(update={"evaluations": (r.evaluations[0].model_copy(update=update),)})
-            for r in runs
-            for update in [{"epoch": epoch}]
-        ]
-        recipe = {"model": {"resnet20": {}}, "epochs": epoch}
-        return make_record(runs=tuple(ended)).model_copy(update={"recipe": recipe})
-
-    short, long = at(4, 0.90, 0.901), at(8, 0.95, 0.951)
-    slope = slope_of(short, long)
-    assert slope is not None
-    assert slope.per_ln == pytest.approx(0.05 / math.log(2))
-    other = {"recipe": {**long.recipe, "batch_size": 8}}
-    assert slope_of(short, long.model_copy(update=other)) is None
-
-
 def test_stopped_duel_shows_what_is_done() -> None:
-    alone = (make_seeds(1.0), None)
-    assert "A = a.yaml" in duel_text(alone, ("a.yaml", "b.yaml"))
-    fields = duel_dict(*alone)
+    alone = compared(make_seeds(1.0), None)
+    assert "A = fast.yaml" in alone.parts()[0]
+    fields = alone.as_dict()
     assert (fields["b"], fields["comparison"]) == (None, None)
     assert fields["a"]["statistics"]["k"] == 1

@@ -1,7 +1,7 @@
 """A certification and its result, in words and as JSON."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 
 from tune_speed.api.shown import Boards, Shown
-from tune_speed.core.comparability import final_goodness, final_metric, goodness, target_of
-from tune_speed.core.records import Status, TrialRecord, in_words
+from tune_speed.core.records import TrialRecord, in_words
 from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.core.text import counted, printable
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.run_summary import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.text import why_not_certified
 
@@ -76,13 +74,8 @@ class Certified(Shown):
         return (Boards(self.boards), certification_text(self.result))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns `certification`: leaderboard, luck, suggestions and certificates."""
+        """Returns `certification`: leaderboard, luck and certificates."""
         return {"certification": as_dict(self.result)}
-
-
-# Trials that end at most this far below the target say what length is worth.
-# A trial that misses by more misses for a reason that a longer run does not fix.
-NEAR = 0.05
 
 
 def certification_text(result: CertifyResult) -> str:
@@ -99,7 +92,6 @@ def certification_text(result: CertifyResult) -> str:
         again = f"{row['hits']} of {row['n']} met the target again"
         lines.append(f"  {row['name']}: {estimate} → {time}, {again}")
     lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
-    lines += _suggestions(result)
     lines.append(f"certificates: {result.folder / 'certified'}; every run is in MLflow")
     if result.undelivered:
         lines.append(
@@ -110,13 +102,12 @@ def certification_text(result: CertifyResult) -> str:
 
 
 def as_dict(result: CertifyResult) -> dict[str, Any]:
-    """Returns leaderboard, luck, suggestions and certificates as plain values."""
+    """Returns leaderboard, luck and certificates as plain values."""
     boards = make_boards(((None, record) for record in result.records), with_misses=True)
     return {
         "boards": [board.model_dump(mode="json") for board in boards],
         "luck": luck(result),
         "dropped": [p.dropped._asdict() for p in result.ranks if p.dropped is not None],
-        "suggestions": _suggestions(result),
         "folder": str(result.folder),
         "certificates": [in_words(record.certificate) for record in result.records],
     }
@@ -142,31 +133,3 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
         }
         rows.append(row)
     return rows
-
-
-def _suggestions(result: CertifyResult) -> list[str]:
-    lines = []
-    for record in result.records:
-        target = target_of(record.workload)
-        if target.seeks_best:
-            continue
-        near = NEAR if target.is_share else NEAR * abs(target.value)
-        enough = goodness(target.value, target) - near
-        slope = estimate_slope([p for p in _lengths(result.estimates) if p[1] >= enough])
-        finals = [run.final.value(target.metric) for run in record.runs if run.final is not None]
-        metrics = [metric for metric in finals if metric is not None]
-        if slope is None or record.workload.get("mode") != "fixed_length" or not metrics:
-            continue
-        run_s = statistics.median(run.clocks.train_s for run in record.runs)
-        line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
-        if line is not None:
-            lines.append(f"{record.study}/{record.trial_id}: {line}")
-    return lines
-
-
-def _lengths(records: Iterable[TrialRecord]) -> Iterator[tuple[float, float]]:
-    for record in records:
-        final, is_whole = record.runs[-1].final, record.status in (Status.REACHED, Status.MISSED)
-        # A training function need not report epochs.
-        if is_whole and final is not None and final.epoch and final_metric(record) is not None:
-            yield final.epoch, final_goodness(record)

@@ -13,12 +13,14 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord, ended_as
 from tune_speed.core.text import counted, fixed, printable
-from tune_speed.experiments.paired_test import Verdict, duel_dict, duel_text, verdict_of
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.experiments.run_summary import (
     Statistics,
+    Verdict,
+    common_seeds,
     describe_runs,
     headline,
+    judge,
     runs_dict,
     runs_text,
 )
@@ -115,7 +117,8 @@ class Compared(Shown):
     @property
     def verdict(self) -> Verdict | None:
         """Which is faster, and how sure that is; None without a common seed."""
-        return verdict_of(self.a.record, self.b.record)
+        a, b = self.a.record, self.b.record
+        return judge(a, b) if a and b and common_seeds(a, b) else None
 
     def __repr__(self) -> str:
         found = self.verdict
@@ -125,12 +128,20 @@ class Compared(Shown):
 
     def parts(self) -> Sequence[str]:
         """Returns both summaries and the verdict."""
-        records, names = (self.a.record, self.b.record), (self.a.name, self.b.name)
-        return (duel_text(records, names) or repr(self),)
+        texts = [
+            runs_text(each.record, name=f"{side} = {each.name}")
+            for side, each in (("A", self.a), ("B", self.b))
+            if each.record is not None
+        ]
+        if (found := self.verdict) is not None:
+            by = f"\n  by {found.method}; in turns A B, B A" if found.faster else ""
+            texts.append(f"{found.statement}{by}")
+        return ("\n\n".join(texts) or repr(self),)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the records of both with their statistics, and `comparison`."""
-        return duel_dict(self.a.record, self.b.record)
+        verdict = self.verdict and self.verdict.model_dump(mode="json")
+        return {"a": self.a.as_dict() or None, "b": self.b.as_dict() or None, "comparison": verdict}
 
 
 def train_files(

@@ -1,8 +1,7 @@
 """Trains one recipe in this process, or two in turns: from files, or from recorded trials."""
 
 import re
-import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,10 +12,9 @@ from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
 from tune_speed.core.records import TrialRecord, ended_as
 from tune_speed.core.text import fixed, setting
 from tune_speed.data.cache import prepare
-from tune_speed.experiments.paired_test import Side
+from tune_speed.experiments.session import left_text, rounds, stoppable
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.runtime.device import resolve_device
-from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile, is_file, load_recipe, parse_recipe
 from tune_speed.training.distributed.local import run_here
 from tune_speed.training.loop import Interrupted
@@ -61,35 +59,28 @@ def train_seeds(
 
     Raises: ConfigError, also if the two cannot be compared; DataError.
     """
-    files: dict[Side, RecipeFile] = {"a": a} if b is None else {"a": a, "b": b}
+    files = {"a": a} if b is None else {"a": a, "b": b}
     if b is not None:
         _refuse_unequal(a, b)
-    records: dict[Side, list[TrialRecord]] = {"a": [], "b": []}
-    was_stopped = False
-    try:
+    records: dict[str, list[TrialRecord]] = {"a": [], "b": []}
+    with stoppable(Interrupted) as stop:
         data_hash = _prepared(files.values(), download=download, on_progress=on_progress)
-        with stop_signals(signal.SIGINT) as is_stopped:
-            for side, seed in turns(tuple(files), range(a.run.seed, a.run.seed + seeds)):
-                say = on_line if b is None else partial(_say_of, side, on_line)
-                record = train_once(
-                    files[side], data_hash=data_hash, seed=seed, on_line=say, interrupt=is_stopped
-                )
-                records[side].append(record)
-                say(progress_line(record))
-                say(f"seed {seed}: {ended_as(record)}, {record.stop_reason}")
-    except (KeyboardInterrupt, Interrupted):
-        was_stopped = True
-    return Training(merged(records["a"]), merged(records["b"]), was_stopped)
+        turns = list(rounds(tuple(files), range(a.run.seed, a.run.seed + seeds)))
+        for number, (_, seed, side) in enumerate(turns, start=1):
+            say = on_line if b is None else partial(_say_of, side, on_line)
+            record = train_once(
+                files[side], data_hash=data_hash, seed=seed, on_line=say, interrupt=stop.came
+            )
+            records[side].append(record)
+            say(progress_line(record))
+            left = left_text(len(turns) - number, [*records["a"], *records["b"]])
+            more = f"  ({left})" if len(turns) > 1 else ""
+            say(f"seed {seed}: {ended_as(record)}, {record.stop_reason}{more}")
+    return Training(merged(records["a"]), merged(records["b"]), stop.was_stopped)
 
 
-def _say_of(side: Side, on_line: Callable[[str], None], line: str) -> None:
+def _say_of(side: str, on_line: Callable[[str], None], line: str) -> None:
     on_line(f"{side.upper()}  {line}")
-
-
-def turns(sides: Sequence[Side], seeds: Sequence[int]) -> Iterator[tuple[Side, int]]:
-    # Each second round the other one begins: a machine that drifts meanwhile favours neither.
-    for number, seed in enumerate(seeds):
-        yield from ((side, seed) for side in (sides[::-1] if number % 2 else sides))
 
 
 def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:

@@ -1,36 +1,35 @@
-"""Statistics over several runs of one recipe, and the length with which nearly all meet the target.
+"""Statistics over several runs of one recipe, and the paired test of two: which is faster.
 
-A recipe that meets its target in three of five runs pays for the other two. A little longer, its
-mean accuracy exceeds the target by a margin, and most of its runs meet it. The rise is taken to be
-linear in ln(length) and the spread between seeds constant: fair for steps of some ten percent.
+A recipe that meets its target in three of five runs pays for the other two. Trained somewhat longer
+its mean exceeds the target by a margin, and most of its runs meet it.
 """
 
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 from tune_speed.core import stats
-from tune_speed.core.comparability import goodness, sign_of, target_of
-from tune_speed.core.records import CLOCK_WORDS, Record, Status, Timing, TrialRecord
-from tune_speed.core.targets import Target
-from tune_speed.core.text import INFINITE, counted, device_text, fixed, percent, seconds
+from tune_speed.core.comparability import sign_of, target_of
+from tune_speed.core.records import CLOCK_WORDS, Record, RunResult, Status, Timing, TrialRecord
+from tune_speed.core.significance import compare
+from tune_speed.core.text import (
+    INFINITE,
+    counted,
+    device_text,
+    fixed,
+    percent,
+    seconds,
+    significant,
+)
 from tune_speed.core.words import IN_WORDS, joined
+from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 from tune_speed.reporting.trials.text import normalisation_lines
 
 SUCCESS_RATE = 0.95
 # Fewer say nothing about the spread between seeds.
 LEAST_RUNS = 3
-# Beyond this much longer, a straight line in ln(length) is guesswork.
-LONGEST_FACTOR = 2.0
-
-
-class Slope(NamedTuple):
-    """Rise of the final metric per unit of ln(length)."""
-
-    per_ln: float
-    standard_error: float
 
 
 def needed_mean(target: float, deviation: float, *, n: int) -> float:
@@ -46,62 +45,17 @@ def needed_mean(target: float, deviation: float, *, n: int) -> float:
     return target + float(stdtrit(n - 1, SUCCESS_RATE)) * math.sqrt(1 + 1 / n) * deviation
 
 
-def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
-    """Returns the rise per ln(length) of `(length, final metric)` pairs, or None if it is unclear.
-
-    Lengths may be in seconds or epochs. Unclear: fewer than three pairs, all of one length, or a
-    95 % lower bound that is not above 0. Least squares on ln(length).
-
-    Source: Draper and Smith 1998, Applied Regression Analysis, sections 1.2 and 1.4; computed by
-    scipy's `linregress`.
-    """
-    if len(points) < LEAST_RUNS or len({length for length, _ in points}) < 2:
-        return None
-    from scipy.stats import linregress, t
-
-    fit = linregress([math.log(length) for length, _ in points], [metric for _, metric in points])
-    slope = Slope(float(fit.slope), float(fit.stderr))
-    # Two degrees of freedom less than points: a line has an intercept and a slope.
-    lowest = slope.per_ln - t.ppf(0.95, len(points) - 2) * slope.standard_error
-    return slope if lowest > 0 else None
-
-
-def suggestion(
-    metrics: Sequence[float], *, target: Target, run_s: float, slope: float
-) -> str | None:
-    """Returns a line that suggests the longer run, or None if there is nothing to gain.
-
-    `run_s` is the mean time of a run [s], misses included; `slope` what the metric gains per unit
-    of ln(length): where less is better, its fall.
-    """
-    if len(metrics) < LEAST_RUNS or slope <= 0:
-        return None
-    gained, sign = [goodness(m, target) for m in metrics], sign_of(target)
-    mean, deviation = statistics.fmean(gained), statistics.stdev(gained)
-    needed = needed_mean(goodness(target.value, target), deviation, n=len(gained))
-    # In logarithms, as exp could overflow.
-    log_factor = (needed - mean) / slope
-    if not 0 < log_factor <= math.log(LONGEST_FACTOR):
-        return None
-    factor, hits = math.exp(log_factor), sum(map(target.holds, metrics))
-    longer_s = run_s * factor / SUCCESS_RATE
-    present_s = run_s * len(metrics) / hits if hits else math.inf
-    if longer_s >= present_s:
-        return None
-    restarts = f"{present_s:.3g} s with restarts" if hits else "runs that never meet it"
-    return (
-        f"{hits} of {len(metrics)} met the target: {sign * mean:.4f} on average, "
-        f"SD {deviation:.4f}. A mean of {sign * needed:.4f} is met by "
-        f"{SUCCESS_RATE:.0%} of runs; at {sign * slope:+.4f} per ln(length) that takes runs "
-        f"{factor:.2f}× as long: {longer_s:.3g} s expected, against {restarts}."
-    )
-
-
 CONFIDENCE = 0.95
+NO_INTERVAL = "no interval from so few runs"
 # Runs that failed: their last evaluation is not the end of a training.
 NO_FINAL = (Status.FAILED, Status.OOM)
 # Runs of the planned length.
 WHOLE = (Status.REACHED, Status.MISSED)
+# Figures that `RunStatistics` has under the same names.
+SAME = (
+    *("n", "success_rate", "times_s", "median_s", "median_interval", "mean_hit_s"),
+    "expected_interval",
+)
 
 
 class Spread(Record):
@@ -141,47 +95,32 @@ class Statistics(Record):
     `anytime` mode, which stops at the target, and without a value."""
     needed_margin: float | None
     """Margin with which 95 % of runs meet the target; None with fewer than three runs."""
-    suggestion: str | None
-    """A longer run that would be cheaper than restarts, in words; None where there is nothing to
-    gain, or no runs of other lengths to fit a slope to."""
     timing: dict[Timing, int]
     cotenants: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
+def describe_runs(record: TrialRecord) -> Statistics:
     runs, found = record.runs, stats.RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
     metrics = [value for end in ends if (value := end.value(target.metric)) is not None]
-    margin = needed_margin = line = None
-    if record.workload["mode"] == "fixed_length":
-        if metrics:
-            margin = sign_of(target) * (statistics.fmean(metrics) - target.value)
-        if len(metrics) >= LEAST_RUNS:
-            # For a target of 0 the mean that is needed is the margin itself.
-            needed_margin = needed_mean(0.0, statistics.stdev(metrics), n=len(metrics))
-        if slope is not None and all(run.status in WHOLE for run in runs):
-            run_s = statistics.fmean(run.clocks.train_s for run in runs)
-            line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
+    final, is_fixed = _spread(metrics), record.workload["mode"] == "fixed_length"
+    # For a target of 0 the mean that is needed is the margin itself.
+    has_spread = is_fixed and len(metrics) >= LEAST_RUNS
+    needed = needed_mean(0.0, final.sd or 0.0, n=final.n) if has_spread else None
+    over = sign_of(target) * (final.mean - target.value) if final.mean is not None else None
     return Statistics(
-        n=found.n,
+        **{name: getattr(found, name) for name in SAME},
         k=found.hits,
-        success_rate=found.success_rate,
-        times_s=found.times_s,
-        median_s=found.median_s,
-        median_interval=found.median_interval,
-        mean_hit_s=found.mean_hit_s,
         expected_s=stats.finite_or_none(found.expected_s),
-        expected_interval=found.expected_interval,
         final_accuracy=_spread([end.accuracy for end in ends if end.accuracy is not None]),
         metric=target.metric,
         target=target.value,
         target_mode=target.mode,
-        final_metric=_spread(metrics),
-        margin=margin,
-        needed_margin=needed_margin,
-        suggestion=line,
+        final_metric=final,
+        margin=over if is_fixed else None,
+        needed_margin=needed,
         timing=dict(Counter(run.timing for run in runs)),
         cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
         notes=tuple(dict.fromkeys(joined(run.note) for run in runs if run.note)),
@@ -189,64 +128,56 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
 
 
 def _spread(values: Sequence[float]) -> Spread:
-    return Spread(
-        mean=statistics.fmean(values) if values else None,
-        sd=statistics.stdev(values) if len(values) > 1 else None,
-        n=len(values),
-    )
+    mean = statistics.fmean(values) if values else None
+    return Spread(mean=mean, sd=stats.deviation(values), n=len(values))
 
 
-def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
-    found = describe_runs(record, slope=slope).model_dump(mode="json")
+def runs_dict(record: TrialRecord) -> dict[str, Any]:
+    found = describe_runs(record).model_dump(mode="json")
     return {**record.model_dump(mode="json", context=IN_WORDS), "statistics": found}
 
 
-def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
-    found = describe_runs(record, slope=slope)
-    rate, median = found.success_rate, seconds(found.median_s)
-    lines = [
-        f"{f'{name}, ' if name else ''}{headline(record)}",
-        f"  met the target   {found.k}/{found.n}"
-        f"  ({percent(rate.confidence)} interval of the rate: {rate.low:.2f} to {rate.high:.2f})",
-        f"  time to target   median {median}  ({_interval(found.median_interval)})",
-        f"                   runs: {', '.join(fixed(t, 3, none=INFINITE) for t in found.times_s)}"
-        f"{f'  ({INFINITE}: a miss)' if found.k < found.n else ''}",
-    ]
-    if found.mean_hit_s is not None:
-        lines.append(f"  mean of the hits {seconds(found.mean_hit_s)}")
-    lines.append(
-        f"  with restarts    {seconds(found.expected_s)} expected"
-        f"  ({_interval(found.expected_interval)})"
+def runs_text(record: TrialRecord, *, name: str = "") -> str:
+    """Returns what the runs say, a line each, under the recipe's name."""
+    found = describe_runs(record)
+    lines = [f"  {label:16} {text}" for label, text in _lines(record, found)]
+    head = f"{f'{name}, ' if name else ''}{headline(record)}"
+    return "\n".join([head, *lines, *normalisation_lines(record), *_clock(found)])
+
+
+def _lines(record: TrialRecord, found: Statistics) -> Iterator[tuple[str, str]]:
+    rate, misses = found.success_rate, f"  ({INFINITE}: a miss)" if found.k < found.n else ""
+    ends = f"{rate.low:.2f} to {rate.high:.2f}"
+    interval = f"({percent(rate.confidence)} interval of the rate: {ends})"
+    yield "met the target", f"{found.k}/{found.n}  {interval}"
+    yield (
+        "time to target",
+        f"median {seconds(found.median_s)}  ({_interval(found.median_interval)})",
     )
-    lines += _quality(found)
+    yield "", f"runs: {', '.join(fixed(t, 3, none=INFINITE) for t in found.times_s)}{misses}"
+    if found.mean_hit_s is not None:
+        yield "mean of the hits", seconds(found.mean_hit_s)
+    expected = f"{seconds(found.expected_s)} expected"
+    yield "with restarts", f"{expected}  ({_interval(found.expected_interval)})"
+    finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
+    for name, spread in finals.items():
+        if spread.mean is not None:
+            sd = "" if spread.sd is None else f" ± {spread.sd:.4f} (sd)"
+            yield f"final {name:10}", f"{spread.mean:.6f}{sd}, n = {spread.n}"
+    if found.margin is not None:
+        needed = found.needed_margin
+        rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
+        side = "below" if found.target_mode == "min" else "over"
+        yield "margin", f"{found.margin:+.4f} {side} the target, on average{rule}"
     speeds = [run.images_per_s for run in record.runs if run.images_per_s is not None]
     if speeds:
-        speed = statistics.median(speeds)
-        lines.append(
-            f"  speed            {speed:.0f} images/s, {counted(record.runs[-1].steps, 'step')}"
-        )
-    return "\n".join([*lines, *normalisation_lines(record), *_clock(found)])
+        steps = counted(record.runs[-1].steps, "step")
+        yield "speed", f"{statistics.median(speeds):.0f} images/s, {steps}"
 
 
 def headline(record: TrialRecord) -> str:
     place = device_text(record.device)
     return f"{record.workload_name}: {target_of(record.workload).words} on {place}"
-
-
-def _quality(found: Statistics) -> list[str]:
-    finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
-    lines = [
-        f"  final {name:10} {spread.mean:.6f}"
-        f"{'' if spread.sd is None else f' ± {spread.sd:.4f} (sd)'}, n = {spread.n}"
-        for name, spread in finals.items()
-        if spread.mean is not None
-    ]
-    if found.margin is not None:
-        needed = found.needed_margin
-        rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
-        side = "below" if found.target_mode == "min" else "over"
-        lines.append(f"  margin           {found.margin:+.4f} {side} the target, on average{rule}")
-    return [*lines, *([f"  suggestion       {found.suggestion}"] if found.suggestion else [])]
 
 
 def _clock(found: Statistics) -> list[str]:
@@ -262,6 +193,141 @@ def _clock(found: Statistics) -> list[str]:
 
 def _interval(interval: stats.TimeInterval) -> str:
     if not interval.confidence or not (interval.low_s or interval.high_s):
-        return "no interval from so few runs"
+        return NO_INTERVAL
     low, high = (fixed(end, 3, none=INFINITE) for end in (interval.low_s, interval.high_s))
     return f"{percent(interval.confidence)} interval: {low} to {high} s".replace("∞ s", "∞")
+
+
+# --- Two recipes
+
+Side = Literal["a", "b"]
+# One-sided, of the one that looks faster. Either could, so it is half of 5 %.
+MOST_P_VALUE = (1 - CONFIDENCE) / 2
+# The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six.
+LEAST_PAIRS_WITH_MISSES = 6
+# Suggested to someone who had fewer than three.
+LIKELY_PAIRS = 5
+POWER = 0.8
+# Beyond this many nobody would wait.
+MOST_PAIRS = 1000
+
+
+class Verdict(Record):
+    """Which recipe is faster. Factors: time of the slower / time of the faster."""
+
+    faster: Side | None
+    """Who looks faster, decided or not; None: neither."""
+    is_decided: bool
+    """Whether the p-value is below 0.025 and the interval of the factor holds no 1."""
+    factor: float | None = None
+    """None: infinite, as the slower never met the target; or neither is faster."""
+    factor_low: float | None = None
+    """Lower end of its interval; None where neither is faster."""
+    factor_high: float | None = None
+    """Upper end of it; None: infinite, or neither is faster."""
+    confidence: float
+    p_value: float | None = None
+    """One-sided, that the faster one is not faster; None with fewer than three pairs."""
+    num_pairs: int
+    pairs_needed: int | None = None
+    """Pairs that would show this factor with this spread in 80 % of such duels; None: decided,
+    over a thousand, or not known."""
+    method: str
+    statement: str
+
+
+def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
+    pairs = common_seeds(a, b)
+    assert pairs
+    ours, theirs = ([stats.sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
+    found = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
+    side: Side = "a"
+    if found.ratio is not None and found.ratio > 1:
+        # Again the other way round, as the p-value is one-sided.
+        found = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
+        side = "b"
+        ours, theirs = theirs, ours
+    known = {"confidence": CONFIDENCE, "num_pairs": len(pairs), "method": found.method}
+    if found.ratio is None or found.ratio == 1:
+        neither = "no run of either met the target" if found.ratio is None else "both took as long"
+        statement = f"Not decided: {neither}, in {counted(len(pairs), 'pair')} of runs."
+        return Verdict(faster=None, is_decided=False, statement=statement, **known)
+    factor, low, high = (
+        math.inf if end == 0 else 1 / end for end in (found.ratio, found.high, found.low)
+    )
+    is_enough = len(pairs) >= LEAST_PAIRS
+    is_decided = is_enough and found.p_value < MOST_P_VALUE and low > 1
+    verdict = Verdict(
+        faster=side,
+        is_decided=is_decided,
+        factor=stats.finite_or_none(factor),
+        factor_low=low,
+        factor_high=stats.finite_or_none(high),
+        p_value=found.p_value if is_enough else None,
+        pairs_needed=None if is_decided else pairs_needed(ours, theirs),
+        statement="",
+        **known,
+    )
+    has_miss = not all(sample.is_hit for sample in [*ours, *theirs])
+    return verdict.model_copy(update={"statement": _statement(verdict, has_miss=has_miss)})
+
+
+def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
+    by_seed = {run.seed: run for run in b.runs}
+    return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
+
+
+def pairs_needed(faster: Sequence[stats.Sample], slower: Sequence[stats.Sample]) -> int | None:
+    """Returns the pairs with which this difference of log times would show in most duels.
+
+    By Student's t, 80 % power at a one-sided 2.5 %, in the usual approximation: the difference
+    must exceed the sum of both quantiles in standard errors. None where a run missed, with fewer
+    than three pairs, or if it is over a thousand.
+
+    Source: Cohen 1988, Statistical Power Analysis, chapter 12, with t for the normal quantiles.
+    """
+    if len(faster) < LEAST_PAIRS or not all(sample.is_hit for sample in [*faster, *slower]):
+        return None
+    from scipy.special import stdtrit
+
+    pairs = zip(faster, slower, strict=True)
+    logs = [math.log(theirs.spent_s / ours.spent_s) for ours, theirs in pairs]
+    mean, deviation = statistics.fmean(logs), statistics.stdev(logs)
+
+    def shows(n: int) -> bool:
+        quantiles = stdtrit(n - 1, 1 - MOST_P_VALUE) + stdtrit(n - 1, POWER)
+        return bool(quantiles * deviation / math.sqrt(n) <= mean)
+
+    # The pairs that there were did not decide, so that it takes one more at least.
+    return next((n for n in range(len(logs) + 1, MOST_PAIRS + 1) if shows(n)), None)
+
+
+def _statement(verdict: Verdict, *, has_miss: bool) -> str:
+    winner, loser = ("A", "B") if verdict.faster == "a" else ("B", "A")
+    ends = f"{verdict.factor_low:.3g} to {significant(verdict.factor_high, 3, none=INFINITE)}"
+    has_ends = verdict.factor_low or verdict.factor_high is not None
+    figures = [
+        f"{percent(verdict.confidence)} interval: {ends}" if has_ends else NO_INTERVAL,
+        *([] if verdict.p_value is None else [f"one-sided p = {verdict.p_value:.2g}"]),
+        f"{counted(verdict.num_pairs, 'pair')} of runs",
+    ]
+    much = (
+        f"infinitely faster than {loser}, which never met the target,"
+        if verdict.factor is None
+        else f"{verdict.factor:.3g} times as fast as {loser}"
+    )
+    said = f"{much} ({'; '.join(figures)})."
+    if verdict.is_decided:
+        return f"{winner} is {said}"
+    return f"Not decided: {winner} looks {said} {_remedy(verdict, has_miss=has_miss)}"
+
+
+def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
+    least = LEAST_PAIRS_WITH_MISSES if has_miss else LEAST_PAIRS
+    if verdict.num_pairs < least:
+        where = " where runs miss" if has_miss else ""
+        return f"It takes {least} pairs at least{where}; try `--seeds {max(least, LIKELY_PAIRS)}`."
+    rule = f"As either could have come first, it takes p < {MOST_P_VALUE:.3g}"
+    if verdict.pairs_needed is not None:
+        return f"{rule}; at this factor and spread, about {counted(verdict.pairs_needed, 'pair')}."
+    return f"{rule}; more seeds may decide it."

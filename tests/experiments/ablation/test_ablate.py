@@ -1,21 +1,16 @@
 import json
 import math
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.experiments.ablations import AXES, Trainer, ablate, make_broken, make_epoch, make_plan
-from helpers.experiments.planted import ACCURACY, CONTRASTS, LN_SPEED, Planted, truth
-from scipy.stats import binom
 
 from tune_speed.core.errors import ConfigError, DataError, StorageError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.experiments.ablation import ablate as runner
-from tune_speed.experiments.ablation import plan as ablation_plan
 from tune_speed.experiments.ablation.ablate import TUNING_SEEDS, Ablation, run_ablation, save_result
 from tune_speed.experiments.ablation.plan import AblationPlan
 from tune_speed.experiments.ablation.result import AblationResult
@@ -39,93 +34,6 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
 def ledger_lines(folder: Path, name: str = "ablation-1") -> list[dict[str, Any]]:
     path = folder / "tiny" / "ablation" / f"{name}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-# --- The known answer
-
-NUM_STUDIES = 300
-
-
-def of_study(
-    speeds: dict[str, dict[int, float]],
-    accuracies: dict[str, dict[int, float]],
-    names: dict[str, str],
-    first: int,
-) -> Callable[[RecipeFile, int], RunResult]:
-    def train(file: RecipeFile, seed: int) -> RunResult:
-        name = names[file.recipe.model_dump_json()]
-        epoch_s = math.exp(-speeds[name][seed - first])
-        accuracy = accuracies[name][seed - first]
-        # A miss: comparing times to target is not what is looked at, and takes as long as the rest.
-        return make_epoch(seed, epoch_s=epoch_s, accuracy=accuracy, status=Status.MISSED)
-
-    return train
-
-
-def planted_plan(folder: Path) -> AblationPlan:
-    with pytest.MonkeyPatch.context() as patch:
-        # Pinned memory too, whatever machine this is: nothing is trained.
-        patch.setattr(ablation_plan, "not_applicable", lambda *_, **__: None)
-        axes = {"accumulation_steps": 2, "precision": "bf16", "loader.pin_memory": True}
-        return make_plan(folder, "ablate.design=factorial", "ablate.seeds=5", axes=axes)
-
-
-def planted_results(folder: Path) -> Iterator[AblationResult]:
-    plan = planted_plan(folder)
-    names = {file.recipe.model_dump_json(): name for name, file in plan.files.items()}
-    studies = zip(
-        LN_SPEED.studies(NUM_STUDIES), ACCURACY.studies(NUM_STUDIES, stream=1), strict=True
-    )
-    for number, (speeds, accuracies) in enumerate(studies):
-        first = 10 * number
-        run = plan.base.run.model_copy(update={"seed": first})
-        own = replace(plan, base=replace(plan.base, run=run))
-        trainer = Trainer(of_study(speeds, accuracies, names, first))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runner, "train_once", trainer)
-            patch.setattr(os, "fsync", lambda file: None)  # No power failure is looked at here.
-            yield ablate(own, folder / str(number)).result
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[AblationResult]:
-    return list(planted_results(tmp_path_factory.mktemp("planted")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("contrast", CONTRASTS, ids=lambda contrast: f"{contrast[0]} {contrast[1]}")
-def test_planted_effects_are_within_95_percent_of_the_intervals(
-    results: list[AblationResult], contrast: Any
-) -> None:
-    speed, accuracy = truth(contrast, LN_SPEED), truth(contrast, ACCURACY)
-    low, high = binom.interval(0.999, NUM_STUDIES, 0.95)
-    for response, planted in (("speed", math.exp(speed)), ("accuracy", accuracy)):
-        effects = [result.effect(response, contrast.kind, contrast.name) for result in results]
-        found = [effect.estimate for effect in effects if effect is not None]
-        assert {one.n for one in found} == {5} and len(found) == NUM_STUDIES
-        held = sum((one.low or 0.0) <= planted <= (one.high or 0.0) for one in found)
-        assert low <= held <= high
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("planted", [LN_SPEED, ACCURACY])
-def test_estimates_have_no_bias(results: list[AblationResult], planted: Planted) -> None:
-    response = "speed" if planted is LN_SPEED else "accuracy"
-    as_planted = math.log if planted is LN_SPEED else float
-    for contrast in CONTRASTS:
-        effects = [result.effect(response, contrast.kind, contrast.name) for result in results]
-        found = [as_planted(effect.estimate.value) for effect in effects]
-        error = torch.tensor(found).std().item() / math.sqrt(NUM_STUDIES)
-        assert sum(found) / NUM_STUDIES == pytest.approx(truth(contrast, planted), abs=4 * error)
-
-
-@pytest.mark.slow
-def test_speed_up_of_an_arm_is_its_effect_against_the_base(results: list[AblationResult]) -> None:
-    arm = results[0].arm("precision=bf16")
-    effect = results[0].effect("speed", "alone", "precision=bf16")
-    assert arm is not None and effect is not None
-    assert arm.speed_up == effect.estimate
-    assert (results[0].planned_runs, results[0].done_runs) == (40, 40)
 
 
 # --- Order

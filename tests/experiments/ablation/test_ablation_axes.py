@@ -117,7 +117,6 @@ WRONG_AXES: list[tuple[dict[str, Any], str]] = [
     ({"s": {"a + b": {"epochs": 1}}}, ".s"),
     ({"s": {"a\nb": {"epochs": 1}}}, ".s"),
     ({"order": ["x" * 200]}, ".order"),
-    ({"optimizer": [{"sgd": {}}]}, ".optimizer"),
     ({"epochs": [1, 1]}, ".epochs"),
     ({"epochs": [1, 1.0]}, ".epochs"),
     ({"epochs": 1, "recipe.epochs": 2}, ".epochs"),

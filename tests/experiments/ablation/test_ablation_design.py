@@ -1,5 +1,4 @@
 import itertools
-from collections import Counter
 
 import pytest
 from helpers.experiments.planted import AXES
@@ -16,7 +15,6 @@ from tune_speed.experiments.ablation.design import (
     arms_of,
     read_axes,
     settings_of,
-    turns,
 )
 
 NUM_LEVELS = st.lists(st.integers(1, 3), min_size=1, max_size=3)
@@ -114,26 +112,3 @@ def test_an_arm_sets_what_its_levels_set() -> None:
     arms = arms_of(AXES, "factorial")
     assert settings_of(arms[0], AXES) == ()
     assert settings_of(arms[5], AXES) == (("accumulation_steps", 2), ("loader.pin_memory", True))
-
-
-@given(st.integers(1, 12))
-def test_each_arm_has_each_place_in_a_block_twice(num_arms: int) -> None:
-    arms = [f"arm {index}" for index in range(num_arms)]
-    blocks = [turns(arms, block=block) for block in range(2 * num_arms)]
-    places = Counter((arm, place) for block in blocks for place, arm in enumerate(block))
-    assert places == dict.fromkeys(itertools.product(arms, range(num_arms)), 2)
-
-
-@given(st.integers(2, 12))
-def test_each_arm_comes_right_after_each_other_twice(num_arms: int) -> None:
-    arms = [f"arm {index}" for index in range(num_arms)]
-    blocks = [turns(arms, block=block) for block in range(2 * num_arms)]
-    neighbours = Counter(pair for block in blocks for pair in itertools.pairwise(block))
-    assert neighbours == dict.fromkeys(itertools.permutations(arms, 2), 2)
-
-
-@given(st.integers(1, 12), st.integers(0, 30))
-def test_after_each_pair_of_blocks_places_are_balanced(num_arms: int, pair: int) -> None:
-    arms = [f"arm {index}" for index in range(num_arms)]
-    first, second = (turns(arms, block=2 * pair + half) for half in (0, 1))
-    assert {first.index(arm) + second.index(arm) for arm in arms} == {num_arms - 1}

@@ -22,8 +22,8 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "ablation-1.jsonl"
     with AblationLedger(path) as ledger:
         ledger.begin(HEADER)
-        ledger.add_tried(TRIED, make_record("t0009"))
-        ledger.add_run(TURN, make_record())
+        ledger.add(TRIED, make_record("t0009"))
+        ledger.add(TURN, make_record())
     return path
 
 
@@ -40,8 +40,8 @@ def fields(**changes: Any) -> dict[str, Any]:
 def test_runs_are_there_again_after_a_restart(path: Path) -> None:
     with AblationLedger(path) as ledger:
         ledger.begin(HEADER)
-        assert ledger.runs == {TURN: make_record()}
-        assert ledger.tried == {TRIED: make_record("t0009")}
+        assert ledger.of(Turn) == {TURN: make_record()}
+        assert ledger.of(Tried) == {TRIED: make_record("t0009")}
 
 
 CHANGED: dict[str, dict[str, Any]] = {

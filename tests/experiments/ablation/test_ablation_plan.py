@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.experiments.ablation import plan as ablation_plan
 from tune_speed.experiments.ablation.plan import overrides_of, plan_ablation
 from tune_speed.experiments.rerun import load_rerun
-from tune_speed.study import yaml
 from tune_speed.study.file import RecipeFile
 
 PINNED, FP16, PAIR = "loader.pin_memory=true", "precision=fp16", "accumulation_steps=2"
@@ -157,31 +155,6 @@ def test_data_are_asked_for_unless_they_may_be_fetched(tmp_path: Path) -> None:
             overrides=["ablate.axes={epochs: 2}"],
             check_data=True,
         )
-
-
-def test_plan_keeps_what_it_was_loaded_from(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, "epochs=3")
-    assert (
-        plan.load(["batch_size=25"]).recipe
-        == replace(plan.base, recipe=plan.base.recipe.model_copy(update={"batch_size": 25})).recipe
-    )
-
-
-def test_file_is_scanned_once_however_many_arms_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scanned, reader = [], yaml._Reader
-
-    def read(text: str, file: str | None) -> yaml._Reader:
-        scanned.append(file)
-        return reader(text, file)
-
-    monkeypatch.setattr(yaml, "_Reader", read)
-    yaml._scanned.cache_clear()
-    axes = dict.fromkeys(("batch_size", "epochs", "clip_norm", "accumulation_steps"), 2)
-    axes["label_smoothing"] = 0.1
-    make_plan(tmp_path, "ablate.design=factorial", axes=axes)
-    assert scanned.count(str(tmp_path / "tiny.yaml")) == 1
 
 
 def test_arm_that_is_run_alone_is_read_once(

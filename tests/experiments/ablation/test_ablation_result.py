@@ -1,6 +1,5 @@
 import json
 import math
-from typing import Any
 
 import pytest
 from helpers.experiments.ablations import ablated, make_run, planted
@@ -184,49 +183,6 @@ def test_p_values_of_a_response_are_corrected_by_holm_in_their_number() -> None:
     assert times[0] is None and None not in times[1:]
 
 
-def test_s_mixed_compares_with_the_same_arm_in_the_bases_precision() -> None:
-    times_s = {
-        "base": (12.0, 12.0),
-        ARM: (10.0, 11.0),
-        "precision=bf16": (6.0, 6.0),
-        f"{ARM} + precision=bf16": (4.0, 5.5),
-    }
-    runs = {name: runs_of(times) for name, times in times_s.items()}
-    axes = {"accumulation_steps": 2, "precision": "bf16"}
-    result = ablated(runs, axes=axes, design="factorial")
-    both = arm_of(result, f"{ARM} + precision=bf16")
-    assert interval_of(both.s_mixed)[0] == pytest.approx(math.sqrt(2.5 * 2.0))
-    alone = arm_of(result, "precision=bf16").s_mixed
-    assert alone is not None and alone.value == pytest.approx(2.0)
-    assert arm_of(result).s_mixed is None and arm_of(result, "base").s_mixed is None
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"precision": "half"},
-        {"trick": {"mixed": {"precision": "bf16", "batch_size": 64}}},
-    ],
-)
-def test_naive_half_precision_and_what_changes_more_have_no_s_mixed(axes: dict[str, Any]) -> None:
-    name = "mixed" if "trick" in axes else "precision=half"
-    result = ablated({"base": runs_of(BASE_S), name: runs_of(ARM_S)}, axes=axes)
-    assert arm_of(result, name).s_mixed is None and arm_of(result, name).speed_up is not None
-
-
-def test_planted_effects_and_interaction_are_recovered() -> None:
-    axes = {"accumulation_steps": 2, "precision": "bf16"}
-    runs = planted(axes, design="factorial", ln_speeds=LN_SPEEDS, synergy=-0.1, seeds=8)
-    result = ablated(runs, axes=axes, design="factorial", seeds=8)
-    both = "accumulation_steps=2 × precision=bf16"
-    truths = (("main", ARM, 0.05), ("main", "precision=bf16", 0.35), ("interaction", both, -0.1))
-    for kind, name, truth in truths:
-        effect = result.effect("speed", kind, name)  # type: ignore[arg-type]
-        assert effect is not None
-        _, low, high = interval_of(effect.estimate)
-        assert low < math.exp(truth) < high, (kind, name)
-
-
 def test_leaving_one_out_tells_what_each_adds_last() -> None:
     """Without pinned memory passes of 3 s, 4 s and 8 s take 4 s, 5 s and 10 s."""
     everything = f"{ARM} + precision=bf16 + {PINNED}"
@@ -240,22 +196,22 @@ def test_leaving_one_out_tells_what_each_adds_last() -> None:
     scores = {everything: (0.93, 0.94, 0.95)}
     runs = {name: runs_of(times, scores.get(name, ())) for name, times in times_s.items()}
     result = ablated(runs, axes=THREE, design="leave-one-out")
-    effect = result.effect("speed", "added", PINNED)
+    effect = result.effect("speed", "main", PINNED)
     assert effect is not None and effect.estimate.n == 3
     logs = [math.log(4 / 3), math.log(5 / 4), math.log(10 / 8)]
     test = stats.ttest_1samp(logs, 0.0)
     ends = test.confidence_interval(0.95)
     expected = ((25 / 12) ** (1 / 3), math.exp(ends.low), math.exp(ends.high))
     assert interval_of(effect.estimate) == pytest.approx(expected)
-    accuracy = result.effect("accuracy", "added", PINNED)
+    accuracy = result.effect("accuracy", "main", PINNED)
     assert accuracy is not None and accuracy.estimate.value == pytest.approx(-0.01)
-    # Four against the base and three added: Holm's family is all of them.
+    # Holm's family is all three.
     p_values = sorted(
         (e.estimate.p_value or 0.0, e.estimate.p_holm or 0.0)
         for e in result.effects
         if e.response == "speed"
     )
-    assert len(p_values) == 7 and p_values[0][1] == pytest.approx(7 * p_values[0][0])
+    assert len(p_values) == 3 and p_values[0][1] == pytest.approx(3 * p_values[0][0])
 
 
 def test_arm_that_is_not_applicable_is_neither_run_nor_compared() -> None:

@@ -1,8 +1,4 @@
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tune_speed.components.models.cifar import ResNet20
 from tune_speed.components.optim.optimizers import Sgd
@@ -92,15 +88,6 @@ BEST = [
 @pytest.mark.parametrize(("runs", "by_time", "best"), BEST)
 def test_best_factor(runs: list[TuningPoint], by_time: bool, best: float) -> None:
     assert best_factor(runs, Order(by_time=by_time)) == best
-
-
-@given(st.lists(st.floats(0, 1), min_size=3, max_size=3))
-def test_no_factor_is_better_than_the_one_chosen(metrics: list[float]) -> None:
-    chosen = best_factor(points(*metrics))
-    by_factor = dict(zip(FACTORS, metrics, strict=True))
-    assert by_factor[chosen] == max(metrics)
-    nearer = [factor for factor in FACTORS if abs(math.log(factor)) < abs(math.log(chosen))]
-    assert all(by_factor[factor] < max(metrics) for factor in nearer)
 
 
 def test_edge_goes_on_beyond_the_same_step() -> None:

@@ -12,7 +12,7 @@ from scipy.stats import ttest_rel
 from tune_speed.core.records import RunResult, Status
 from tune_speed.core.stats import sample_of
 from tune_speed.core.targets import Target
-from tune_speed.experiments.certification.assemble import _metric_gain
+from tune_speed.experiments.certification.assemble import _gains, _minus_ln
 from tune_speed.experiments.certification.schedule import (
     FIRST_FRESH_SEED,
     CertificationSchedule,
@@ -222,7 +222,7 @@ def test_the_best_metric_within_a_time_is_compared_by_its_paired_differences(
     assert first.comparison.p_value == pytest.approx(known.pvalue, rel=1e-6)
     gain = sign * statistics.fmean(x - y for x, y in zip(ends[best], ends[other], strict=True))
     assert first.comparison.ratio == pytest.approx(math.exp(-gain))
-    told = _metric_gain(first.comparison)
+    told = _gains("metric_gain", first.comparison, _minus_ln)
     interval = ttest_rel(ends[best], ends[other]).confidence_interval()
     known_ends = sorted((sign * interval.low, sign * interval.high))
     assert told["metric_gain"] == pytest.approx(gain)

@@ -170,7 +170,7 @@ def test_ctrl_c_loses_no_run_that_was_done(
     stopped = run_inside("certify", "tiny", *few, *save, "--again", folder=folder)
     user.join()
     assert stopped.code == 130, stopped.err
-    assert "2 finalists: at most 4 runs" in stopped.err
+    assert "2 finalists: at most 4 to go" in stopped.err
     done_before = turns(folder, 2)
     assert 1 <= len(done_before) < 4
     again = call("certify", "tiny", *few, *save, folder=folder)

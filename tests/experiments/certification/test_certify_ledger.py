@@ -17,10 +17,10 @@ def test_runs_are_there_again_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "certify-1.jsonl"
     with CertifyLedger(path) as ledger:
         ledger.begin(HEADER)
-        ledger.ran(turn(0), make_record())
+        ledger.add(turn(0), make_record())
     with CertifyLedger(path) as ledger:
         ledger.begin(HEADER)
-        assert [(ran.turn, ran.record) for ran in ledger.runs] == [(turn(0), make_record())]
+        assert ledger.records == {turn(0): make_record()}
 
 
 def test_what_surrounds_the_runs_is_kept_first_and_last(tmp_path: Path) -> None:
@@ -40,12 +40,12 @@ def test_run_counts_once_and_two_records_of_it_are_damage(tmp_path: Path) -> Non
     path = tmp_path / "certify-1.jsonl"
     with CertifyLedger(path) as ledger:
         ledger.begin(HEADER)
-        ledger.ran(turn(0), make_record())
+        ledger.add(turn(0), make_record())
     text = path.read_text()
     line = text.splitlines()[1]
     path.write_text(f"{text}{line}\n")
     with CertifyLedger(path) as ledger:
-        assert len(ledger.runs) == 1
+        assert len(ledger.records) == 1
     for other in (
         line.replace('"trial_id": "t0000"', '"trial_id": "t0001"'),
         line.replace('"run"', '"ron"'),

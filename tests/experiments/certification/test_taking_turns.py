@@ -43,7 +43,7 @@ def timings_after(device: Device, folder: Path) -> tuple[list[Timing], list[str]
         assert turn is not None
         session = _Session(ledger, schedule, [only], lines.append)
         session._take_turn(turn, device)  # type: ignore[arg-type]
-        return [ran.record.runs[0].timing for ran in ledger.runs], lines
+        return [record.runs[0].timing for record in ledger.records.values()], lines
 
 
 def test_a_run_that_strangers_disturbed_is_repeated(tmp_path: Path) -> None:

@@ -56,16 +56,13 @@ NOTHING = Planted(-3.0, (0.0, 0.0, 0.0), 0.0, drift=0.2, noise=(0.01, 0.08))
 
 
 def truth(contrast: Contrast, planted: Planted) -> float:
-    """Returns the planted contrast, from the definitions of effects rather than from weights."""
+    """Returns the planted effect of a factorial, from definitions rather than from weights."""
     a, b, c = planted.effects
     size = {
         "accumulation_steps=2": a, "precision=bf16": b, "loader.pin_memory=true": c,
     }  # fmt: skip
-    labels = contrast.name.replace(" × ", " + ").split(" + ")
-    has_pair = {"accumulation_steps=2", "precision=bf16"} <= set(labels)
-    if contrast.kind in ("alone", "together"):
-        return sum(size[label] for label in labels) + planted.pair * has_pair
+    labels = contrast.name.split(" × ")
+    is_in_pair = {"accumulation_steps=2", "precision=bf16"}
     if contrast.kind == "interaction":
-        return planted.pair * has_pair
-    is_in_pair = contrast.name != "loader.pin_memory=true"
-    return size[contrast.name] + planted.pair / 2 * is_in_pair
+        return planted.pair * (is_in_pair <= set(labels))
+    return size[contrast.name] + planted.pair / 2 * (contrast.name in is_in_pair)

@@ -5,26 +5,22 @@ Every run is on disk before the next begins, so that the same command resumes wh
 
 import itertools
 import json
-import signal
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tune_speed.core.comparability import final_metric, sign_of
+from tune_speed.core.comparability import final_metric
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError
 from tune_speed.core.event_log import latest_log
-from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord, ended_as
+from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord, ended_as
 from tune_speed.core.text import counted
 from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation import plan as planning
-from tune_speed.experiments.ablation.design import settings_of, turns
-from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
+from tune_speed.experiments.ablation.plan import AblationPlan
 from tune_speed.experiments.ablation.result import (
     AblationLedger,
     AblationResult,
@@ -33,18 +29,16 @@ from tune_speed.experiments.ablation.result import (
     TuningPoint,
     Turn,
 )
-from tune_speed.experiments.ablation.summarise import summarise_arms
+from tune_speed.experiments.ablation.summarise import BROKEN, summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
+from tune_speed.experiments.session import Stop, balanced_order, left_text, rounds, stoppable
 from tune_speed.runtime.atomic_file import replace_text
 from tune_speed.runtime.device import device_of, resolve_device
-from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted
 
 # What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by.
 TUNING_SEEDS = 1_000_000
-# Interval of the progress lines of a run that takes longer [s].
-PROGRESS_EVERY_S = 30.0
 
 Say = Callable[[str], None]
 
@@ -76,7 +70,7 @@ def run_ablation(
     """
     for arm, factor in itertools.product(plan.files, plan.config.retune_factors):
         # Only for its errors: a factor that a recipe refuses is found before anything is trained.
-        _tuned_file(plan, arm, factor)
+        plan.tuned_file(arm, factor)
     data = prepare(plan.base.workload.dataset, download=download, on_progress=on_progress)
     name = "-".join(filter(None, [plan.base.name, part, "ablation"]))
     path = latest_log(folder / plan.base.name / "ablation", part or "ablation", again=again)
@@ -86,15 +80,24 @@ def run_ablation(
         study = name if number == "1" else f"{name}-{number}"
         run = _Running(plan=plan, ledger=ledger, data_hash=data.data_hash, say=on_line, study=study)
         run.say_outlook()
-        with stop_signals(signal.SIGINT) as run.is_stopped:
-            was_stopped = _run_all(run)
-        records = (*ledger.tried.values(), *ledger.runs.values())
-        return Ablation(_result(run, part), records, path.with_suffix(""), was_stopped)
+        with stoppable(Interrupted) as run.stop:
+            _run_all(run)
+        records = (*ledger.of(Tried).values(), *ledger.of(Turn).values())
+        result = _result(run, part)
+    return Ablation(result, records, path.with_suffix(""), run.stop.was_stopped)
 
 
 def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
     base, config = plan.base, plan.config
     device = device_of(resolve_device(base.run.device))
+    identities = {
+        name: {
+            "recipe": file.recipe.identity_fields(),
+            "threads": cpu_threads(file),
+            **({} if file.run.device == base.run.device else {"device": file.run.device}),
+        }
+        for name, file in plan.files.items()
+    }
     return {
         "design": config.design,
         "seeds": config.seeds,
@@ -102,7 +105,7 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         "retune": config.retune,
         "retune factors": config.retune_factors if config.retune else None,
         "retune seeds": config.retune_seeds if config.retune else None,
-        "arms": {name: canonical_hash(_identity(f, base)) for name, f in plan.files.items()},
+        "arms": {name: canonical_hash(identity) for name, identity in identities.items()},
         "workload": base.workload.identity(data_hash=data_hash),
         # Without its threads: each arm has its own.
         "machine": f"cpu ({device.type})" if device.kind == "cpu" else device.type,
@@ -116,15 +119,6 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
     }
 
 
-def _identity(file: RecipeFile, base: RecipeFile) -> dict[str, Any]:
-    is_elsewhere = file.run.device != base.run.device
-    return {
-        "recipe": file.recipe.identity_fields(),
-        "threads": cpu_threads(file),
-        **({"device": file.run.device} if is_elsewhere else {}),
-    }
-
-
 @dataclass
 class _Running:
     plan: AblationPlan
@@ -132,17 +126,11 @@ class _Running:
     data_hash: str
     say: Say
     study: str
-    took_s: list[float] = field(default_factory=list)
-    is_stopped: Callable[[], bool] = lambda: False
+    stop: Stop = field(default_factory=Stop)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(arm.name for arm in self.plan.arms)
-
-    @property
-    def seeds(self) -> range:
-        first = self.plan.base.run.seed
-        return range(first, first + self.plan.config.seeds)
 
     def say_outlook(self) -> None:
         config = self.plan.config
@@ -150,76 +138,49 @@ class _Running:
             self.say(f"{name} is not applicable here: {reason}")
         runs = f"{counted(len(self.names), 'arm')} × {counted(config.seeds, 'seed')}"
         self.say(f"{self.study}: {config.design}, {runs}, in turns")
-        done = len(self.ledger.tried) + len(self.ledger.runs)
-        if done:
+        if done := len(self.ledger.records):
             self.say(f"going on after {counted(done, 'run')} in {self.ledger.path}")
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
-        tried = self.ledger.tried.items()
+        tried = self.ledger.of(Tried).items()
         return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
-    @property
-    def order(self) -> planning.Order:
-        workload = self.plan.base.workload
-        return planning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
-
     def factors(self) -> dict[str, float]:
-        tuning = self.tuning().items()
-        return {name: planning.best_factor(points, self.order) for name, points in tuning if points}
+        tuning, order = self.tuning().items(), self.plan.order
+        return {name: planning.best_factor(points, order) for name, points in tuning if points}
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
-        began_s = last_s = time.monotonic()
-
-        def progress(line: str) -> None:
-            nonlocal last_s
-            if time.monotonic() - last_s >= PROGRESS_EVERY_S:
-                last_s = time.monotonic()
-                self.say(f"  {label}: {line}")
-
         record = train_once(
             file,
             data_hash=self.data_hash,
             seed=seed,
-            on_line=progress,
+            on_line=lambda line: None,
             # Without data no arm can run; all else that goes wrong is this arm's outcome.
             refuse=(DataError,),
-            interrupt=self.is_stopped,
+            interrupt=self.stop.came,
         )
-        self.took_s.append(time.monotonic() - began_s)
-        return record.model_copy(
-            update={
-                "study": self.study,
-                "trial_id": f"t{trial:04d}",
-                "proposal_reason": ProposalReason.of(ProposalKind.OTHER, text=label),
-            }
-        )
+        own = {"study": self.study, "trial_id": f"t{trial:04d}"}
+        reason = ProposalReason.of(ProposalKind.OTHER, text=label)
+        return record.model_copy(update={**own, "proposal_reason": reason})
 
 
-def _run_all(run: _Running) -> bool:
-    try:
-        factors = _tune(run) if run.plan.config.retune else {}
-        files = {name: _tuned_file(run.plan, name, factors.get(name, 1.0)) for name in run.names}
-        for block, seed in enumerate(run.seeds):
-            for name in turns(run.names, block=block):
-                if Turn(name, block) not in run.ledger.runs:
-                    _take_turn(run, Turn(name, block), files[name], seed)
-    except (KeyboardInterrupt, Interrupted):
-        return True
-    return False
-
-
-def _take_turn(run: _Running, turn: Turn, file: RecipeFile, seed: int) -> None:
-    # By the turn and not by a counter: a resumed run has the number that it would have had.
-    position = turn.block * len(run.names) + run.names.index(turn.arm)
-    record = run.train(file, f"arm {turn.arm}, seed {seed}", seed=seed, trial=position)
-    settings = dict(run.plan.settings[turn.arm])
-    run.ledger.add_run(turn, record.model_copy(update={"params": settings}))
-    left = len(run.names) * len(run.seeds) - len(run.ledger.runs)
-    minutes = statistics.fmean(run.took_s) * left / 60
-    about = f", about {minutes:.0f} min" if minutes >= 1 else ""
-    until = f"{left} to go{about}" if left else "the last"
-    run.say(f"seed {seed}, {turn.arm}: {_outcome(record)}  ({until})")
+def _run_all(run: _Running) -> None:
+    config, first = run.plan.config, run.plan.base.run.seed
+    factors = _tune(run) if config.retune else {}
+    files = {name: run.plan.tuned_file(name, factors.get(name, 1.0)) for name in run.names}
+    for block, seed, name in rounds(run.names, range(first, first + config.seeds)):
+        turn = Turn(name, block)
+        if turn in run.ledger.records:
+            continue
+        # By the turn and not by a counter: a resumed run has the number that it would have had.
+        trial = block * len(run.names) + run.names.index(name)
+        record = run.train(files[name], f"arm {name}, seed {seed}", seed=seed, trial=trial)
+        settings = dict(run.plan.settings[name])
+        run.ledger.add(turn, record.model_copy(update={"params": settings}))
+        done = run.ledger.of(Turn)
+        left = left_text(len(run.names) * config.seeds - len(done), done.values())
+        run.say(f"seed {seed}, {name}: {_outcome(record)}  ({left})")
 
 
 def _outcome(record: TrialRecord) -> str:
@@ -235,63 +196,52 @@ def _outcome(record: TrialRecord) -> str:
 
 def _tune(run: _Running) -> dict[str, float]:
     config = run.plan.config
-    for block, factor in enumerate(config.retune_factors):
-        for name in turns(run.names, block=block):
-            _try(run, name, factor)
-    for name in run.names:
-        _try_beyond(run, name)
+    for number in range(len(config.retune_factors) + planning.MOST_BEYOND):
+        for name in balanced_order(run.names, block=number):
+            factor = _factor(run, name, number)
+            if factor is not None:
+                _try(run, name, factor)
     chosen = run.factors()
     words = ", ".join(f"{name} ×{factor:g}" for name, factor in chosen.items())
     run.say(f"re-tuned {config.retune}: {words}")
     return chosen
 
 
-def _try_beyond(run: _Running, name: str) -> None:
-    factors = run.plan.config.retune_factors
-    while True:
-        for factor in sorted({point.factor for point in run.tuning()[name]}):
-            # Ctrl-C may have left one with a part of its seeds.
-            _try(run, name, factor)
-        beyond = planning.next_factor(factors, run.tuning()[name], run.order)
-        if beyond is None:
-            return
-        try:
-            _tuned_file(run.plan, name, beyond)
-        except ConfigError:
-            # No recipe has such a value: a share above 1.
-            return
-        _try(run, name, beyond)
+def _factor(run: _Running, name: str, number: int) -> float | None:
+    """Returns the factor that an arm tries then: Ctrl-C may have left it a part of its seeds."""
+    points = run.tuning()[name]
+    tried = list(dict.fromkeys(point.factor for point in points))
+    if number < len(tried):
+        return tried[number]
+    factor = planning.next_factor(run.plan.config.retune_factors, points, run.plan.order)
+    try:
+        run.plan.tuned_file(name, factor or 1.0)
+    except ConfigError:
+        # No recipe has such a value: a share above 1.
+        return None
+    return factor
 
 
 def _try(run: _Running, name: str, factor: float) -> None:
     config = run.plan.config
     first = run.plan.base.run.seed + TUNING_SEEDS
+    file = run.plan.tuned_file(name, factor)
+    label = f"re-tuning {name}, {config.retune} ×{factor:g}"
     for seed in range(first, first + config.retune_seeds):
         tried = Tried(name, factor, seed)
-        if tried in run.ledger.tried:
+        if tried in run.ledger.records:
             continue
-        label = f"re-tuning {name}, {config.retune} ×{factor:g}"
         # Beyond the numbers of the comparison, which follow from arm and seed.
-        trial = len(run.names) * len(run.seeds) + len(run.ledger.tried)
-        record = run.train(_tuned_file(run.plan, name, factor), label, seed=seed, trial=trial)
-        run.ledger.add_tried(tried, record)
+        trial = len(run.names) * config.seeds + len(run.ledger.of(Tried))
+        record = run.train(file, label, seed=seed, trial=trial)
+        run.ledger.add(tried, record)
         run.say(f"{label}: {_outcome(record)}")
-
-
-def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
-    """Raises: ConfigError if the recipe refuses its number times `factor`."""
-    file, retune = plan.files[name], plan.config.retune
-    more = planning.tuned_settings(file.recipe, retune, factor) if retune else {}
-    if not more:
-        return file
-    arm = next(arm for arm in plan.arms if arm.name == name)
-    return plan.load(overrides_of([*settings_of(arm, plan.axes), *more.items()]))
 
 
 def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
     run = record.runs[-1]
     # The last evaluation of a run that failed is not the end of a training.
-    is_broken = run.final is None or run.status in (Status.FAILED, Status.OOM, Status.DIVERGED)
+    is_broken = run.final is None or run.status in BROKEN
     return TuningPoint(
         factor=tried.factor,
         metric=None if is_broken else final_metric(record),
@@ -309,7 +259,7 @@ def _result(run: _Running, part: str) -> AblationResult:
     same = config.model_dump(include={"design", "seeds", "retune"})
     task = AblationTask(study=run.study, part=part, workload_name=workload.label, **same)
     records: dict[str, list[TrialRecord]] = {}
-    for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
+    for turn, record in sorted(run.ledger.of(Turn).items(), key=lambda item: item[0].block):
         records.setdefault(turn.arm, []).append(record)
     return summarise_arms(
         task,

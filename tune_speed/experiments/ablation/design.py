@@ -1,4 +1,4 @@
-"""What an ablation changes, which of the changes are run together, and in which order.
+"""What an ablation changes, and which of the changes are run together.
 
 Axes have the base's setting and one or more others: in a study file, under `ablate.axes`; on the
 command line, `accumulation_steps=2,precision=bf16`. A design makes arms of them.
@@ -24,12 +24,12 @@ SECTIONS = (
 )  # fmt: skip
 AND, TIMES = " + ", " × "
 """Between the labels in the name of an arm, and in that of an interaction."""
+BASE = "base"
 # Characters of a label: names of arms are made of them.
 MAX_LABEL = 100
-EXAMPLE = "accumulation_steps=2,batch_size=32|64"
-
-_OPTION = "--axes"
-_OWN_FIELDS = f"must be a field of the recipe, or one of {', '.join(RUN_FIELDS)}"
+OPTION = "--axes"
+EXAMPLE = f"Example: `{OPTION} accumulation_steps=2,batch_size=32|64`."
+NAMED = "Give it a name: `{axis: {name: {field: value}}}`."
 # A quoted text where YAML lets one begin, or a character.
 _TOKEN = re.compile(r"""(?<![^\s=,|\[{:])(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|.""", flags=re.DOTALL)
 
@@ -52,6 +52,15 @@ class Axis(NamedTuple):
     """Its settings; the base's own is not among them."""
 
 
+class _Mistake(NamedTuple):
+    must: str
+    given: str | None = None
+    hint: str | None = None
+
+    def at(self, path: str) -> Problem:
+        return Problem(path=path, **self._asdict())
+
+
 def parse_axes(text: str) -> dict[str, Any]:
     """Returns the axes of `a=2,b=x|y,c={one: {d: 3}}` as `ablate.axes` of a file would hold them.
 
@@ -62,36 +71,31 @@ def parse_axes(text: str) -> dict[str, Any]:
     axes: dict[str, Any] = {}
     problems: list[Problem] = []
     for part in _split(text, ","):
-        try:
-            name, value = _parse_axis(part)
-            if name in axes:
-                raise _mistake(_OPTION, "must give each axis once", name, "Part levels with `|`.")
-            axes[name] = value
-        except ConfigError as error:
-            problems += error.problems
+        name, equals, given = (each.strip() for each in part.partition("="))
+        if not equals or not name:
+            must = "must be written as path=value, with commas between axes"
+            problems.append(_Mistake(must, f"`{part.strip() or 'nothing'}`", EXAMPLE).at(OPTION))
+        elif name in axes:
+            hint = "Part levels with `|`."
+            problems.append(_Mistake("must give each axis once", f"`{name}`", hint).at(OPTION))
+        else:
+            values = [_value(name, level.strip(), problems) for level in _split(given, "|")]
+            axes[name] = values if len(values) > 1 else values[0]
     if problems:
         raise ConfigError(problems=tuple(problems))
     return axes
 
 
-def _parse_axis(part: str) -> tuple[str, Any]:
-    name, equals, text = part.partition("=")
-    if not equals or not name.strip():
-        must = "must be written as path=value, with commas between axes"
-        raise _mistake(_OPTION, must, part.strip() or "nothing", f"Example: `{_OPTION} {EXAMPLE}`.")
-    values = [_parse_value(name.strip(), level) for level in _split(text, "|")]
-    return name.strip(), values if len(values) > 1 else values[0]
-
-
-def _parse_value(name: str, text: str) -> Any:
-    if not text.strip():
-        hint = f"Write `{name}=null` for none."
-        raise _mistake(_OPTION, f"`{name}` must have a value after each `=` and `|`", None, hint)
+def _value(name: str, text: str, problems: list[Problem]) -> Any:
+    must, hint = f"`{name}` must have a value after each `=` and `|`", f"Write `{name}=null`."
     try:
-        return parse_yaml(text.strip()).tree
+        if text:
+            return parse_yaml(text).tree
     except ConfigError as error:
         musts = "; ".join(problem.must for problem in error.problems)
-        raise _mistake(_OPTION, f"the value of `{name}` {musts}", text.strip()) from None
+        must, hint = f"the value of `{name}` {musts}", ""
+    problems.append(_Mistake(must, f"`{text}`" if text else None, hint or None).at(OPTION))
+    return None
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -103,15 +107,9 @@ def _split(text: str, separator: str) -> list[str]:
         else:
             parts[-1] += token
     if depth:
-        raise _mistake(_OPTION, "must close each bracket that it opens, and no other", text)
+        must = "must close each bracket that it opens, and no other"
+        raise ConfigError.of(OPTION, must, given=f"`{text}`")
     return parts
-
-
-def _mistake(
-    path: str, must: str, given: str | None = None, hint: str | None = None
-) -> ConfigError:
-    shown = None if given is None else f"`{given}`"
-    return ConfigError.of(path, must, given=shown, hint=hint)
 
 
 def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
@@ -125,18 +123,17 @@ def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
     """
     if not axes:
         must = "must name at least one axis"
-        raise _mistake("ablate.axes", must, None, f"Example: `{_OPTION} {EXAMPLE}`.")
-    found: list[Axis] = []
-    problems: list[Problem] = []
-    for name, value in axes.items():
-        axis = Axis(_field(name), tuple(_levels(name, value)))
-        if isinstance(value, list) and not _is_plain(value):
-            must = "a value in a list must be a text, a number, true, false, null or a list of such"
-            hint = "Give the level a name: `{axis: {name: {field: value}}}`."
-            problems.append(Problem(path=f"ablate.axes.{name}", must=must, hint=hint))
-        problems += _axis_problems(f"ablate.axes.{name}", axis)
-        found.append(axis)
-    problems += _repetitions(found)
+        raise ConfigError.of("ablate.axes", must, hint=EXAMPLE)
+    found = [Axis(_field(name), tuple(_levels(name, value))) for name, value in axes.items()]
+    labels = Counter(level.label for axis in found for level in axis.levels)
+    problems = [
+        wrong.at(f"ablate.axes.{name}")
+        for name, axis in zip(axes, found, strict=True)
+        for wrong in (
+            *_axis_mistakes(axis, [each.name for each in found]),
+            *(wrong for level in axis.levels for wrong in _level_mistakes(level, labels)),
+        )
+    ]
     if problems:
         raise ConfigError(problems=tuple(dict.fromkeys(problems)))
     return tuple(found)
@@ -158,64 +155,55 @@ def _levels(name: str, value: Any) -> Iterator[Level]:
         yield Level(f"{_field(name)}={text}", ((_field(name), each),))
 
 
-def _axis_problems(at: str, axis: Axis) -> Iterator[Problem]:
+def _axis_mistakes(axis: Axis, names: Sequence[str]) -> Iterator[_Mistake]:
+    settings = [level.settings for level in axis.levels]
     if not axis.name:
-        yield Problem(path=at, must="must have a name")
+        yield _Mistake("must have a name")
     if not axis.levels:
-        must = "must have at least one value, or one named level"
-        yield Problem(path=at, must=must, hint="What the recipe has is the base's value.")
+        hint = "What the recipe has is the base's value."
+        yield _Mistake("must have at least one value, or one named level", hint=hint)
+    if names.count(axis.name) > 1:
+        yield _Mistake("must be given once")
+    if any(each in settings[:index] for index, each in enumerate(settings)):
+        yield _Mistake("each level must be given once, with settings of its own")
     if axis.name.partition(".")[0] in SECTIONS:
-        yield from _path_problems(at, axis.name)
-    for level in axis.levels:
-        yield from _label_problems(at, level.label)
-        yield from _settings_problems(at, level)
+        yield from _path_mistakes(axis.name)
 
 
-def _label_problems(at: str, label: str) -> Iterator[Problem]:
+def _level_mistakes(level: Level, labels: Counter[str]) -> Iterator[_Mistake]:
+    label, paths = level.label, [path for path, _ in level.settings]
     if not label:
-        yield Problem(path=at, must="each level must have a name")
+        yield _Mistake("each level must have a name")
+    if labels[label] > 1:
+        yield _Mistake("each level must be given once", f"`{label}`")
     if not label.isprintable() or len(label) > MAX_LABEL:
         must = f"a level must read as at most {MAX_LABEL} printable characters"
-        hint = "Give it a name: `{axis: {name: {field: value}}}`."
-        yield Problem(path=at, must=must, given=f"`{label[:MAX_LABEL]}`", hint=hint)
+        yield _Mistake(must, f"`{label[:MAX_LABEL]}`", NAMED)
     # Names of arms and interactions are split at these again: such a label would fall apart.
-    if label == "base" or AND in label or TIMES in label:
-        must = f"a level must not be called `base`, nor hold `{AND}` or `{TIMES}`"
-        yield Problem(path=at, must=must, given=f"`{label}`")
-
-
-def _settings_problems(at: str, level: Level) -> Iterator[Problem]:
-    if not level.settings:
-        must = f"level `{level.label}` must be a mapping of fields to values"
+    if label == BASE or AND in label or TIMES in label:
+        must = f"a level must not be called `{BASE}`, nor hold `{AND}` or `{TIMES}`"
+        yield _Mistake(must, f"`{label}`")
+    if not paths:
         hint = "Example: `half: {precision: half}`; other values of one field go in a list."
-        yield Problem(path=at, must=must, hint=hint)
-    for path, _ in level.settings:
-        yield from _path_problems(at, path)
-    for path in overwritten([path for path, _ in level.settings]):
-        must = f"level `{level.label}` must not set `{path}` and then what is around it"
-        yield Problem(path=at, must=must)
+        yield _Mistake(f"level `{label}` must be a mapping of fields to values", hint=hint)
+    for path in overwritten(paths):
+        yield _Mistake(f"level `{label}` must not set `{path}` and then what is around it")
+    for path in paths:
+        yield from _path_mistakes(path)
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_plain(each) for each in value)
-    return value is None or isinstance(value, str | int | float)
-
-
-def _path_problems(at: str, path: str) -> Iterator[Problem]:
+def _path_mistakes(path: str) -> Iterator[_Mistake]:
     from tune_speed.training.recipe import Recipe
 
     first = path.partition(".")[0]
+    must = f"must be a field of the recipe, or one of {', '.join(RUN_FIELDS)}"
     if not all(path.split(".")):
-        yield Problem(path=at, must="must name a field", given=f"`{path}`")
-    elif path in RUN_FIELDS:
-        return
-    elif first in SECTIONS:
+        yield _Mistake("must name a field", f"`{path}`")
+    elif first in SECTIONS and path not in RUN_FIELDS:
         hint = "No ablation may touch the rest: times compare within one workload only."
-        yield Problem(path=at, must=_OWN_FIELDS, given=f"`{path}`", hint=hint)
-    elif first not in Recipe.model_fields:
-        near = did_you_mean(first, Recipe.model_fields)
-        yield Problem(path=at, must=_OWN_FIELDS, given=f"`{path}`{near}")
+        yield _Mistake(must, f"`{path}`", hint)
+    elif first not in Recipe.model_fields and path not in RUN_FIELDS:
+        yield _Mistake(must, f"`{path}`{did_you_mean(first, Recipe.model_fields)}")
 
 
 def overwritten(paths: Sequence[str]) -> list[str]:
@@ -227,25 +215,9 @@ def overwritten(paths: Sequence[str]) -> list[str]:
     ]
 
 
-def _repetitions(axes: Sequence[Axis]) -> Iterator[Problem]:
-    names = Counter(axis.name for axis in axes)
-    labels = Counter(level.label for axis in axes for level in axis.levels)
-    for name in (name for name, count in names.items() if count > 1):
-        yield Problem(path=f"ablate.axes.{name}", must="must be given once")
-    for axis in axes:
-        at = f"ablate.axes.{axis.name}"
-        again = dict.fromkeys(level.label for level in axis.levels if labels[level.label] > 1)
-        for label in again:
-            yield Problem(path=at, must="each level must be given once", given=f"`{label}`")
-        settings = [level.settings for level in axis.levels]
-        if not again and any(each in settings[:index] for index, each in enumerate(settings)):
-            yield Problem(path=at, must="each level must have settings of its own")
-
-
 # --- Arms
 
 Design = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
-BASE = "base"
 # Of a factorial: six axes of one level each. Every seed runs all of them.
 MOST_ARMS = 64
 ONE_LEVEL_DESIGNS = ("leave-one-out", "stacking", "cumulative")
@@ -275,9 +247,8 @@ def arms_of(axes: Sequence[Axis], design: Design) -> tuple[Arm, ...]:
         that are run together set the same field (only in `cumulative` may a later axis do so).
     """
     assert axes
-    problems = [*_shape_problems(axes, design), *_clash_problems(axes, design)]
-    if problems:
-        raise ConfigError(problems=tuple(problems))
+    if mistakes := [*_design_mistakes(axes, design)]:
+        raise ConfigError(problems=tuple(each.at("ablate.design") for each in mistakes))
     found = []
     for levels in dict.fromkeys(_combinations(axes, design)):
         labels = [axis.levels[j - 1].label for axis, j in zip(axes, levels, strict=True) if j]
@@ -285,70 +256,49 @@ def arms_of(axes: Sequence[Axis], design: Design) -> tuple[Arm, ...]:
     return tuple(found)
 
 
-def _shape_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
+def _design_mistakes(axes: Sequence[Axis], design: Design) -> Iterator[_Mistake]:
     num_arms = math.prod(len(axis.levels) + 1 for axis in axes)
     if design == "factorial" and num_arms > MOST_ARMS:
-        must, given = f"a factorial must have at most {MOST_ARMS} arms", f"{num_arms}"
         hint = "Try `one-at-a-time` or `stacking`, or leave axes or levels out."
-        return [_problem(must, given, hint)]
+        yield _Mistake(f"a factorial must have at most {MOST_ARMS} arms", f"{num_arms}", hint)
     if design in ONE_LEVEL_DESIGNS and len(axes) < 2:
-        return [_problem(f"`{design}` must have at least two axes", "one", "Try `one-at-a-time`.")]
-    if design in ONE_LEVEL_DESIGNS:
-        several = [axis for axis in axes if len(axis.levels) > 1]
+        yield _Mistake(f"`{design}` must have at least two axes", "one", "Try `one-at-a-time`.")
+    elif design in ONE_LEVEL_DESIGNS:
         must, hint = f"`{design}` must have one level on each axis", "Try `factorial`."
-        return [_problem(must, f"{len(a.levels)} on `{a.name}`", hint) for a in several]
-    return []
-
-
-def _clash_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
-    # An arm with such levels would not be what its name says.
-    # With `cumulative` a step may replace an earlier one: constant rate, drops, one-cycle.
+        several = ((len(axis.levels), axis.name) for axis in axes if len(axis.levels) > 1)
+        yield from (_Mistake(must, f"{number} on `{name}`", hint) for number, name in several)
+    # An arm with levels that clash would not be what its name says. With `cumulative` a step may
+    # replace an earlier one: constant rate, drops, one-cycle.
     if design in ("one-at-a-time", "cumulative"):
-        return []
-    paths = [
-        list(dict.fromkeys(path for level in axis.levels for path, _ in level.settings))
-        for axis in axes
-    ]
-    clashes = {
-        path
-        for first, second in itertools.combinations(paths, 2)
-        for path in first
-        if any(overwritten([path, later]) for later in second)
-    }
+        return
+    paths = [{path for level in axis.levels for path, _ in level.settings} for axis in axes]
+    pairs = itertools.combinations(paths, 2)
+    clashes = {p for ours, theirs in pairs for p in ours for q in theirs if overwritten([p, q])}
     must = f"levels that `{design}` runs together must not set the same field"
     hint = "Make them levels of one axis, put the wider field first, or try `one-at-a-time`."
-    return [_problem(must, f"`{path}` on two axes", hint) for path in sorted(clashes)]
-
-
-def _problem(must: str, given: str, hint: str) -> Problem:
-    return Problem(path="ablate.design", must=must, given=given, hint=hint)
+    yield from (_Mistake(must, f"`{path}` on two axes", hint) for path in sorted(clashes))
 
 
 def _combinations(axes: Sequence[Axis], design: Design) -> list[tuple[int, ...]]:
     num = len(axes)
+    none, full = (0,) * num, (1,) * num
     alone = [
-        tuple(level if i == j else 0 for j in range(num))
+        (*none[:i], level, *none[i + 1 :])
         for i, axis in enumerate(axes)
         for level in range(1, len(axis.levels) + 1)
     ]
-    none, full = (0,) * num, (1,) * num
-    if design == "one-at-a-time":
-        return [none, *alone]
-    if design == "stacking":
-        return [none, *alone, full]
-    if design == "cumulative":
-        return [(1,) * count + (0,) * (num - count) for count in range(num + 1)]
-    if design == "leave-one-out":
-        without = [tuple(int(i != left_out) for i in range(num)) for left_out in range(num)]
-        return [none, *without, full]
-    assert design == "factorial", design
-    product = itertools.product(*(range(len(axis.levels) + 1) for axis in axes))
-
-    def by_changes(levels: tuple[int, ...]) -> tuple[Any, ...]:
-        unchanged = [level == 0 for level in levels]
-        return -sum(unchanged), unchanged, levels
-
-    return sorted(product, key=by_changes)
+    if design == "factorial":
+        product = itertools.product(*(range(len(axis.levels) + 1) for axis in axes))
+        # Fewer changes first, then those of the first axes.
+        return sorted(
+            product, key=lambda levels: (-levels.count(0), [n == 0 for n in levels], levels)
+        )
+    return {
+        "one-at-a-time": [none, *alone],
+        "stacking": [none, *alone, full],
+        "cumulative": [(1,) * count + (0,) * (num - count) for count in range(num + 1)],
+        "leave-one-out": [none, *((*full[:i], 0, *full[i + 1 :]) for i in range(num)), full],
+    }[design]
 
 
 def settings_of(arm: Arm, axes: Sequence[Axis]) -> tuple[tuple[str, Any], ...]:
@@ -358,21 +308,3 @@ def settings_of(arm: Arm, axes: Sequence[Axis]) -> tuple[tuple[str, Any], ...]:
         if level
         for setting in axis.levels[level - 1].settings
     )
-
-
-def turns(arms: Sequence[str], *, block: int) -> tuple[str, ...]:
-    """Returns the order in which a block runs the arms, so that none is always early or late.
-
-    Of k arms, block 2i runs 0, 1, k-1, 2, k-2, ... shifted by i (mod k), and block 2i + 1 the same
-    backwards. After each pair of blocks all arms have had the same mean position; after 2k blocks
-    each has had each position twice, and each has come right after each other one twice.
-
-    Source: Williams 1949, Experimental designs balanced for the estimation of residual effects of
-    treatments; there backwards only for an odd k, and not in pairs.
-    """
-    num = len(arms)
-    assert num == len(set(arms)), arms
-    zigzag = [(index + 1) // 2 if index % 2 else -(index // 2) for index in range(num)]
-    order = tuple(arms[(step + block // 2) % num] for step in zigzag)
-    # Backwards in each second block, for an even k too: each pair evens out the arms' positions.
-    return order[::-1] if block % 2 else order

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tune_speed.core.comparability import sign_of
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.text import SET, option
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
@@ -24,7 +25,7 @@ from tune_speed.study.file import RecipeFile
 from tune_speed.study.settings import AblateConfig
 from tune_speed.training.recipe import Recipe, not_applicable
 
-Load = Callable[[Sequence[str]], RecipeFile]
+Load = Callable[..., RecipeFile]
 """Returns the base's file with further `path=value` overrides."""
 # Designs of combinations take so many; with fewer left, each is run alone.
 LEAST_AXES = 2
@@ -48,6 +49,22 @@ class AblationPlan:
     """Why, by the arm's name."""
     load: Load
 
+    @property
+    def order(self) -> "Order":
+        workload = self.base.workload
+        return Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
+
+    def tuned_file(self, name: str, factor: float) -> RecipeFile:
+        """Returns an arm's recipe with its re-tuned number times `factor`.
+
+        Raises: ConfigError if the recipe refuses it.
+        """
+        file, retune = self.files[name], self.config.retune
+        more = tuned_settings(file.recipe, retune, factor) if retune else {}
+        arm = next(arm for arm in self.arms if arm.name == name)
+        given = [*settings_of(arm, self.axes), *more.items()]
+        return self.load(*overrides_of(given)) if more else file
+
 
 def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) -> AblationPlan:
     """Takes a recipe file, or a trial named by MLflow run id or STUDY/TRIAL.
@@ -57,13 +74,10 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
 
     # Most arms are read alone first, and then again as an arm of the design.
     @functools.cache
-    def loaded(more: tuple[str, ...]) -> RecipeFile:
+    def load(*more: str) -> RecipeFile:
         return load_rerun(source, overrides=[*overrides, *more], check_data=check_data)
 
-    def load(more: Sequence[str]) -> RecipeFile:
-        return loaded(tuple(more))
-
-    base = load(())
+    base = load()
     if base.ablate is None:
         raise ConfigError(
             f"{base.file} must say what is to be changed, but has no section `ablate`. Try"
@@ -74,12 +88,12 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
     arms_of(axes, base.ablate.design)
     singles = arms_of(axes, "one-at-a-time")
 
-    def load_anywhere(more: Sequence[str]) -> RecipeFile:
+    def load_anywhere(*more: str) -> RecipeFile:
         try:
-            return load(more)
+            return load(*more)
         except ConfigError:
             # The arm may need a device that is not here.
-            file = load([*more, "run.device=auto"])
+            file = load(*more, "run.device=auto")
             return replace(file, run=file.run.model_copy(update={"device": base.run.device}))
 
     alone = _files(singles, axes, load_anywhere)
@@ -97,8 +111,9 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
         arms=arms,
         files=_files(arms, left, load),
         settings={
-            **{arm.name: dict(settings_of(arm, left)) for arm in arms},
-            **{arm.name: dict(settings_of(arm, axes)) for arm in absent},
+            arm.name: dict(settings_of(arm, of))
+            for of, some in ((left, arms), (axes, absent))
+            for arm in some
         },
         absent=absent,
         not_applicable={arm.name: str(reasons[arm.name]) for arm in absent},
@@ -115,16 +130,15 @@ def _files(arms: Sequence[Arm], axes: Sequence[Axis], load: Load) -> dict[str, R
     problems: dict[Problem, None] = {}
     for arm in arms:
         try:
-            files[arm.name] = load(overrides_of(settings_of(arm, axes)))
+            files[arm.name] = load(*overrides_of(settings_of(arm, axes)))
         except ConfigError as error:
             if arm.name == BASE or not error.problems:
                 raise
             for problem in error.problems:
-                place = problem.file or ""
+                place = ", ".join(filter(None, [f"arm {arm.name}", problem.file]))
                 # A problem of a setting of the arm's names that setting.
-                is_own = place.startswith(SET)
-                named = f"arm {arm.name}{', ' if place else ''}{place}"
-                problems[problem if is_own else replace(problem, file=named)] = None
+                is_own = (problem.file or "").startswith(SET)
+                problems[problem if is_own else replace(problem, file=place)] = None
     if problems:
         raise ConfigError("Every arm must be a recipe.", problems=tuple(problems))
     base = files[BASE]
@@ -152,15 +166,10 @@ def _reason(file: RecipeFile, base: RecipeFile) -> str | None:
 
 
 def _without(axes: Sequence[Axis], absent: Sequence[Arm]) -> Iterator[Axis]:
-    gone = {arm.levels for arm in absent}
-    for number, axis in enumerate(axes):
-        alone = [0] * len(axes)
-        levels = []
-        for alone[number], level in enumerate(axis.levels, start=1):
-            if tuple(alone) not in gone:
-                levels.append(level)
-        if levels:
-            yield Axis(axis.name, tuple(levels))
+    gone = {arm.name for arm in absent}
+    for axis in axes:
+        if levels := tuple(level for level in axis.levels if level.label not in gone):
+            yield Axis(axis.name, levels)
 
 
 # --- Re-tuning
@@ -201,16 +210,17 @@ ANY_ORDER = Order()
 def next_factor(
     factors: Sequence[float], points: Sequence[TuningPoint], order: Order = ANY_ORDER
 ) -> float | None:
-    """The step is that of the last two factors: where 3 is the best of 0.3, 1, 3 comes 9."""
+    """Returns the next of `factors`; then, while the best one is at an end, one beyond it.
+
+    The step is that of the last two: where 3 is the best of 0.3, 1, 3 comes 9.
+    """
     tried = sorted({point.factor for point in points})
-    if len(tried) >= len(factors) + MOST_BEYOND:
-        return None
+    if len(tried) < len(factors):
+        return factors[len(tried)]
     best = best_factor(points, order)
-    if best == tried[-1]:
-        return _rounded(tried[-1] * tried[-1] / tried[-2])
-    if best == tried[0]:
-        return _rounded(tried[0] * tried[0] / tried[1])
-    return None
+    if best not in (tried[0], tried[-1]) or len(tried) >= len(factors) + MOST_BEYOND:
+        return None
+    return _rounded(best * best / tried[1 if best == tried[0] else -2])
 
 
 def best_factor(points: Sequence[TuningPoint], order: Order = ANY_ORDER) -> float:

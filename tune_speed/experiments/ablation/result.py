@@ -1,20 +1,22 @@
 """What an ablation has run, and what it found: records for JSON, without NaN or infinity."""
 
+import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from tune_speed.core.config import flatten
-from tune_speed.core.event_log import MisplacedEvent, SessionLog, differences
-from tune_speed.core.records import Record, Status, Timing, TrialRecord
+from tune_speed.core.event_log import differences
+from tune_speed.core.records import Record, Status, Timing
 from tune_speed.experiments.ablation.design import BASE, Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
+from tune_speed.experiments.session import RunLog
 
 Response = Literal["speed", "accuracy", "macro_f1"]
 MEANS = ("epoch_s", "images_per_s", "accuracy", "macro_f1", "fed_ratio")
 """Metrics of a run of which an arm has the mean."""
+KINDS: tuple[Kind, ...] = ("main", "interaction")
 RATES = ("epoch_s", "images_per_s")
 """Those that are never below 0: their intervals are those of the logarithm."""
 GAINS: Mapping[Response, str] = {
@@ -99,9 +101,6 @@ class ArmResult(Record):
     """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
     speed_up: Estimate | None = None
     """Base's time per epoch / the arm's; None for the base, and without a common seed."""
-    s_mixed: Estimate | None = None
-    """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
-    not turn fp32 into mixed precision, and without that other arm."""
     accuracy_gain: Estimate | None = None
     macro_f1_gain: Estimate | None = None
     time_to_target_factor: float | None = None
@@ -131,16 +130,43 @@ class ArmResult(Record):
         """Share of the runs that met the target; None without a run."""
         return self.hits / self.n if self.n else None
 
+    def ends(self, field: str) -> tuple[float | None, float | None, float | None]:
+        """Returns a figure and the ends of its interval; None: not known, infinity is infinite."""
+        found = getattr(self, field)
+        if isinstance(found, Figure):
+            return (found.mean, found.low, found.high)
+        if isinstance(found, Estimate):
+            count, value, low, high = found.n, found.value, found.low, found.high
+        elif isinstance(found, Median):
+            count, value, low, high = found.n, found.median, found.low, found.high
+            low = _open(low) if found.confidence else None
+        elif field == "expected_s":
+            low = self.expected_low_s or 0.0
+            count, value, high = self.n, found, self.expected_high_s
+        elif field == "success_rate":
+            count, value, low, high = self.n, found, self.success_low, self.success_high
+        elif field == "time_to_target_factor":
+            count, value, low = self.time_to_target_pairs, found, self.time_to_target_low
+            high = self.time_to_target_high
+        else:
+            return NOT_KNOWN
+        return (_open(value), low, None if low is None else _open(high)) if count else NOT_KNOWN
+
+
+NOT_KNOWN = (None, None, None)
+
+
+def _open(value: float | None) -> float:
+    return math.inf if value is None else value
+
 
 class EffectResult(Record):
     """One contrast of arms on one response."""
 
     response: Response
     kind: Kind
-    """`alone` and `together` against the base; `added`, what a level that is not run alone does on
-    top of other levels: of all the others (`leave-one-out`), or of the step before
-    (`cumulative`); `main`, the mean over all settings of the other
-    axes; `interaction`, what all together give beyond what each gives alone."""
+    """`main`: with the level against without, the mean over all pairs of arms that differ by it
+    alone; `interaction`: what all together give beyond what each gives alone."""
     name: str
     estimate: Estimate
     """Of speed a factor, above 1 where it is faster (an interaction: above 1 where the levels help
@@ -217,37 +243,11 @@ class Turn(NamedTuple):
     block: int
 
 
-class AblationLedger(SessionLog):
-    """An open ledger, held by one process at a time: a line a run, on disk before the next begins.
-
-    Events: `begin` (all that fixes the arms), `tuned` (arm, factor, seed, record: a run of the
-    re-tuning), and `ran` (arm, block, record: a run of the comparison).
-    """
+class AblationLedger(RunLog):
+    """An open ledger: `begin` (all that fixes the arms), `tuned` and `ran`."""
 
     what = "an ablation"
-
-    def __init__(self, path: Path) -> None:
-        self.tried: dict[Tried, TrialRecord] = {}
-        self.runs: dict[Turn, TrialRecord] = {}
-        super().__init__(path)
-
-    def add_tried(self, tried: Tried, record: TrialRecord) -> None:
-        self.append("tuned", **tried._asdict(), record=record.model_dump(mode="json"))
-        self.tried[tried] = record
-
-    def add_run(self, turn: Turn, record: TrialRecord) -> None:
-        self.append("ran", **turn._asdict(), record=record.model_dump(mode="json"))
-        self.runs[turn] = record
-
-    def take(self, kind: str, event: dict[str, Any]) -> None:
-        record = TrialRecord.model_validate(said := event.pop("record"))
-        if kind == "tuned":
-            self.tried[Tried(**event)] = record
-        elif kind == "ran":
-            self.runs[Turn(**event)] = record
-        else:
-            raise MisplacedEvent(f"an ablation has no event {kind!r}")
-        self._log.is_new(f"the run {event}", said)
+    kinds: ClassVar = {"tuned": Tried, "ran": Turn}
 
     def differences(self, header: Mapping[str, Any]) -> list[str]:
         """Returns how `header` differs from what was begun, a phrase each.
@@ -256,14 +256,14 @@ class AblationLedger(SessionLog):
         message names `fields`.
         """
         begun = self.header or {}
-        plain = [name for name in header if name in begun and name not in DETAILED]
-        found = differences(*({name: each[name] for name in plain} for each in (begun, header)))
-        is_other_task = begun.get("workload") != header["workload"]
+        plain = {name: header[name] for name in header if name in begun and name not in DETAILED}
+        found = differences(begun, plain)
         arms, others = begun.get("arms", {}), header["arms"]
         changed = [name for name in {**arms, **others} if arms.get(name) != others.get(name)]
-        if is_other_task or BASE in changed:
-            ours, theirs = (flatten(each.get("fields", {})) for each in (begun, header))
-            # Where the ledger has no `fields`, only that the task differs is known.
-            fields = differences(ours, {**dict.fromkeys(ours), **theirs}) if ours else []
-            return [*found, *(fields or ["workload" if is_other_task else "recipe"])]
-        return [*found, *([f"arms {', '.join(changed)}"] if changed else [])]
+        is_other_task = begun.get("workload") != header["workload"]
+        if not is_other_task and BASE not in changed:
+            return [*found, *([f"arms {', '.join(changed)}"] if changed else [])]
+        ours, theirs = (flatten(each.get("fields", {})) for each in (begun, header))
+        # Where the ledger has no `fields`, only that the task differs is known.
+        fields = differences(ours, {**dict.fromkeys(ours), **theirs}) if ours else []
+        return [*found, *(fields or ["workload" if is_other_task else "recipe"])]

@@ -8,6 +8,7 @@ part of no mean.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tune_speed.components.metrics import METRICS
@@ -15,25 +16,24 @@ from tune_speed.components.metrics.base import OF_RUN, epoch_s
 from tune_speed.core import stats
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.core.significance import LARGEST_LOG, holm
+from tune_speed.core.significance import LARGEST_LOG, compare, holm
 from tune_speed.core.words import joined
 from tune_speed.experiments.ablation import result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (
-    Contrast,
     Estimate,
+    Values,
     contrasts_of,
     estimate,
     with_holm,
 )
-from tune_speed.experiments.paired_test import common_seeds, judge
-from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE
+from tune_speed.experiments.certification.elimination import LEAST_PAIRS
+from tune_speed.experiments.rerun import merged
+from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE, common_seeds
 
 Reader = Callable[[RunResult], float | None]
 # Runs whose figures are not those of a training.
 BROKEN = (*NO_FINAL, Status.DIVERGED)
-# Precisions under autocast; `half`, which has no fp32 weights, is another technique.
-MIXED = ("fp16", "bf16")
 
 
 def summarise_arms(
@@ -48,27 +48,17 @@ def summarise_arms(
     tuning: Mapping[str, Sequence[result.TuningPoint]],
     lr_factors: Mapping[str, float],
 ) -> result.AblationResult:
-    """Returns the figures of each arm and the contrasts of all of them.
+    """Returns the figures of each arm and the effects of the model of all of them.
 
     `records` has the finished runs of each arm, one a record; arms may be missing. `axes` are what
     the arms that can be run here are made of; `arms` are all of the design, the base first, and
     those of `not_applicable`.
     """
     target = target_of(workload)
-    together = {
-        name: own[0].model_copy(update={"runs": tuple(run for each in own for run in each.runs)})
-        for name, own in records.items()
-        if own
-    }
+    together = {name: one for name, own in records.items() if (one := merged(own)) is not None}
     here = [arm for arm in arms if arm.name not in not_applicable]
-    # Without the base, which most contrasts are against, the arms have their own figures only.
-    effects = _effects(together, contrasts_of(axes, here) if arms[0] in here else ())
-    against_base = [effect for effect in effects if effect.kind in ("alone", "together")]
-    base = together.get(BASE)
-    duels = {name: _duel(own, base) for name, own in together.items() if base and name != BASE}
-    p_values = {name: duel.get("time_to_target_p") for name, duel in duels.items()}
-    tested = {name: p_value for name, p_value in p_values.items() if p_value is not None}
-    p_holm = dict(zip(tested, holm(list(tested.values())), strict=True))
+    values = {response: _values(together, read) for response, read in READERS.items()}
+    more = _against_base(together, [arm.name for arm in here], values)
     found = tuple(
         result.ArmResult(
             name=arm.name,
@@ -78,10 +68,7 @@ def summarise_arms(
             is_lr_at_edge=_is_at_edge(lr_factors.get(arm.name), tuning.get(arm.name, ())),
             tuning=tuple(tuning.get(arm.name, ())),
             **(_figures(together[arm.name]) if arm.name in together else {}),
-            **{result.GAINS[e.response]: e.estimate for e in against_base if e.name == arm.name},
-            **duels.get(arm.name, {}),
-            time_to_target_p_holm=p_holm.get(arm.name),
-            s_mixed=_s_mixed(arm, here, axes, together) if arm in here else None,
+            **more.get(arm.name, {}),
         )
         for arm in arms
     )
@@ -94,7 +81,7 @@ def summarise_arms(
         **_surroundings(together),
         confidence=CONFIDENCE,
         arms=found,
-        effects=effects,
+        effects=tuple(_effects(axes, here, values)) if arms[0] in here else (),
         planned_runs=task.seeds * len(here),
         done_runs=sum(arm.n for arm in found),
     )
@@ -104,9 +91,10 @@ def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
     names = ("workload_hash", "evaluated_on", "cpu_threads", "environment")
+    known = {name: getattr(record, name) for name in names} if record else {}
     return {
-        **({name: getattr(record, name) for name in names} if record else {}),
-        **({"device": str(record.device)} if record else {}),
+        **known,
+        "device": str(record.device) if record else "",
         "timing": dict(Counter(run.timing for run in runs)),
         "cotenants": tuple(sorted({name for run in runs for name in run.cotenants})),
     }
@@ -122,6 +110,7 @@ def _figures(record: TrialRecord) -> dict[str, Any]:
     memory = (run.peak_memory_gib for run in whole)
     found = stats.RunStatistics.of(record, confidence=CONFIDENCE)
     success, expected = found.success_rate, found.expected_interval
+    reasons = (str(run.stop_reason) for run in record.runs if run.status not in WHOLE)
     return {
         "n": found.n,
         "statuses": dict(Counter(run.status for run in record.runs)),
@@ -131,15 +120,40 @@ def _figures(record: TrialRecord) -> dict[str, Any]:
         **{name: _figure(whole, name) for name in result.MEANS},
         "peak_memory_gib": _median([gib for gib in memory if gib is not None]),
         "time_to_target_s": _median(found.times_s),
-        "expected_s": found.expected_s if found.hits else None,
+        "expected_s": stats.finite_or_none(found.expected_s),
         "expected_low_s": expected.low_s,
         "expected_high_s": expected.high_s,
         "epochs_to_convergence": _median([OF_RUN["epochs_to_convergence"](run) for run in whole]),
         "notes": tuple(dict.fromkeys(joined(run.note) for run in record.runs if run.note)),
-        "stop_reasons": tuple(
-            dict.fromkeys(str(run.stop_reason) for run in record.runs if run.status not in WHOLE)
-        ),
+        "stop_reasons": tuple(dict.fromkeys(reasons)),
     }
+
+
+def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
+    values = [value for run in runs if (value := OF_RUN[name](run)) is not None]
+    if not values:
+        return result.Figure()
+    found = stats.mean_interval(
+        values,
+        confidence=CONFIDENCE,
+        is_positive=name in result.RATES,
+        is_share=METRICS[name].unit == "1",
+    )
+    ends = {"mean": found.value, "low": found.low, "high": found.high}
+    return result.Figure(**ends, sd=stats.deviation(values), n=len(values))
+
+
+def _median(values: Sequence[float | None]) -> result.Median:
+    """Returns the median of values, None being infinite, and its distribution-free interval."""
+    if not values:
+        return result.Median()
+    low, high, confidence = stats.median_interval_s(values, confidence=CONFIDENCE)
+    ends = {"low": stats.finite_or_none(low), "high": stats.finite_or_none(high)}
+    median = stats.median_time_s(values)
+    return result.Median(median=median, **ends, confidence=confidence, n=len(values))
+
+
+# --- The model
 
 
 def _ln_speed(run: RunResult) -> float | None:
@@ -154,51 +168,7 @@ READERS: Mapping[result.Response, Reader] = {
 }
 
 
-def _figure(runs: Sequence[RunResult], name: str) -> result.Figure:
-    read, is_positive = OF_RUN[name], name in result.RATES
-    is_share = METRICS[name].unit == "1"
-    values = [value for run in runs if (value := read(run)) is not None]
-    if not values:
-        return result.Figure()
-    found = stats.mean_interval(
-        values, confidence=CONFIDENCE, is_positive=is_positive, is_share=is_share
-    )
-    ends = {"mean": found.value, "low": found.low, "high": found.high}
-    return result.Figure(**ends, sd=stats.deviation(values), n=len(values))
-
-
-def _median(values: Sequence[float | None]) -> result.Median:
-    """Returns the median of values, None being infinite, and its distribution-free interval."""
-    if not values:
-        return result.Median()
-    ends = stats.TimeInterval.of(*stats.median_interval_s(values, confidence=CONFIDENCE))
-    low, high, confidence = ends.low_s, ends.high_s, ends.confidence
-    median = stats.median_time_s(values)
-    return result.Median(median=median, low=low, high=high, confidence=confidence, n=len(values))
-
-
-def _effects(
-    together: Mapping[str, TrialRecord], contrasts: Sequence[Contrast]
-) -> tuple[result.EffectResult, ...]:
-    found: list[result.EffectResult] = []
-    for response, read in READERS.items():
-        values = _values(together, read)
-        pairs = [(contrast, estimate(contrast, values)) for contrast in contrasts]
-        known = [(contrast, one) for contrast, one in pairs if one.value is not None]
-        corrected = with_holm([one for _, one in known])
-        found += [
-            result.EffectResult(
-                response=response,
-                kind=contrast.kind,
-                name=contrast.name,
-                estimate=_as_factor(one) if response == "speed" else one,
-            )
-            for (contrast, _), one in zip(known, corrected, strict=True)
-        ]
-    return tuple(found)
-
-
-def _values(together: Mapping[str, TrialRecord], read: Reader) -> dict[str, dict[int, float]]:
+def _values(together: Mapping[str, TrialRecord], read: Reader) -> Values:
     return {
         name: {
             run.seed: value
@@ -207,6 +177,31 @@ def _values(together: Mapping[str, TrialRecord], read: Reader) -> dict[str, dict
         }
         for name, record in together.items()
     }
+
+
+def _effects(
+    axes: Sequence[Axis], arms: Sequence[Arm], values: Mapping[result.Response, Values]
+) -> Sequence[result.EffectResult]:
+    contrasts = contrasts_of(axes, arms)
+    weights = [contrast.weights for contrast in contrasts]
+    return [
+        result.EffectResult(response=response, kind=one.kind, name=one.name, estimate=found)
+        for response in READERS
+        for one, found in zip(
+            contrasts, _estimates(weights, response, values[response]), strict=True
+        )
+        if found is not None
+    ]
+
+
+def _estimates(
+    weights: Sequence[Mapping[str, float]], response: result.Response, values: Values
+) -> list[Estimate | None]:
+    """Returns the estimates of one table, corrected by Holm in their number; None: no seed."""
+    found = [estimate(each, values, confidence=CONFIDENCE) for each in weights]
+    known = iter(with_holm([each for each in found if each.value is not None]))
+    corrected = [None if each.value is None else next(known) for each in found]
+    return [each and _as_factor(each) if response == "speed" else each for each in corrected]
 
 
 def _as_factor(found: Estimate) -> Estimate:
@@ -218,55 +213,46 @@ def _as_factor(found: Estimate) -> Estimate:
     return found.model_copy(update=factors)
 
 
-def _s_mixed(
-    arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis], together: Mapping[str, TrialRecord]
-) -> Estimate | None:
-    """Source: S0, equation 1."""
-    twin = _fp32_twin(arm, arms, axes)
+def _against_base(
+    together: Mapping[str, TrialRecord],
+    names: Sequence[str],
+    values: Mapping[result.Response, Values],
+) -> dict[str, dict[str, Any]]:
+    """Returns an arm's fields of speed, scores and time to target next to the base's."""
     base = together.get(BASE)
-    if twin is None or base is None or base.recipe.get("precision", "fp32") != "fp32":
-        return None
-    contrast = Contrast(kind="alone", name=arm.name, weights={arm.name: 1.0, twin: -1.0})
-    found = estimate(contrast, _values(together, _ln_speed))
-    return None if found.value is None else _as_factor(found)
-
-
-def _fp32_twin(arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis]) -> str | None:
-    pairs = zip(axes, arm.levels, strict=True)
-    chosen = [axis.levels[level - 1].settings if level else () for axis, level in pairs]
-    mixed = [
-        i
-        for i, settings in enumerate(chosen)
-        if len(settings) == 1 and settings[0][0] == "precision" and settings[0][1] in MIXED
-    ]
-    if len(mixed) != 1:
-        return None
-    levels = tuple(0 if i == mixed[0] else level for i, level in enumerate(arm.levels))
-    return next((other.name for other in arms if other.levels == levels), None)
-
-
-def _duel(arm: TrialRecord, base: TrialRecord) -> dict[str, Any]:
-    pairs = common_seeds(arm, base)
-    if not any(run.time_to_target_s is not None for pair in pairs for run in pair):
+    if base is None:
         return {}
-    found = judge(arm, base)
-    if found.faster is None:
-        return {"time_to_target_factor": 1.0, "time_to_target_pairs": found.num_pairs}
-    factor, low, high = found.factor, found.factor_low, found.factor_high
-    if found.faster == "b":
-        factor, low, high = _inverse(factor), _inverse(high), _inverse(low)
+    others = [name for name in names if name != BASE and name in together]
+    found = {name: _sooner(together[name], base) for name in others}
+    tested = {name: own["time_to_target_p"] for name, own in found.items() if own}
+    known = {name: p_value for name, p_value in tested.items() if p_value is not None}
+    for name, adjusted in zip(known, holm(list(known.values())), strict=True):
+        found[name]["time_to_target_p_holm"] = adjusted
+    weights = [{name: 1.0, BASE: -1.0} for name in others]
+    for response, field in result.GAINS.items():
+        gains = _estimates(weights, response, values[response])
+        for name, gain in zip(others, gains, strict=True):
+            found[name][field] = gain
+    return found
+
+
+def _sooner(arm: TrialRecord, base: TrialRecord) -> dict[str, Any]:
+    pairs = common_seeds(base, arm)
+    if not any(run.time_to_target_s is not None for run in chain(*pairs)):
+        return {}
+    ours, theirs = ([stats.sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
+    found, other = (
+        compare(*sides, confidence=CONFIDENCE, miss_s=base.miss_s)
+        for sides in ((ours, theirs), (theirs, ours))
+    )
+    # Either could have looked faster, so the smaller one-sided p-value counts twice.
+    p_value = min(1.0, 2 * min(found.p_value, other.p_value))
+    assert found.ratio is not None
     return {
-        "time_to_target_factor": factor,
-        "time_to_target_low": low,
-        "time_to_target_high": high,
-        # Either could have looked faster, so a one-sided p-value counts twice.
-        "time_to_target_p": None if found.p_value is None else min(1.0, 2 * found.p_value),
-        "time_to_target_pairs": found.num_pairs,
+        "time_to_target_factor": stats.finite_or_none(found.ratio),
+        "time_to_target_low": found.low,
+        "time_to_target_high": stats.finite_or_none(found.high),
+        "time_to_target_p": p_value if len(pairs) >= LEAST_PAIRS else None,
+        "time_to_target_pairs": len(pairs),
         "time_to_target_method": found.method,
     }
-
-
-def _inverse(factor: float | None) -> float | None:
-    if factor is None:
-        return 0.0
-    return 1 / factor if factor else None

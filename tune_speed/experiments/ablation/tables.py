@@ -1,45 +1,48 @@
-"""An ablation as tables for a terminal, and as rows for CSV."""
+"""An ablation as tables for a terminal, with notes on what figures mean, and as rows for CSV."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from tune_speed.core.records import Status
+from tune_speed.core.config import flatten
+from tune_speed.core.records import CLOCK_WORDS, Status, Timing
 from tune_speed.core.targets import SIGNS
 from tune_speed.core.text import (
     ABSENT,
     INFINITE,
     counted,
     device_text,
-    factor,
-    fixed,
     percent,
     printable,
     significant,
 )
-from tune_speed.experiments.ablation import footnotes
 from tune_speed.experiments.ablation import result as results
-from tune_speed.experiments.ablation.effects import Estimate
+from tune_speed.experiments.ablation.design import Design
+from tune_speed.experiments.ablation.effects import Estimate, Kind
+from tune_speed.experiments.run_summary import WHOLE
 from tune_speed.reporting.table import Column, Section, Table, fitting
 
-JOINT = "; "
 TASK = (
     *("study", "part", "design", "workload_name", "workload_hash", "metric", "target", "mode"),
     *("evaluated_on", "device", "cpu_threads", "timing", "confidence"),
 )
-PLAIN = ("not_applicable", "lr_factor", "is_lr_at_edge", "n")
 # Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
 EFFECT_WIDTH = 30
-SCORE_DIGITS = 4
 # Smaller ones are shown as `<0.001`.
 LEAST_P_VALUE = 0.001
-Cell = Callable[[results.ArmResult], str]
+MAIN_EFFECTS: Mapping[Design, str] = {
+    "one-at-a-time": "alone, against the base",
+    "stacking": "alone, against the base",
+    "factorial": "main effects",
+    "leave-one-out": "added last, to all the others",
+    "cumulative": "added to the step before",
+}
 
 
 def csv_rows(result: results.AblationResult) -> list[dict[str, Any]]:
@@ -64,66 +67,29 @@ def effect_rows(result: results.AblationResult) -> list[dict[str, Any]]:
 
 
 def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
-    is_known = arm.time_to_target_pairs > 0
-    high_is_known = arm.time_to_target_low is not None
+    missing = [name for name in results.GAINS.values() if getattr(arm, name) is None]
+    whole = arm.model_copy(update=dict.fromkeys(missing, Estimate(value=None, n=0)))
+    row = whole.model_dump(exclude={"name", "settings", "statuses", "tuning"})
+    row |= {"notes": "; ".join(arm.notes), "stop_reasons": "; ".join(arm.stop_reasons)}
+    row["success_rate"] = arm.success_rate
+    columns = ((path.replace(".", "_"), value) for path, value in flatten(row).items())
     return {
         "arm": arm.name,
         "settings": json.dumps(arm.settings),
-        **{name: getattr(arm, name) for name in PLAIN},
         **{status.value: arm.statuses.get(status, 0) for status in Status},
-        "hits": arm.hits,
-        "success_rate": arm.success_rate,
-        "success_rate_low": arm.success_low,
-        "success_rate_high": arm.success_high,
-        **_columns(arm, *results.MEANS, "peak_memory_gib", "time_to_target_s"),
-        "expected_s": _or_inf(arm.expected_s, is_known=arm.n > 0),
-        "expected_s_low": _or_inf(arm.expected_low_s, is_known=arm.n > 0),
-        "expected_s_high": _or_inf(arm.expected_high_s, is_known=arm.n > 0),
-        **_columns(arm, "epochs_to_convergence"),
-        **_columns(arm, "speed_up", "s_mixed", "accuracy_gain", "macro_f1_gain"),
-        "time_to_target_factor": _or_inf(arm.time_to_target_factor, is_known=is_known),
-        "time_to_target_factor_low": arm.time_to_target_low,
-        "time_to_target_factor_high": _or_inf(arm.time_to_target_high, is_known=high_is_known),
-        "time_to_target_factor_p": arm.time_to_target_p,
-        "time_to_target_factor_p_holm": arm.time_to_target_p_holm,
-        "time_to_target_factor_n": arm.time_to_target_pairs,
-        "time_to_target_factor_method": arm.time_to_target_method or None,
-        "notes": JOINT.join(arm.notes),
-        "stop_reasons": JOINT.join(arm.stop_reasons),
+        **{name.removesuffix("_value"): value for name, value in columns},
     }
 
 
-def _columns(arm: results.ArmResult, *names: str) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name in names:
-        found: results.Figure | results.Median | Estimate | None = getattr(arm, name)
-        ends: dict[str, Any] = {} if found is None else found.model_dump()
-        if isinstance(found, results.Figure):
-            order = ["mean", "sd", "low", "high"]
-        elif isinstance(found, results.Median):
-            order = ["median", "low", "high", "confidence"]
-            ends = {e: _or_inf(value, is_known=found.n > 0) for e, value in ends.items()}
-            ends["confidence"] = found.confidence if found.n else None
-        else:
-            order = ["", "low", "high", "p", "p_holm"]
-            ends = {"": ends.get("value"), "p": ends.get("p_value"), **ends}
-        row |= {f"{name}_{end}".rstrip("_"): ends.get(end) for end in order}
-        row[f"{name}_n"] = ends.get("n", 0)
-    return row
-
-
-def _or_inf(value: float | None, *, is_known: bool) -> float | None:
-    return math.inf if value is None and is_known else value
+# --- Tables
 
 
 def as_renderables(result: results.AblationResult) -> tuple[RenderableType, ...]:
     """Names are shown as they are: never as markup, nor with their control characters."""
     heading = Text(printable(title(result)), style="italic")
-    tables = (_Arms(result.arms, SPEED), _Arms(result.arms, QUALITY))
-    effects = (
-        (_effects_table(result), _notes(footnotes.effect_notes(result))) if result.effects else ()
-    )
-    return (heading, *tables, _notes(footnotes.arm_notes(result)), *effects)
+    arms = (_Arms(result), _notes(_arm_notes(result)))
+    effects = (_effects_table(result), _notes(_effect_notes(result))) if result.effects else ()
+    return (heading, *arms, *effects)
 
 
 def title(result: results.AblationResult) -> str:
@@ -136,147 +102,163 @@ def title(result: results.AblationResult) -> str:
     )
 
 
-def _notes(sentences: Sequence[str]) -> RenderableType:
+def _notes(sentences: Iterator[str]) -> RenderableType:
     return Group(*(Text(printable(sentence), style="dim") for sentence in sentences), Text())
 
 
-def _figure(name: str, digits: int | None = None) -> Cell:
-    def cell(arm: results.ArmResult) -> str:
-        found: results.Figure = getattr(arm, name)
-        if found.mean is None:
-            return ABSENT
-        places = _places(found.mean) if digits is None else digits
-        sd = "" if found.sd is None else f"\n± {found.sd:.{places}f}"
-        return f"{found.mean:.{places}f}{sd}"
-
-    return cell
-
-
-def _factor(found: Estimate | None) -> str:
-    if found is None:
+def _cell(arm: results.ArmResult, field: str, form: str) -> str:
+    """Returns a figure above its interval; infinite ends are `∞`."""
+    value, low, high = arm.ends(field)
+    if value is None:
         return ABSENT
-    ends = footnotes.interval_text(found)
-    return factor(found.value) + (f"\n{ends}" if ends else "")
+    texts = [format(each, form).rstrip(".") for each in (value, low, high) if each is not None]
+    # Of a single run an interval is 0 to infinity.
+    has_ends = len(texts) == 3 and (low, high) != (0.0, math.inf)
+    shown = f"{texts[0]}\n{texts[1]}–{texts[2]}" if has_ends else texts[0]
+    return shown.replace("inf", INFINITE)
 
 
-def _places(value: float) -> int:
-    return max(0, 3 - math.floor(math.log10(abs(value)))) if value else 1
-
-
-def _seconds(value: float | None) -> str:
-    return INFINITE if value is None else f"{value:.{_places(value)}f}"
-
-
-def _expected(arm: results.ArmResult) -> str:
-    if not arm.n:
-        return ABSENT
-    low, high = arm.expected_low_s, arm.expected_high_s
-    # The interval of a single run is 0 to infinity.
-    ends = f"\n{_seconds(low)}–{_seconds(high)}" if low or high else ""
-    return f"{_seconds(arm.expected_s)}{ends}"
-
-
-def _sooner(arm: results.ArmResult) -> str:
-    if not arm.time_to_target_pairs:
-        return ABSENT
-    low, high = arm.time_to_target_low, arm.time_to_target_high
-    has_ends = low is not None and (low or high)
-    ends = f"\n{fixed(low, 2)}–{fixed(high, 2, none=INFINITE)}" if has_ends else ""
-    return f"{factor(arm.time_to_target_factor, none=f'{INFINITE}×')}{ends}"
-
-
-def _gain(arm: results.ArmResult) -> str:
-    value, ends, _ = _estimate_cells(arm.accuracy_gain, is_factor=False)
-    return value if ends == ABSENT else f"{value}\n{ends}"
-
-
-SPEED: Mapping[str, Cell] = {
-    "arm": lambda arm: arm.name,
-    "s/epoch": _figure("epoch_s"),
-    "images/s": _figure("images_per_s"),
-    "speed-up": lambda arm: _factor(arm.speed_up),
-    "S_mixed": lambda arm: _factor(arm.s_mixed),
-    "to target\nmedian [s]": lambda arm: _seconds(arm.time_to_target_s.median) if arm.n else ABSENT,
-    "to target\nexpected [s]": _expected,
-    "sooner": _sooner,
+ARMS: Mapping[str, tuple[str, str]] = {
+    "s/epoch": ("epoch_s", "#.4g"),
+    "speed-up": ("speed_up", ".2f"),
+    "to target [s]": ("expected_s", "#.4g"),
+    "sooner": ("time_to_target_factor", ".2f"),
+    "met": ("success_rate", ".2f"),
+    "accuracy": ("accuracy", ".4f"),
+    "macro F1": ("macro_f1", ".4f"),
+    "GiB": ("peak_memory_gib", ".2f"),
 }
-QUALITY: Mapping[str, Cell] = {
-    "arm": lambda arm: arm.name,
-    "met": lambda arm: (
-        f"{arm.hits}/{arm.n}\n{arm.success_low:.2f}–{arm.success_high:.2f}" if arm.n else ABSENT
-    ),
-    "accuracy": _figure("accuracy", SCORE_DIGITS),
-    "gain": _gain,
-    "macro F1": _figure("macro_f1", SCORE_DIGITS),
-    "fed": _figure("fed_ratio", 2),
-    "GiB": lambda arm: fixed(arm.peak_memory_gib.median, 2),
-}
+"""Heading, field and format."""
 # What goes first where the terminal is narrow; CSV and JSON have all.
-DROPPED = ("images/s", "fed", "gain", "to target\nmedian [s]", "S_mixed", "GiB", "macro F1")
+DROPPED = ("GiB", "macro F1", "s/epoch")
 
 
 @dataclass(frozen=True)
 class _Arms:
     """A row an arm, with as many of the columns as the terminal's width has room for."""
 
-    arms: Sequence[results.ArmResult]
-    columns: Mapping[str, Cell]
+    result: results.AblationResult
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        cells = {name: [cell(arm) for arm in self.arms] for name, cell in self.columns.items()}
-        used = {name: column for name, column in cells.items() if set(column) != {ABSENT}}
+        arms = self.result.arms
+        cells = {name: [_cell(arm, *how) for arm in arms] for name, how in ARMS.items()}
+        used = [name for name, column in cells.items() if set(column) != {ABSENT}]
         layouts = [
             [name for name in used if name not in DROPPED[:count]]
             for count in range(len(DROPPED) + 1)
         ]
         tables = [
-            Table(
-                [_column(name, NAME_WIDTH if name == "arm" else None) for name in names],
-                zip(*(used[name] for name in names), strict=True),
+            _table(
+                ("arm", *names),
+                [(arm.name, *(cells[name][i] for name in names)) for i, arm in enumerate(arms)],
             )
             for names in layouts
         ]
-        chosen = fitting(tables, console, options)
-        yield tables[chosen]
-        left_out = [name.replace("\n", ", ") for name in used if name not in layouts[chosen]]
-        if left_out:
-            yield Text(f"No room here, but in the CSV: {'; '.join(left_out)}.", style="dim")
+        yield tables[fitting(tables, console, options)]
         yield Text()
 
 
-def _column(heading: str, width: int | None = None) -> Column:
-    is_left = width is not None
-    return Column(heading, is_left=is_left, max_width=width, no_wrap=not is_left)
+def _table(headings: Sequence[str], rows: Any, width: int = NAME_WIDTH) -> Table:
+    first, *others = headings
+    columns = [Column(heading, no_wrap=True) for heading in others]
+    return Table([Column(first, is_left=True, max_width=width), *columns], rows)
+
+
+def kind_words(kind: Kind, design: Design) -> str:
+    return "interactions" if kind == "interaction" else MAIN_EFFECTS[design]
 
 
 def _effects_table(result: results.AblationResult) -> Table:
     score: results.Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
-    interval = percent(result.confidence)
-    headings = ("speed", interval, "p", score.replace("_", " "), interval, "p", "n")
+    ends = percent(result.confidence)
     rows: list[Section | Sequence[str]] = []
-    for kind in footnotes.KINDS:
+    for kind in results.KINDS:
         own = [
-            (name, *_effect_cells(found, score)) for name, found in result.effects_of(kind).items()
+            (
+                name,
+                *_effect_cells(found.get("speed"), ".2f", "–"),
+                *_effect_cells(found.get(score), "+.4f", " to "),
+                "/".join(dict.fromkeys(str(each.n) for each in found.values())),
+            )
+            for name, found in result.effects_of(kind).items()
         ]
-        rows += [Section(footnotes.kind_words(kind, result.design)), *own] if own else []
-    return Table([_column("effect", EFFECT_WIDTH), *map(_column, headings)], rows)
+        rows += [Section(kind_words(kind, result.design)), *own] if own else []
+    headings = ("effect", "speed", ends, "p", score.replace("_", " "), ends, "p", "n")
+    return _table(headings, rows, EFFECT_WIDTH)
 
 
-def _effect_cells(found: Mapping[results.Response, Estimate], score: results.Response) -> list[str]:
-    counts = dict.fromkeys(str(found[key].n) for key in ("speed", score) if key in found)
-    speed, gain = found.get("speed"), found.get(score)
-    cells = (*_estimate_cells(speed, is_factor=True), *_estimate_cells(gain, is_factor=False))
-    return [*cells, "/".join(counts)]
-
-
-def _estimate_cells(found: Estimate | None, *, is_factor: bool) -> tuple[str, str, str]:
-    if found is None or (found.value is None and not is_factor):
+def _effect_cells(found: Estimate | None, form: str, joint: str) -> tuple[str, str, str]:
+    if found is None or found.value is None:
         return (ABSENT, ABSENT, ABSENT)
-    value, ends = factor(found.value, none=INFINITE), footnotes.interval_text(found)
-    if not is_factor:
-        value = f"{found.value:+.{SCORE_DIGITS}f}"
-        ends = footnotes.interval_text(found, digits=SCORE_DIGITS, sign="+")
-    p_value = found.p_value if found.p_holm is None else found.p_holm
-    is_shown = p_value is None or p_value >= LEAST_P_VALUE
-    p_text = significant(p_value, 2) if is_shown else f"<{LEAST_P_VALUE:g}"
-    return (value, ends or ABSENT, p_text)
+    ends = [
+        format(end, form)
+        for end in (found.low, math.inf if found.high is None else found.high)
+        if found.low is not None
+    ]
+    p_value = found.p_holm
+    is_tiny = p_value is not None and p_value < LEAST_P_VALUE
+    p_text = f"<{LEAST_P_VALUE:g}" if is_tiny else significant(p_value, 2)
+    shown = joint.join(ends).replace("inf", INFINITE) or ABSENT
+    return (format(found.value, form), shown, p_text)
+
+
+# --- Notes: what a figure means, and what limits the trust
+
+
+def _arm_notes(result: results.AblationResult) -> Iterator[str]:
+    yield from _missing(result)
+    yield from _tuning(result)
+    yield (
+        f"Below a figure its {percent(result.confidence)} interval. Speed-up: base's time per epoch"
+        " over the arm's, geometric mean over seeds that have both. To target: expected time with"
+        " restarts; sooner: base's time over the arm's. Met: share of the runs. Runs that failed,"
+        " diverged or ran out of memory are misses, and in no mean. GiB: median of the peaks."
+    )
+    if result.mode == "anytime":
+        yield "Runs stop where they meet the target: accuracies at the end hardly tell arms apart."
+    kinds = [text for timing, text in CLOCK_WORDS.items() if result.timing.get(timing)]
+    if kinds:
+        others = f" ({', '.join(result.cotenants)})" if result.cotenants else ""
+        yield f"Clock: {'; '.join(kinds)}{others}."
+    if result.timing.get(Timing.ISOLATED):
+        yield "Runs of one kind share a step time: intervals of speed lack what that varies by."
+    yield from dict.fromkeys(note for arm in result.arms for note in arm.notes)
+
+
+def _missing(result: results.AblationResult) -> Iterator[str]:
+    for arm in result.arms:
+        if arm.not_applicable is not None:
+            yield f"Not applicable here ({arm.not_applicable}): {arm.name}."
+    if result.done_runs < result.planned_runs:
+        yield f"{result.done_runs} of {result.planned_runs} runs are done."
+    for arm in result.arms:
+        if arm.stop_reasons:
+            broken = [f"{n} {s.value}" for s, n in arm.statuses.items() if s not in WHOLE]
+            words = f"of {counted(arm.n, 'run')} {', '.join(broken)}"
+            yield f"{arm.name}: {words} ({'; '.join(arm.stop_reasons)})."
+
+
+def _tuning(result: results.AblationResult) -> Iterator[str]:
+    if result.retune is None:
+        yield "Nothing was re-tuned: arms have the base's learning rate, perhaps not their best."
+    tuned = [arm for arm in result.arms if arm.lr_factor is not None]
+    if tuned:
+        edge = {True: " (the best of those tried is at their edge)"}
+        words = (
+            f"{a.name} ×{a.lr_factor:g}{edge.get(a.is_lr_at_edge or False, '')}" for a in tuned
+        )
+        yield f"`{result.retune}` was re-tuned for each arm: {'; '.join(words)}."
+
+
+def _effect_notes(result: results.AblationResult) -> Iterator[str]:
+    yield (
+        "The first rows are means over all pairs of arms that differ by that change alone."
+        " An interaction is the speed-up together over the product of the speed-ups alone: above 1"
+        " they help one another, below 1 they overlap."
+    )
+    yield (
+        "Speeds are factors of the time per epoch, others differences;"
+        f" {percent(result.confidence)} intervals by Student's t over seeds as blocks, none where"
+        " all seeds agree or there is one; p two-sided, Holm's over all rows of a response; n:"
+        " seeds that have all arms of the row."
+    )

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -11,11 +11,11 @@ from tune_speed.core.comparability import sign_of, totals_of
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.core.significance import Comparison
-from tune_speed.core.stats import RunStatistics, finite_or_none, sample_of
+from tune_speed.core.stats import RunStatistics, deviation, finite_or_none, sample_of
 from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.custom.spec import task_of
 from tune_speed.experiments.certification import certificate as sections
-from tune_speed.experiments.certification.schedule import FinalRank, Ran
+from tune_speed.experiments.certification.schedule import FinalRank, Turn
 from tune_speed.tracking.reader.queries import TrackedTrial
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.provenance import Surroundings
@@ -37,7 +37,8 @@ class Certification:
     """What ran, and the search that found the finalists."""
 
     finalists: Mapping[str, TrackedTrial]
-    runs: Sequence[Ran]
+    runs: Mapping[Turn, TrialRecord]
+    """In the order in which they ran."""
     ranks: Sequence[FinalRank]
     surroundings: Mapping[str, tuple[Surroundings, Surroundings]]
     """By name, before the first run and after the last."""
@@ -93,7 +94,8 @@ class _Parts:
 
     @property
     def records(self) -> list[TrialRecord]:
-        return [self.of.runs[order].record for order in self.placed.orders]
+        ran = list(self.of.runs.values())
+        return [ran[order] for order in self.placed.orders]
 
     @property
     def statistics(self) -> RunStatistics:
@@ -107,9 +109,11 @@ class _Parts:
                 run,
                 final_metric=None if run.final is None else task.metric_of(run.final),
                 order=order,
-                started_at=self.of.runs[order].record.started_at,
+                started_at=record.started_at,
             )
-            for run, order in zip(self.placed.runs, self.placed.orders, strict=True)
+            for run, order, record in zip(
+                self.placed.runs, self.placed.orders, self.records, strict=True
+            )
         )
 
     def task(self) -> sections.Task:
@@ -136,61 +140,52 @@ class _Parts:
 
     def result(self) -> sections.Result:
         runs, task, found = self.placed.runs, task_of(self.records[0]), self.statistics
-        times = found.hits_s
         metrics = [task.metric_of(run.final) for run in runs if run.final is not None]
         mean = statistics.fmean(metrics) if metrics else None
         flop = self.surroundings[0].flop_per_sample or 0.0
         flops = [each for run in runs if (each := run.flop or flop * run.samples)]
         speeds = [run.images_per_s for run in runs if run.images_per_s is not None]
-        peaks_gib = [run.peak_memory_gib for run in runs if run.peak_memory_gib]
         return sections.Result(
             n=found.n,
             k=found.hits,
             success_rate=found.success_rate,
             median_s=found.median_s,
             mean_s=found.mean_hit_s,
-            sd_s=statistics.stdev(times) if len(times) > 1 else None,
-            min_s=min(times, default=None),
-            max_s=max(times, default=None),
+            sd_s=deviation(found.hits_s),
+            min_s=min(found.hits_s, default=None),
+            max_s=max(found.hits_s, default=None),
             expected_s=finite_or_none(found.expected_s),
             expected_interval=found.expected_interval,
             metric_mean=mean,
-            metric_sd=statistics.stdev(metrics) if len(metrics) > 1 else None,
+            metric_sd=deviation(metrics),
             margin=None if mean is None else sign_of(task.target) * (mean - task.target.value),
             steps=statistics.median(run.steps for run in runs),
             epochs=statistics.median(run.final.epoch if run.final else 0.0 for run in runs),
             samples=statistics.median(run.samples for run in runs),
             pflop=statistics.median(flops) / 1e15 if flops else None,
             images_per_s=statistics.median(speeds) if speeds else None,
-            peak_memory_gib=max(peaks_gib, default=None),
+            peak_memory_gib=max(
+                (r.peak_memory_gib for r in runs if r.peak_memory_gib), default=None
+            ),
             runs=self.rows(),
         )
 
     def recipe(self) -> sections.CertifiedRecipe:
         record, facts = self.records[-1], self.surroundings[0]
-        if record.is_own_loop:
-            fields: dict[str, Any] = dict.fromkeys(("effective_batch_size", "stem", "optimizer"))
-            fields["model"] = str(record.workload["function"])
-            fields["model_source"] = f"source {record.workload['function_hash']}"
-        else:
-            # In records a component is its name, or `{name: fields}`.
-            trees = (record.recipe[part] for part in ("model", "optimizer"))
-            trees = ({tree: {}} if isinstance(tree, str) else tree for tree in trees)
-            (model, model_fields), (optimizer, _) = (*(next(iter(t.items())) for t in trees),)
-            package = model if model in ("timm", "torchvision") else "tune_speed"
-            model_fields = model_fields or {}
-            fields = {
-                "effective_batch_size": Recipe.model_validate(record.recipe).samples_per_step,
-                "model": str(model_fields.get("name", model)),
-                "model_source": f"{package} {metadata.version(package)}",
-                "stem": model_fields.get("stem"),
-                "optimizer": optimizer,
-            }
+        model, model_fields = _component(record.recipe.get("model"))
+        package = model if model in ("timm", "torchvision") else "tune_speed"
+        is_own = record.is_own_loop
+        size = None if is_own else Recipe.model_validate(record.recipe).samples_per_step
+        own_source = f"source {record.workload.get('function_hash')}"
         return sections.CertifiedRecipe(
-            **fields,
             resolved=record.recipe,
+            effective_batch_size=size,
             max_lr=facts.max_lr,
+            model=str(record.workload["function"] if is_own else model_fields.get("name", model)),
+            model_source=own_source if is_own else f"{package} {metadata.version(package)}",
             num_parameters=facts.num_parameters,
+            stem=None if is_own else model_fields.get("stem"),
+            optimizer=None if is_own else _component(record.recipe["optimizer"])[0],
             seeds=tuple(run.seed for run in self.placed.runs),
             command=self.of.command,
         )
@@ -230,22 +225,19 @@ class _Parts:
         of, rival, compared = self.of, self.placed.rival, self.placed.comparison
         theirs = next((each for each in of.ranks if each.name == rival), None)
         is_best = task_of(self.records[0]).target.seeks_best
-        ratio = None if is_best else compared
         # A difference of means is one of all runs; of a late one there is no metric.
         runs = (*self.placed.runs, *(theirs.runs if theirs else ()))
         all_in_time = all(run.status is Status.REACHED for run in runs)
+        is_disturbed = Timing.DISTURBED in {run.timing for run in self.placed.runs}
+        status = sections.VerificationStatus
         return sections.Verification(
-            status=sections.VerificationStatus.DISTURBED
-            if Timing.DISTURBED in {run.timing for run in self.placed.runs}
-            else sections.VerificationStatus.RETIMED,
+            status=status.DISTURBED if is_disturbed else status.RETIMED,
             incumbent=rival,
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),
-            interleaving=tuple(ran.turn.name for ran in of.runs),
-            speedup=_inverse(ratio and ratio.ratio),
-            speedup_low=_inverse(ratio and ratio.high),
-            speedup_high=_inverse(ratio and ratio.low),
-            **_metric_gain(compared if is_best and all_in_time else None),
+            interleaving=tuple(turn.name for turn in of.runs),
+            **_gains("speedup", None if is_best else compared, _inverse),
+            **_gains("metric_gain", compared if is_best and all_in_time else None, _minus_ln),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
             method=BEST_METHOD if is_best and compared else compared and compared.method,
@@ -253,11 +245,24 @@ class _Parts:
         )
 
 
-def _inverse(ratio: float | None) -> float | None:
-    return finite_or_none(1 / ratio) if ratio else None
+def _component(tree: Any) -> tuple[str, dict[str, Any]]:
+    # In records a component is its name, or `{name: fields}`.
+    name, fields = next(iter(tree.items())) if isinstance(tree, dict) else (str(tree), None)
+    return name, fields or {}
 
 
-def _metric_gain(compared: Comparison | None) -> dict[str, float | None]:
+def _gains(
+    name: str, compared: Comparison | None, change: Callable[[float], float]
+) -> dict[str, float | None]:
+    """Returns a falling function of the ratio and of its ends; None where it is infinite."""
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
-    gains = [finite_or_none(-math.log(end)) if end else None for end in ends]
-    return dict(zip(("metric_gain", "metric_gain_low", "metric_gain_high"), gains, strict=True))
+    gains = [finite_or_none(change(end)) if end else None for end in ends]
+    return dict(zip((name, f"{name}_low", f"{name}_high"), gains, strict=True))
+
+
+def _inverse(ratio: float) -> float:
+    return 1 / ratio
+
+
+def _minus_ln(ratio: float) -> float:
+    return -math.log(ratio)

@@ -7,9 +7,9 @@ import json
 import math
 import shlex
 import signal
-import statistics
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +26,10 @@ from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification import schedule as schedules
 from tune_speed.experiments.certification.assemble import Certification, certified_record
 from tune_speed.experiments.certification.kept_models import keep_of
+from tune_speed.experiments.session import left_text, stoppable
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.atomic_file import replace_text
-from tune_speed.runtime.process import busy_text, stop_signals
+from tune_speed.runtime.process import busy_text
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
@@ -97,10 +98,9 @@ def certify(
         "protocol_version": PROTOCOL_VERSION,
     }
     path = latest_log(folder, "certify", again=again)
-    if anew_if_changed:
+    if anew_if_changed and not again:
         with schedules.CertifyLedger(path) as ledger:
-            again = again or bool(ledger.differences(header))
-        path = latest_log(folder, "certify", again=again)
+            path = latest_log(folder, "certify", again=bool(ledger.differences(header)))
     with schedules.CertifyLedger(path) as ledger:
         ledger.begin(header)
         schedule = schedules.CertificationSchedule(
@@ -123,7 +123,7 @@ def certify(
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
         done = Certification(
             finalists=session.everyone,
-            runs=ledger.runs,
+            runs=ledger.records,
             ranks=ranks,
             surroundings={name: session.surroundings(name) for name in session.everyone},
             uri=strip_secrets(uri),
@@ -142,21 +142,17 @@ def certify(
 
 def _chosen_by(top: int, estimates: Sequence[TrackedTrial], *, by_expected: bool) -> str:
     is_best = target_of(estimates[0].record.workload).seeks_best
+    which = ("best" if is_best else "fastest") + f" of {len(estimates)} estimates of one seed each"
     if by_expected:
         which = "best expected ends" if is_best else "least expected times with restarts"
-        return f"one of the {top} of the {which}, of {counted(len(estimates), 'trial')}"
-    which = "best" if is_best else "fastest"
-    return f"one of the {top} {which} of {len(estimates)} estimates of one seed each"
+        which = f"of the {which}, of {counted(len(estimates), 'trial')}"
+    return f"one of the {top} {which}"
 
 
 def _outlook(schedule: schedules.CertificationSchedule, finalists: list[TrackedTrial]) -> str:
-    runs = [each.record.runs[-1] for each in finalists]
-    run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
-    left = schedule.most_runs_left
+    left = left_text(schedule.most_runs_left, [each.record for each in finalists], most=True)
     leader = f" beside {schedule.leader}" if schedule.leader else ""
-    amount = f"at most {counted(left, 'run')}, about {left * run_s / 60:.1f} min"
-    who = counted(len(finalists), "finalist")
-    return f"{who}{leader}: {amount} of training and evaluation"
+    return f"{counted(len(finalists), 'finalist')}{leader}: {left}"
 
 
 class _Session:
@@ -170,15 +166,16 @@ class _Session:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
         self.everyone = {each.name: each for each in everyone}
         self.keeps_models = False
-        for ran in ledger.runs:
-            schedule.add(ran.turn, ran.record.runs[0])
-        if ledger.runs:
-            on_line(f"going on after {counted(len(ledger.runs), 'run')} in {ledger.path}")
+        for turn, record in ledger.records.items():
+            schedule.add(turn, record.runs[0])
+        if ledger.records:
+            on_line(f"going on after {counted(len(ledger.records), 'run')} in {ledger.path}")
 
     @property
     def is_complete(self) -> bool:
-        described = self._ledger.last_facts
-        return self._schedule.next() is None and all(name in described for name in self.everyone)
+        return self._schedule.next() is None and self._ledger.last_facts.keys() >= set(
+            self.everyone
+        )
 
     def surroundings(self, name: str) -> tuple[Surroundings, Surroundings]:
         facts = self._ledger.first_facts[name], self._ledger.last_facts[name]
@@ -189,31 +186,28 @@ class _Session:
         from tune_speed.tuning.ray import cluster
 
         first = next(iter(self.everyone.values())).record
-        kind = first.device.kind
-        resources = ResourceConfig(cpu=1, gpu=float(kind == "cuda"))
+        is_gpu = first.device.kind == "cuda"
+        most = max(each.record.recipe.get("devices", 1) for each in self.everyone.values())
+        resources = ResourceConfig(cpu=1, gpu=float(is_gpu))
         with (
             cluster.connected(address, resources=resources),
-            stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped,
+            stoppable(Stopped, signal.SIGINT, signal.SIGTERM) as stop,
+            closing(
+                ExclusiveDevice(
+                    gpus=most if is_gpu else 0,
+                    cpu_threads=first.cpu_threads,
+                    node_ids=_nodes_like(first, address),
+                    on_line=self._on_line,
+                    is_stopped=stop.came,
+                    loop=loop,
+                )
+            ) as device,
         ):
-            most = max(e.record.recipe.get("devices", 1) for e in self.everyone.values())
-            device = ExclusiveDevice(
-                gpus=most if kind == "cuda" else 0,
-                cpu_threads=first.cpu_threads,
-                node_ids=_nodes_like(first, address),
-                on_line=self._on_line,
-                is_stopped=is_stopped,
-                loop=loop,
-            )
-            try:
-                self._describe(device, is_last=False)
-                while (turn := self._schedule.next()) is not None:
-                    self._take_turn(turn, device)
-                self._describe(device, is_last=True)
-            except Stopped:
-                return True
-            finally:
-                device.close()
-        return False
+            self._describe(device, is_last=False)
+            while (turn := self._schedule.next()) is not None:
+                self._take_turn(turn, device)
+            self._describe(device, is_last=True)
+        return stop.was_stopped
 
     def _describe(self, device: ExclusiveDevice, *, is_last: bool) -> None:
         for name, each in self.everyone.items():
@@ -246,15 +240,19 @@ class _Session:
                 f" {MAX_TURNS} runs: {others}. Let them end, and give the same command"
                 " again: nothing that ran is lost."
             )
-        self._ledger.ran(turn, record)
-        dropped = self._schedule.add(turn, run)
-        missed = f"missed: {run.stop_reason}"
-        time = missed if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
-        final, left = final_metric(record), self._schedule.most_runs_left
-        metric = "" if final is None or time == missed else f", {final:.4f}"
+        self._ended(turn, record)
+
+    def _ended(self, turn: schedules.Turn, record: TrialRecord) -> None:
+        """Keeps a run that counts: each certified run ends here, and nowhere else."""
+        self._ledger.add(turn, record)
+        dropped = self._schedule.add(turn, record.runs[0])
+        time_s, final = record.runs[0].time_to_target_s, final_metric(record)
+        outcome = f"missed: {record.runs[0].stop_reason}"
+        if time_s is not None:
+            outcome = f"{time_s:.3f} s" + ("" if final is None else f", {final:.4f}")
+        left = left_text(self._schedule.most_runs_left, self._ledger.records.values(), most=True)
         stage = "" if turn.stage == "first" else "final, "
-        rest = f"at most {left} to go" if left else "the last"
-        self._on_line(f"{stage}round {turn.round + 1}: {turn.name} {time}{metric}  ({rest})")
+        self._on_line(f"{stage}round {turn.round + 1}: {turn.name} {outcome}  ({left})")
         for each in dropped:
             self._on_line(each.reason)
 
@@ -370,28 +368,29 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
         and each.name not in names
     ]
 
-    def order(each: TrackedTrial) -> float:
-        is_best = target_of(each.record.workload).seeks_best
-        return -final_goodness(each.record) if is_best else RunStatistics.of(each.record).expected_s
-
-    return min(others, key=order, default=None)
+    is_best = target_of(first.workload).seeks_best
+    return min(
+        others,
+        key=lambda each: (
+            -final_goodness(each.record) if is_best else RunStatistics.of(each.record).expected_s
+        ),
+        default=None,
+    )
 
 
 def refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:
     """Raises: ConfigError unless `loop` is the training function of the study's trials."""
-    if not record.is_own_loop:
-        if loop is not None:
-            without = "certify it without --train, or train= in Python"
-            raise ConfigError(f"study {study} is of recipes: {without}.")
-        return
-    name, theirs = record.workload["function"], record.workload["function_hash"]
-    if loop is None:
+    name, theirs = record.workload.get("function"), record.workload.get("function_hash")
+    if not record.is_own_loop and loop is not None:
+        without = "certify it without --train, or train= in Python"
+        raise ConfigError(f"study {study} is of recipes: {without}.")
+    if record.is_own_loop and loop is None:
         raise ConfigError(
             f"study {study} is of the training function {name}, which is needed to run it again:"
             f" tune-speed certify {study} --train FILE.py:{name}, or in Python"
             f" tune_speed.certify({study!r}, train={name})."
         )
-    if loop.source_hash != theirs:
+    if loop is not None and loop.source_hash != theirs:
         raise ConfigError(
             f"study {study} must be certified with the training function of its trials, {name} with"
             f" source {theirs}, but got {loop.name} with source {loop.source_hash}. Put it back as"

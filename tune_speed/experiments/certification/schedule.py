@@ -3,10 +3,6 @@
 First all finalists run one seed a round, with the present leader (A B C A B C …); those clearly out
 are dropped (see `elimination`). Then the best of them, again with the leader, run more rounds with
 other seeds. All runs of a round share one seed, and no seed was used in the search.
-
-Events of the ledger: `begin` (plan, finalists, leader), `described` (name, facts, is_last: machine
-and code, before the first run of a session and after the last of all), and `run` (stage, round,
-name, record), each on disk before the next run begins.
 """
 
 # Certified figures come from the second stage alone: the first stage chose its finalists, and a
@@ -16,15 +12,15 @@ import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from tune_speed.core.comparability import sign_of
-from tune_speed.core.event_log import MisplacedEvent, SessionLog
-from tune_speed.core.records import RunResult, Timing, TrialRecord
+from tune_speed.core.records import RunResult, Timing
 from tune_speed.core.significance import Comparison, compare, holm
 from tune_speed.core.stats import Sample, sample_of
 from tune_speed.core.targets import Target
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
+from tune_speed.experiments.session import RunLog
 from tune_speed.study.settings import CertifyConfig
 
 Stage = Literal["first", "final"]
@@ -125,11 +121,10 @@ class CertificationSchedule:
         order = [*(self.final.order() if self.final else ()), *self.first.order()]
         names = [name for name in dict.fromkeys(order) if self._counting(name)[1]]
         leader = self.leader if self.leader in names else next(iter(names), None)
-        rivals = {n: leader for n in names if n != leader}
-        rivals |= {n: next(iter(rivals), None) for n in names if n == leader}
-        both = {n: self._compare(n, rival) for n, rival in rivals.items() if rival}
-        compared = {name: found for name, found in both.items() if found is not None}
-        p_values = {n: c.p_value for n, c in compared.items() if n != leader}
+        best_other = next((name for name in names if name != leader), None)
+        rivals = {name: best_other if name == leader else leader for name in names}
+        compared = {name: self._compare(name, rival) for name, rival in rivals.items()}
+        p_values = {n: c.p_value for n, c in compared.items() if c is not None and n != leader}
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         dropped = {d.name: d for race in (self.first, self.final) if race for d in race.dropped}
         return tuple(
@@ -139,7 +134,7 @@ class CertificationSchedule:
                 runs=tuple(run for _, run in runs),
                 orders=tuple(order for order, _ in runs),
                 rival=rivals[name],
-                comparison=compared.get(name),
+                comparison=compared[name],
                 adjusted_p_value=adjusted.get(name),
                 dropped=dropped.get(name),
             )
@@ -172,12 +167,10 @@ class CertificationSchedule:
         final = self._runs.get(("final", name))
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
-    def _compare(self, name: str, rival: str) -> Comparison | None:
-        stage, _ = self._counting(name)
+    def _compare(self, name: str, rival: str | None) -> Comparison | None:
         # Every rival ran the first stage, whatever the last one that it ran in.
-        both = [self._runs.get((stage, n), []) for n in (name, rival)]
-        if not both[1]:
-            both = [self._runs.get(("first", n), []) for n in (name, rival)]
+        stage = self._counting(name)[0] if ("final", rival) in self._runs else "first"
+        both = [self._runs.get((stage, each or ""), []) for each in (name, rival)]
         pairs = [(a, b) for (_, a), (_, b) in zip(*both, strict=False)]
         # Rounds in which one of the two was disturbed say nothing of them.
         pairs = [each for each in pairs if Timing.DISTURBED not in {run.timing for run in each}]
@@ -185,20 +178,13 @@ class CertificationSchedule:
         return compare(ours, theirs, miss_s=self._miss_s) if pairs else None
 
 
-class Ran(NamedTuple):
-    """One run of a certification."""
-
-    turn: Turn
-    record: TrialRecord
-
-
-class CertifyLedger(SessionLog):
-    """An open ledger, held by one process at a time."""
+class CertifyLedger(RunLog):
+    """An open ledger: `begin`, `described` (machine and code) and `run`."""
 
     what = "a certification"
+    kinds: ClassVar = {"run": Turn}
 
     def __init__(self, path: Path) -> None:
-        self.runs: list[Ran] = []
         self.first_facts: dict[str, dict[str, Any]] = {}
         """Surroundings before the first run, by contestant."""
         self.last_facts: dict[str, dict[str, Any]] = {}
@@ -210,17 +196,9 @@ class CertifyLedger(SessionLog):
         self.append("described", **event)
         self.take("described", event)
 
-    def ran(self, turn: Turn, record: TrialRecord) -> None:
-        self.append("run", **turn._asdict(), record=record.model_dump(mode="json"))
-        self.runs.append(Ran(turn, record))
-
     def take(self, kind: str, event: dict[str, Any]) -> None:
-        if kind == "run":
-            record = TrialRecord.model_validate(said := event.pop("record"))
-            if self._log.is_new(f"the run {event}", said):
-                self.runs.append(Ran(Turn(**event), record))
-        elif kind != "described":
-            raise MisplacedEvent(f"a certification has no event {kind!r}")
+        if kind != "described":
+            super().take(kind, event)
         elif event["is_last"]:
             self.last_facts[event["name"]] = event["facts"]
         else:
