@@ -29,6 +29,11 @@ class Config(BaseModel):
     switch_fields: ClassVar[frozenset[str]] = frozenset()
     """Numbers that change it by whether they are 0 or null alone."""
 
+    @classmethod
+    def more_fields(cls) -> Iterable[str]:
+        """Returns names of fields that a tree may have beyond those of the class."""
+        return ()
+
     def speed_fields(self) -> dict[str, Any]:
         """Returns what of it can change how long an optimizer step takes, as JSON has it."""
         fields = self.model_dump(mode="json", exclude=set(self.untimed_fields))

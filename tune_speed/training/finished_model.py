@@ -113,7 +113,7 @@ def finished_model(record: TrialRecord, weights: Path, splits: Splits) -> Finish
     network = build_model(recipe, splits, seed=run.seed, device=torch.device("cpu"))
     recipe.speedups.begin(network, seed=run.seed)
     last_shape, _ = step_schedule_of(recipe, splits)[-1]
-    recipe.speedups.begin_step(network, last_shape)
+    recipe.begin_step(network, last_shape)
     take_state(network, load_weights(weights))
     # Without one in the record the training part's were used, also by earlier versions.
     used = run.normalisation or splits

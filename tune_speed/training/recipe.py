@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+    from torch import nn
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
@@ -65,6 +66,24 @@ def steps_of_pass(num_train: int, samples_per_step: int, *, drop_last: bool) -> 
     return max(1, whole if drop_last else whole + (rest > 0))
 
 
+class Freeze(Config):
+    """First layers that are frozen for so long: they run without gradients, in evaluation mode."""
+
+    until: str
+    """First module that is trained from the beginning, by its name in the network, such as `layer4`
+    or `blocks.10`; what is before it is frozen. `head`: the layer that gives the logits."""
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Passes over the training part until all layers are trained; need not be whole."""
+    steps: Positive | None = None
+    """Optimizer steps until then, in place of `epochs`."""
+
+    @model_validator(mode="after")
+    def _is_given_once(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("freeze must have epochs or steps, and not both")
+        return self
+
+
 class Recipe(Config):
     """One way to train.
 
@@ -87,9 +106,13 @@ class Recipe(Config):
             "loss_scale_growth_steps",
             "eval_size",
             "crop_pct",
+            "reinit_head",
         }
     )
-    switch_fields = frozenset({"label_smoothing", "class_weights", "clip_norm", "clip_value"})
+    switch_fields = frozenset(
+        {"label_smoothing", "class_weights", "clip_norm", "clip_value", "layer_decay"}
+        | {"head_lr_scale"}
+    )
 
     model: Annotated[ModelConfig, Component(MODELS)]
     """The network."""
@@ -151,6 +174,22 @@ class Recipe(Config):
     """Largest norm of the whole gradient; null: not clipped."""
     clip_value: Annotated[float, Field(gt=0)] | None = None
     """Largest size of each gradient by itself; null: not clipped. Acts before `clip_norm`."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, exclude_if=lambda factor: factor is None
+    )
+    """Factor on the rate from each layer to the one before it, in (0, 1], usually 0.65 to 0.9: of
+    timm's own groups of layers, and elsewhere of blocks in their order. null: one rate."""
+    head_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        default=1.0, exclude_if=lambda scale: scale == 1.0
+    )
+    """Factor on the rate of the layer that gives the logits, above 0: it starts fresh."""
+    freeze: Freeze | None = Field(default=None, exclude_if=lambda freeze: freeze is None)
+    """First layers that are not trained at first; their steps are faster and take less memory."""
+    reinit_head: bool = Field(default=False, exclude_if=lambda is_fresh: not is_fresh)
+    """Start the layer that gives the logits fresh, although loaded weights have one of its size."""
+    activation_checkpointing: bool = Field(default=False, exclude_if=lambda is_on: not is_on)
+    """Compute activations within a block again in the backward pass in place of keeping them: the
+    same results, less memory, about a third more time, which larger batches may make up for."""
     speedups: Speedups = Speedups()
     """Techniques that act on model, batch, loss or evaluation, one a slot."""
     loader: Annotated[LoaderConfig, Component(LOADERS)] = Resident()
@@ -220,6 +259,7 @@ class Recipe(Config):
             yield f"compile_mode must be {WITHOUT_GRAPHS[mode]} with accumulation, not {mode}"
         if self.drop_last and any(factor > 1 for _, factor in self.speedups.batch_growth.growth()):
             yield "drop_last must be false with speedups.batch_growth, whose steps grow"
+        yield from self._conflicts_of_fine_tuning()
         if getattr(self.optimizer, "staleness", 0):
             yield "the optimizer's staleness must be 0: a recipe's training is synchronous"
         eps = getattr(self.optimizer, "eps", None)
@@ -241,6 +281,23 @@ class Recipe(Config):
         for name, speedup in self.speedups.named().items():
             if not speedup.is_recordable:
                 yield f"cuda_graph must be false with {name}, whose steps are not all alike"
+
+    def _conflicts_of_fine_tuning(self) -> Iterator[str]:
+        optimizer, named = self.optimizer, self.speedups.named()
+        is_loaded = self.model.weights_file or getattr(self.model, "pretrained", False)
+        if optimizer.finds_rate and (self.layer_decay is not None or self.head_lr_scale != 1.0):
+            name = type(optimizer).__name__.lower()
+            yield f"layer_decay and head_lr_scale must be left out with {name}, which has one rate"
+        if self.reinit_head and not is_loaded:
+            yield "reinit_head must be false where the model loads no weights: all start fresh"
+        others = [*({"boosted", "batch_stages"} & named.keys())]
+        if self.freeze is not None and (others or self.speedups.sets_weights):
+            yield "freeze must be left out with boosted, batch_stages and what speedups.init does"
+        if self.activation_checkpointing:
+            others = [n for n in ("compile", "cuda_graph") if getattr(self, n) is True]
+            others += {"boosted", "stochastic_depth"} & named.keys()
+            if others:
+                yield f"activation_checkpointing must be false with {others[0]}"
 
     @property
     def _accumulates(self) -> bool:
@@ -293,10 +350,22 @@ class Recipe(Config):
     ) -> tuple[tuple[Shape, int], ...]:
         stages = self.growth_steps(num_train=num_train)
         bases = [Shape(height, width, factor) for factor, count in stages for _ in range(count)]
+        if (freeze := self.freeze) is not None:
+            steps = steps_of_pass(num_train, self.samples_per_step, drop_last=self.drop_last)
+            num_frozen = freeze.steps or max(1, round((freeze.epochs or 0) * steps))
+            bases[:num_frozen] = [base._replace(is_frozen=True) for base in bases[:num_frozen]]
         shapes = (
             self.speedups.shape(shape, frac=step / len(bases)) for step, shape in enumerate(bases)
         )
         return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
+
+    def begin_step(self, model: "nn.Module", shape: Shape) -> None:
+        """Readies the model for an optimizer step of that shape: what is frozen, and speed-ups."""
+        if self.freeze is not None:
+            from tune_speed.components.models.networks.layers import set_frozen
+
+            set_frozen(model, is_frozen=shape.is_frozen)
+        self.speedups.begin_step(model, shape)
 
     @property
     def is_channels_last(self) -> bool:
@@ -372,6 +441,8 @@ class Recipe(Config):
             "augmentation": self.augmentation.speed_fields(),
             "speedups": self.speedups.speed_fields(),
         }
+        if self.freeze is not None:
+            parts["freeze"] = {"until": self.freeze.until}
         return {**super().speed_fields(), **parts}
 
     def located(self) -> Self:

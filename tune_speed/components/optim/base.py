@@ -1,7 +1,7 @@
 """What every optimizer offers, and the fields that they share."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -29,6 +29,8 @@ class OptimizerConfig(Config):
 
     untimed_fields: ClassVar[frozenset[str]] = frozenset({"lr", "lr_per_examples"})
     switch_fields: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
+    finds_rate: ClassVar[bool] = False
+    """Whether it finds a rate by itself, which is one for all weights."""
 
     lr: float = Field(gt=0)
     """Learning rate, above 0: of one step, or per `lr_per_examples` examples."""
@@ -116,15 +118,21 @@ def with_lr_scales(
     for parameter in model.parameters():
         layer += parameter.ndim > 1
         layer_of[id(parameter)] = layer
+    from_last = {key: max(0, len(scales) - 1 - layer + own) for key, own in layer_of.items()}
+    return with_factors(groups, {key: scales[place] for key, place in from_last.items()})
+
+
+def with_factors(
+    groups: list[dict[str, Any]], factors: Mapping[int, float]
+) -> list[dict[str, Any]]:
+    """Returns the groups, split where parameters, by their ids, have other factors on the rate."""
     split = []
     for group in groups:
-        by_scale = dict[float, list[Any]]()
+        by_factor = dict[float, list[Any]]()
         for parameter in group["params"]:
-            from_end = layer - layer_of[id(parameter)]
-            scale = scales[max(0, len(scales) - 1 - from_end)]
-            by_scale.setdefault(scale, []).append(parameter)
-        for scale, own in by_scale.items():
-            rates = {name: scale * group[name] for name in ("lr", "base_lr")}
+            by_factor.setdefault(factors[id(parameter)], []).append(parameter)
+        for factor, own in by_factor.items():
+            rates = {name: factor * group[name] for name in ("lr", "base_lr")}
             split.append({**group, **rates, "params": own})
     return split
 
@@ -160,7 +168,7 @@ def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
         if factors.momentum is None:
             continue
         # A group with neither finds its momentum by itself (YellowFin).
-        if "betas" in group:
+        if group.get("betas") is not None:
             group["betas"] = (factors.momentum, *group["betas"][1:])
-        elif "momentum" in group:
+        if "momentum" in group:
             group["momentum"] = factors.momentum

@@ -153,6 +153,8 @@ class Swats(OptimizerConfig):
     added after the bias correction, as in torch.optim.Adam, whose code the first phase is.
     """
 
+    finds_rate: ClassVar[bool] = True
+
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Memory of the mean gradient, and momentum after the switch, in [0, 1); a schedule that cycles
     the momentum replaces it."""
@@ -201,6 +203,7 @@ class YellowFin(OptimizerConfig):
     """
 
     untimed_fields = OptimizerConfig.untimed_fields | {"beta"}
+    finds_rate: ClassVar[bool] = True
 
     lr: float = Field(default=1.0, gt=0)
     """Factor on the rate that YellowFin finds, above 0; 1 is YellowFin's own."""

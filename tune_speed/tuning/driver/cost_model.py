@@ -77,9 +77,12 @@ WORK = ("epochs", "part", "train_samples", "images", "scoring_epochs")
 """Numbers to which the time of a short training before the first step is proportional."""
 UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
 # Fields of a recipe that are in the key with all that lies below them.
-WHOLE = ("model", "augmentation", "loader", "speedups")
+WHOLE = ("model", "augmentation", "loader", "speedups", "freeze")
 SIZES = ("batch_size", "accumulation_steps", "effective_batch_size", "devices")
-KERNELS = ("precision", "matmul_precision", "channels_last", "optimizer_kernels", "deterministic")
+KERNELS = (
+    *("precision", "matmul_precision", "channels_last", "optimizer_kernels", "deterministic"),
+    "activation_checkpointing",
+)
 COMPILED = ("compile", "compile_mode", "cuda_graph")
 OWN = ("optimizer", *SIZES, *KERNELS, *COMPILED)
 """Fields that are in the key themselves."""

@@ -1,0 +1,174 @@
+from typing import Any
+
+import pytest
+import timm.optim
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tune_speed.components.optim.base import set_rates
+from tune_speed.components.optim.libraries import NOT_RECORDED, TimmOptimizer
+from tune_speed.components.schedules.base import Factors
+from tune_speed.core.errors import ConfigError
+from tune_speed.study.file import load_study
+
+REFUSED = {"adahessian"} | {
+    name for name in timm.optim.list_optimizers() if name.startswith(("bnb", "fused"))
+}
+# Its kernels are compiled, which takes seconds each.
+COMPILED = {"kron", "kronc", "kronw"}
+NAMES = sorted({*timm.optim.list_optimizers()} - REFUSED - COMPILED)
+SHAPES = ((8, 3, 3, 3), (8,), (4, 8), (4,))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.Flatten(),
+        nn.Linear(36, 8),
+        nn.Linear(8, 2),
+    )
+
+
+def descend(model: nn.Module, optimizer: torch.optim.Optimizer, *, steps: int = 3) -> list[Tensor]:
+    images = torch.randn(8, 2, 5, 5, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def check_against_timm(name: str) -> None:
+    ours, theirs = network(), network()
+    config = TimmOptimizer(name=name, lr=0.01, weight_decay=0.1)
+    judge = timm.optim.create_optimizer_v2(theirs, name, lr=0.01, weight_decay=0.1)
+    found = descend(ours, config.build(ours, effective_batch_size=1, fused=True))
+    for one, other in zip(found, descend(theirs, judge), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_optimizer_takes_the_steps_of_timm(name: str) -> None:
+    check_against_timm(name)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_second_order_and_other_packages_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        TimmOptimizer(name=name, lr=0.1)
+    assert error.value.errors()[0]["loc"] == ("name",)
+    reasons = {"a": "gradients of gradients", "b": "bitsandbytes", "f": "apex"}
+    assert reasons[name[0]] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "said"),
+    [
+        ("lamb", {"trust_clop": True}, "trust_clip"),
+        ("lamb", {"trust_clip": 1}, "trust_clip"),
+        ("lion", {"eps": 1e-3}, "eps"),
+        ("adan", {"betas": [0.9, 0.99]}, "betas"),
+        ("adamw", {"foreach": True}, "foreach"),
+        ("rmsproptf", {"momentum": 1.5}, "momentum"),
+        ("adabelief", {"eps": "small"}, "eps"),
+        ("muon", {"algo": "cubic"}, "cubic"),
+    ],
+)
+def test_fields_are_those_of_the_signature(name: str, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        TimmOptimizer(name=name, lr=0.1, **fields)
+
+
+def test_own_fields_reach_timm_and_a_dump_is_read_again() -> None:
+    config = TimmOptimizer(name="lamb", lr=0.1, betas=(0.8, 0.9), trust_clip=True, max_grad_norm=2)
+    assert TimmOptimizer.model_validate_json(config.model_dump_json()) == config
+    for group in config.build(network(), effective_batch_size=1, fused=False).param_groups:
+        assert (group["betas"], group["trust_clip"]) == ((0.8, 0.9), True)
+        assert group["max_grad_norm"] == 2
+    assert config.speed_fields()["trust_clip"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("lars", {"momentum": 0.7}), ("lion", {"betas": (0.7, 0.99)})],
+)
+def test_a_cycled_momentum_replaces_theirs(name: str, expected: dict[str, Any]) -> None:
+    optimizer = TimmOptimizer(name=name, lr=0.1).build(
+        network(), effective_batch_size=1, fused=False
+    )
+    set_rates(optimizer, Factors(lr=0.5, momentum=0.7))
+    for group in optimizer.param_groups:
+        assert {key: group[key] for key in expected} == expected
+        assert group["lr"] == pytest.approx(0.05)
+
+
+class OfShapes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        weights = [nn.Parameter(torch.empty(shape, device="cuda")) for shape in SHAPES]
+        self.weights = nn.ParameterList(weights)
+
+
+def asks_the_host(name: str) -> bool:
+    """Returns whether a step does, as seen by torch's tensors without values on a GPU."""
+    with FakeTensorMode():
+        model = OfShapes()
+        config = TimmOptimizer(name=name, lr=0.1, weight_decay=0.1)
+        optimizer = config.build(model, effective_batch_size=1, fused=True)
+        for group in optimizer.param_groups:
+            group["lr"] = torch.empty((), device="cuda")
+            group.update({"capturable": True} if "capturable" in group else {})
+        try:
+            for _ in range(3):
+                for weight in model.weights:
+                    weight.grad = torch.empty_like(weight)
+                optimizer.step()
+        except torch._subclasses.fake_tensor.DataDependentOutputException:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_recorded_never_asks_the_host(name: str) -> None:
+    config = TimmOptimizer(name=name, lr=0.1)
+    assert not config.is_recordable(fused=True, is_scaled=True)
+    if config.is_recordable(fused=True, is_scaled=False):
+        assert not asks_the_host(name)
+    elif name in NOT_RECORDED - {"nadam"}:
+        assert asks_the_host(name)
+
+
+STUDY = """
+study: s
+workload: digits
+recipe:
+  model: resnet20
+  optimizer: {timm: {name: %s, lr: 0.01, %s}}
+  epochs: 1.0
+  batch_size: 64
+"""
+
+
+def test_a_study_searches_own_fields(tmp_path: Any) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(STUDY % ("{choices: [lamb, lambc]}", "eps: {low: 1e-7, high: 1e-5, log: true}"))
+    names = [parameter.name for parameter in load_study(file).space.parameters]
+    assert sorted(names) == ["optimizer.timm.eps", "optimizer.timm.name"]
+    file.write_text(STUDY % ("lamb", "trust_clip: {choices: [true, false]}"))
+    names = [parameter.name for parameter in load_study(file).space.parameters]
+    assert names == ["optimizer.timm.trust_clip"]
+
+
+@pytest.mark.parametrize("field", ["trust_clop: true", "trust_clop: {choices: [true, false]}"])
+def test_an_unknown_field_of_a_study_is_named_with_its_line(tmp_path: Any, field: str) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(STUDY % ("lamb", field))
+    with pytest.raises(ConfigError) as error:
+        load_study(file)
+    (problem,) = error.value.problems
+    assert (problem.path, problem.line) == ("recipe.optimizer.timm.trust_clop", 6)
+    assert "trust_clip" in str(problem)
