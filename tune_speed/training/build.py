@@ -112,7 +112,7 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
 
 def make_ready_for_fine_tuning(model: nn.Module, recipe: Recipe) -> None:
     """Finds the layers that the recipe names. Raises: ConfigError if the network has none such."""
-    layers.rate_factors(model, layer_decay=recipe.layer_decay, head_lr_scale=recipe.head_lr_scale)
+    layers.rate_factors(model, recipe.layer_decay, recipe.head_lr_scale)
     if recipe.freeze is not None:
         layers.mark_frozen(model, recipe.freeze.until)
     if recipe.activation_checkpointing:

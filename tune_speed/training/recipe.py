@@ -15,7 +15,7 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.schedules.base import Constant, ScheduleConfig
 from tune_speed.components.speedups.base import Shape, SpeedupConfig
 from tune_speed.components.speedups.chosen import Speedups, conflicts
-from tune_speed.core.config import Component, Config
+from tune_speed.core.config import Component, Config, left_out
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augmentation.config import Augmentation
@@ -147,47 +147,35 @@ class Recipe(Config):
     """In which order, and how often, samples are seen."""
     drop_last: bool = False
     """Leave out an epoch's last optimizer step where too few samples are left for a whole one."""
-    image_size: Annotated[int, Field(ge=8, le=4096)] | None = Field(
-        default=None, exclude_if=lambda size: size is None
-    )
+    image_size: Annotated[int, Field(ge=8, le=4096)] | None = left_out(None)
     """Height and width at which the network is trained [pixels]: crops of the stored images are
     resized to it; null: as they are stored, where all have one size."""
-    eval_size: Annotated[int, Field(ge=8, le=4096)] | None = Field(
-        default=None, exclude_if=lambda size: size is None
-    )
+    eval_size: Annotated[int, Field(ge=8, le=4096)] | None = left_out(None)
     """Height and width at which it is evaluated [pixels]; null: `image_size`."""
-    crop_pct: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, exclude_if=lambda share: share == 1.0
-    )
+    crop_pct: Annotated[float, Field(gt=0, le=1)] = left_out(1.0)
     """Share of an image's shorter side that evaluation shows, as a square in the centre; timm's
     `--crop-pct`, where ImageNet's customary 224 of 256 pixels are 0.875."""
     augmentation: Augmentation = Augmentation()
     """Changes to training images."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the target distribution that is spread evenly over the classes."""
-    class_weights: ClassWeights = Field(
-        default="none", exclude_if=lambda weights: weights == "none"
-    )
+    class_weights: ClassWeights = left_out("none")
     """Weight of each class in cross-entropy and `bce`, as a list; none: all 1; balanced: Σ n / (K
     n_c) with n_c training images of class c, the mean over which is 1, as scikit-learn has it."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of the whole gradient; null: not clipped."""
     clip_value: Annotated[float, Field(gt=0)] | None = None
     """Largest size of each gradient by itself; null: not clipped. Acts before `clip_norm`."""
-    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, exclude_if=lambda factor: factor is None
-    )
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = left_out(None)
     """Factor on the rate from each layer to the one before it, in (0, 1], usually 0.65 to 0.9: of
     timm's own groups of layers, and elsewhere of blocks in their order. null: one rate."""
-    head_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(
-        default=1.0, exclude_if=lambda scale: scale == 1.0
-    )
+    head_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = left_out(1.0)
     """Factor on the rate of the layer that gives the logits, above 0: it starts fresh."""
-    freeze: Freeze | None = Field(default=None, exclude_if=lambda freeze: freeze is None)
+    freeze: Freeze | None = left_out(None)
     """First layers that are not trained at first; their steps are faster and take less memory."""
-    reinit_head: bool = Field(default=False, exclude_if=lambda is_fresh: not is_fresh)
+    reinit_head: bool = left_out(False)
     """Start the layer that gives the logits fresh, although loaded weights have one of its size."""
-    activation_checkpointing: bool = Field(default=False, exclude_if=lambda is_on: not is_on)
+    activation_checkpointing: bool = left_out(False)
     """Compute activations within a block again in the backward pass in place of keeping them: the
     same results, less memory, about a third more time, which larger batches may make up for."""
     speedups: Speedups = Speedups()

@@ -3,12 +3,12 @@
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tune_speed.components.models.base import ModelConfig, Pretrained, ResizeTo
+from tune_speed.components.models.base import ModelConfig, Pretrained, ResizeTo, Stem
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Normalisation
@@ -34,9 +34,7 @@ class Timm(ModelConfig):
     name: str
     """Name in timm, such as `resnet18`; with a tag, `resnet18.a1_in1k`, it picks the weights that
     `pretrained` loads."""
-    stem: Literal["cifar", "native"] = "native"
-    """native: first layers as published. cifar: for small images, the first convolution 3x3 with
-    stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
+    stem: Stem = "native"
     pretrained: Pretrained = False
     drop_rate: float | None = Field(default=None, ge=0, lt=1)
     """Share of the features before the classifier that is dropped, in [0, 1); None: timm's own."""
@@ -168,9 +166,7 @@ class TorchVision(ModelConfig):
     name: str
     """Name in torchvision, such as `resnet18`; with a tag, `resnet50.IMAGENET1K_V1`, it picks the
     weights that `pretrained` loads, where the newest are torchvision's default."""
-    stem: Literal["cifar", "native"] = "native"
-    """native: first layers as published. cifar: for small images, the first convolution 3x3 with
-    stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
+    stem: Stem = "native"
     pretrained: Pretrained = False
     drop_rate: float | None = Field(default=None, ge=0, lt=1)
     """Torchvision's `dropout`, mostly the share of the features before the classifier that is
@@ -188,10 +184,8 @@ class TorchVision(ModelConfig):
         names = torchvision.models.list_models(module=torchvision.models)
         network, dot, _ = name.partition(".")
         if network in names and dot:
-            names = [
-                f"{network}.{tag}"
-                for tag in torchvision.models.get_model_weights(network).__members__
-            ]
+            tags = torchvision.models.get_model_weights(network).__members__
+            names = [f"{network}.{tag}" for tag in tags]
         if name in names:
             return name
         text = f"must be the name of a classifier of torchvision{did_you_mean(name, names)}"

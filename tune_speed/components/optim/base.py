@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+Groups = list[dict[str, Any]]
 LrScales = Annotated[
     tuple[Annotated[float, Field(ge=0)], ...],
     Field(
@@ -73,7 +74,7 @@ class OptimizerConfig(Config):
         ratio = samples / of
         return ratio if self.lr_per_examples is not None else min(1.0, ratio)
 
-    def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
         """Returns the trainable parameters in up to two groups: decayed, and norms and biases.
 
         Norms and biases are the tensors of at most one dimension. Each group has its rate as
@@ -95,7 +96,7 @@ def fused_or_default(fused: bool) -> bool | None:
     return True if fused else None
 
 
-def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[str, Any]]:
+def with_bias_lr(groups: Groups, lr: float | None) -> Groups:
     """Returns the groups, norms and biases apart and with the rate `lr`; None: as they are."""
     if lr is None:
         return groups
@@ -108,9 +109,7 @@ def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[st
     return split
 
 
-def with_lr_scales(
-    groups: list[dict[str, Any]], model: "nn.Module", scales: Sequence[float]
-) -> list[dict[str, Any]]:
+def with_lr_scales(groups: Groups, model: "nn.Module", scales: Sequence[float]) -> Groups:
     """Returns the groups, split where layers have rates of their own; see `LrScales`."""
     if not scales:
         return groups
@@ -122,9 +121,7 @@ def with_lr_scales(
     return with_factors(groups, {key: scales[place] for key, place in from_last.items()})
 
 
-def with_factors(
-    groups: list[dict[str, Any]], factors: Mapping[int, float]
-) -> list[dict[str, Any]]:
+def with_factors(groups: Groups, factors: Mapping[int, float]) -> Groups:
     """Returns the groups, split where parameters, by their ids, have other factors on the rate."""
     split = []
     for group in groups:

@@ -75,8 +75,10 @@ class TimmOptimizer(OptimizerConfig):
                 raise ValueError(
                     f"`{field}` must be left out, as timm's {self.name} has none{near}"
                 )
-            if isinstance(fields[field], bool) != isinstance(value, bool):
-                raise ValueError(f"`{field}` must be like timm's {fields[field]!r}, not {value!r}")
+            own = fields[field]
+            is_other = isinstance(own, tuple) and len(own) != len(value)
+            if is_other or isinstance(own, bool) != isinstance(value, bool):
+                raise ValueError(f"`{field}` must be like timm's {own!r}, not {value!r}")
         try:
             # Before any trial starts.
             self._create([{"params": [torch.nn.Parameter(torch.zeros(2, 2))]}], self.lr)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
+from tune_speed.core.config import left_out
 from tune_speed.data.base import (
     Counts,
     DecodedData,
@@ -25,16 +25,14 @@ STORED_MARGIN = 1.15
 class ImageFiles(Listing):
     """Base of the data sets whose images are decoded once, into the cache."""
 
-    image_size: int | None = Field(default=None, ge=1, exclude_if=lambda size: size is None)
+    image_size: int | None = left_out(None, ge=1)
     """Height and width [pixels] at which images are stored: the shorter side is scaled to it and
     the centre cropped. For files of earlier versions: `store_size` keeps the whole image, and the
     recipe's `image_size` says at which size it trains."""
-    store_size: int | None = Field(default=None, ge=8, exclude_if=lambda size: size is None)
+    store_size: int | None = left_out(None, ge=8)
     """Shorter side [pixels] to which larger images are scaled for storage, their aspect ratio kept;
     null: 1.15 times the largest size that the recipe can train at."""
-    store: Literal["auto", "pixels", "jpeg"] = Field(
-        default="auto", exclude_if=lambda kind: kind == "auto"
-    )
+    store: Literal["auto", "pixels", "jpeg"] = left_out("auto")
     """What is stored: pixels, which are read as they are, or JPEG at `store_size`, which is decoded
     in each epoch and takes about a tenth of the space; auto: pixels up to 16 GiB, else JPEG."""
 

@@ -57,6 +57,7 @@ SCRIPT = Form(
     only={
         **ONLY,
         "recipe.model": NETWORKS,
+        "recipe.layer_decay": (None,),
         "recipe.optimizer": (*ONLY["recipe.optimizer"], "timm"),
         "recipe.lr_schedule": tuple(name for name in SCHEDULES if name != "reduce_on_plateau"),
         "recipe.speedups.averaging": ("off", "ema"),
@@ -127,8 +128,7 @@ def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str
     if has_windows(file):
         packages.append("torchvision")
         model["takes"] = model["takes"].replace("height, width", "*images.size")
-    has_timm = isinstance(file.recipe.optimizer, TimmOptimizer)
-    packages += ["timm"] if has_timm else []
+    packages += ["timm"] * isinstance(file.recipe.optimizer, TimmOptimizer)
     needs = ["torch", *packages, *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
     return {
@@ -288,7 +288,6 @@ def network_facts(config: ModelConfig) -> dict[str, Any]:
         "takes": "channels, num_classes, max(height, width)",
         "name": model.name,
         "pretrained": model.pretrained,
-        "tag": model.name.partition(".")[2] or "DEFAULT",
         **_reading(model),
         "resize_to": model.resize_to,
         "call": _call(model),

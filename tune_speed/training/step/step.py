@@ -160,9 +160,7 @@ def build_optimizer(
         fused=recipe.optimizer_kernels == "fused" and device.type in ("cpu", "cuda"),
     )
     if recipe.layer_decay is not None or recipe.head_lr_scale != 1.0:
-        factors = rate_factors(
-            model, layer_decay=recipe.layer_decay, head_lr_scale=recipe.head_lr_scale
-        )
+        factors = rate_factors(model, recipe.layer_decay, recipe.head_lr_scale)
         optimizer.param_groups[:] = with_factors(optimizer.param_groups, factors)
     if recipe.optimizer_kernels == "foreach":
         # By itself torch takes its multi-tensor operations on a GPU only.

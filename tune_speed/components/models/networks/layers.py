@@ -24,11 +24,11 @@ FROZEN = "frozen_part"
 
 
 def rate_factors(
-    model: nn.Module, *, layer_decay: float | None, head_lr_scale: float
+    model: nn.Module, layer_decay: float | None, head_scale: float
 ) -> dict[int, float]:
     """Returns the factor on each parameter's rate, by its id.
 
-    Layer l of 0…L has layer_decay^(L − l), times `head_lr_scale` for layers that give logits. What
+    Layer l of 0…L has layer_decay^(L − l), times `head_scale` for layers that give logits. What
     timm's groups leave out belongs to the last layer, as in `timm.optim.param_groups_layer_decay`.
 
     Raises: ConfigError if there is only one layer.
@@ -43,9 +43,9 @@ def rate_factors(
             must = "must be null for a network without layers to order"
             raise refusal("layer_decay", must=must, given=type(model).__name__)
         factors |= {key: layer_decay ** (last - layer) for key, layer in layer_of.items()}
-    if head_lr_scale != 1.0:
+    if head_scale != 1.0:
         for _, head in heads_of(model):
-            factors |= {id(p): head_lr_scale * factors[id(p)] for p in head.parameters()}
+            factors |= {id(p): head_scale * factors[id(p)] for p in head.parameters()}
     return factors
 
 
@@ -160,6 +160,5 @@ def _statistics_kept(layer: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        # Torch ends the second pass by an exception, once it has what it needs.
         for norm, (momentum, count) in zip(norms, before, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count
