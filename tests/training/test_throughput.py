@@ -121,7 +121,8 @@ def test_steps_that_were_timed_before_biases_were_frozen_keep_their_key(monkeypa
 
 
 def test_what_is_frozen_is_in_the_key_of_frozen_steps_alone() -> None:
-    recipes = [recipe_of(freeze={"until": until, "steps": 5}) for until in ("layer4", "head")]
+    names = ("layer4", 5), ("head", 5), ("head", 6)
+    recipes = [recipe_of(freeze={"until": until, "steps": steps}) for until, steps in names]
     frozen = Shape(32, 32, is_frozen=True)
     assert len({key(recipe, shape=frozen) for recipe in recipes}) == 2
     assert {key(recipe) for recipe in recipes} == {key()}

@@ -20,7 +20,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
-from tune_speed.data.orders import OrderConfig, Shuffle
+from tune_speed.data.orders import Curriculum, OrderConfig, Shuffle
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,10 +109,8 @@ class Recipe(Config):
             "reinit_head",
         }
     )
-    switch_fields = frozenset(
-        {"label_smoothing", "class_weights", "clip_norm", "clip_value", "layer_decay"}
-        | {"head_lr_scale"}
-    )
+    switch_fields = frozenset({"label_smoothing", "class_weights", "clip_norm", "clip_value"})
+    switch_fields |= {"layer_decay", "head_lr_scale"}
 
     model: Annotated[ModelConfig, Component(MODELS)]
     """The network."""
@@ -194,8 +192,8 @@ class Recipe(Config):
     """On CUDA: record an optimizer step once, before the clock starts, and replay it, which spares
     the host hundreds of launches; the results are the same. The graph makes the images, computes
     all gradients and moves the weights; the last is left outside where a schedule changes the
-    momentum, with `swats` and `yellowfin`, with decoupled decay of `sgd`, with `optimizer_kernels:
-    foreach` of `sgd` and `muon`, and in fp16 with `muon`. Without effect on a CPU."""
+    momentum, with `swats`, `yellowfin` and most of `timm`, with decoupled decay of `sgd`, with
+    `optimizer_kernels: foreach` of `sgd` and `muon`, and in fp16 with `muon`. Not on a CPU."""
     optimizer_kernels: Literal["fused", "foreach", "auto"] = "fused"
     """How an optimizer's step is computed: one pass over all weights, or one operation after the
     other for all weights together; without effect for optimizers that have one way only."""
@@ -274,13 +272,12 @@ class Recipe(Config):
         optimizer, named = self.optimizer, self.speedups.named()
         is_loaded = self.model.weights_file or getattr(self.model, "pretrained", False)
         if optimizer.finds_rate and (self.layer_decay is not None or self.head_lr_scale != 1.0):
-            name = type(optimizer).__name__.lower()
-            yield f"layer_decay and head_lr_scale must be left out with {name}, which has one rate"
+            yield "layer_decay and head_lr_scale must be left out with an optimizer of one rate"
         if self.reinit_head and not is_loaded:
             yield "reinit_head must be false where the model loads no weights: all start fresh"
-        others = [*({"boosted", "batch_stages"} & named.keys())]
-        if self.freeze is not None and (others or self.speedups.sets_weights):
-            yield "freeze must be left out with boosted, batch_stages and what speedups.init does"
+        is_trained_before = self.speedups.sets_weights or isinstance(self.order, Curriculum)
+        if self.freeze and (is_trained_before or {"boosted", "batch_stages"} & named.keys()):
+            yield "freeze must be left out with speedups.init, boosted, batch_stages, curriculum"
         if self.activation_checkpointing:
             others = [n for n in ("compile", "cuda_graph") if getattr(self, n) is True]
             others += {"boosted", "stochastic_depth"} & named.keys()

@@ -73,15 +73,6 @@ def test_script_gives_the_figures_of_the_package(name: str, tmp_path: Path) -> N
         assert score.loss == pytest.approx(own.loss, abs=2e-4 + 1e-4 * own.loss)
 
 
-def test_fields_of_fine_tuning_are_refused_by_name() -> None:
-    model = "model: {resnet: {depth: 8, weights_file: w.pt}}"
-    freeze = "reinit_head: true\n  freeze: {until: head, steps: 3}"
-    with pytest.raises(ConfigError) as error:
-        written(small(f"{SGD}\n  {model}\n  layer_decay: 0.7\n  head_lr_scale: 3.0\n  {freeze}"))
-    names = {problem.path.split(".")[1] for problem in error.value.problems}
-    assert names == {"layer_decay", "head_lr_scale", "freeze", "reinit_head"}
-
-
 def test_recipes_have_every_schedule_that_a_script_knows() -> None:
     known = SCRIPT.only["recipe.lr_schedule"]
     assert set(known) == SCHEDULES.keys() - {"reduce_on_plateau"}
