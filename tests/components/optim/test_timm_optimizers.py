@@ -84,8 +84,8 @@ def test_own_fields_reach_timm_and_a_cycled_momentum_replaces_the_first_beta() -
 
 def asks_the_host(config: TimmOptimizer) -> bool:
     """Returns whether a step does, as seen by torch's tensors without values on a GPU."""
-    with FakeTensorMode():
-        model = network().to("cuda")
+    with FakeTensorMode(), torch.device("cuda"):
+        model = network()
         optimizer = config.build(model, effective_batch_size=1, fused=True)
         for group in optimizer.param_groups:
             group["lr"] = torch.empty((), device="cuda")

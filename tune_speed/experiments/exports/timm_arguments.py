@@ -170,7 +170,9 @@ def _optimizer(file: RecipeFile) -> dict[str, Any]:
         # In timm's words `sgd` is Nesterov's.
         own = {"opt": "sgd" if optimizer.nesterov else "momentum", "momentum": optimizer.momentum}
     elif name == "timm":
-        own = {"opt": optimizer.name, "opt_kwargs": optimizer.settings()}
+        own = {"opt": optimizer.name, "opt_kwargs": optimizer.model_extra, "opt_eps": optimizer.eps}
+        own["momentum"] = optimizer.momentum or 0.9
+        own["opt_betas"] = optimizer.betas and [*optimizer.betas]
     else:
         betas = [optimizer.beta1, optimizer.beta2]
         own = {"opt": name, "opt_betas": betas, "opt_eps": optimizer.eps}
