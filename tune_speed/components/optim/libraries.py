@@ -21,9 +21,9 @@ OURS = frozenset(
     | {"differentiable", "verbose", "mu_dtype", "precond_dtype"}
 )
 """Arguments that other fields and the kind of step decide, or that YAML has no values for."""
-NOT_RECORDED = frozenset({"adadelta", "rmsprop", "nadam"})
-"""Optimizers that are `capturable` by their signature, and are not recorded: the first two ask the
-host for a rate that is a tensor, and what the last one remembers does not begin at zero."""
+RECORDED = frozenset({"adam", "adamw", "adamax", "radam", "radamw"})
+"""Optimizers whose steps a graph holds. They are torch's, and `capturable`; of others that are by
+their signature some ask the host for the rate, and timm's own moved no weights in tests."""
 
 
 class TimmOptimizer(OptimizerConfig):
@@ -114,9 +114,8 @@ class TimmOptimizer(OptimizerConfig):
         return optimizer
 
     def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
-        """Returns whether timm's class is `capturable`; a scaler would ask it for overflows."""
-        is_capturable = "capturable" in _signature(self.name) and self.name not in NOT_RECORDED
-        return is_capturable and not is_scaled
+        """Returns whether a graph holds its steps; a scaler would ask the host for overflows."""
+        return self.name in RECORDED and not is_scaled
 
 
 @cache
