@@ -98,7 +98,10 @@ def test_recipe_that_a_form_cannot_carry_is_refused_and_nothing_is_written(
 ) -> None:
     done = export("show", "digits/t0001", "--export", "train.py")
     assert (done.code, (tmp_path / "train.py").exists()) == (2, False)
-    assert "recipe.optimizer: must be sgd, adam, adamw in a plain script, but got muon." in done.err
+    assert (
+        "recipe.optimizer: must be sgd, adam, adamw, timm in a plain script, but got muon."
+        in done.err
+    )
     done = export("best", "--study", "digits", "--export", "args.yaml", "--format", "timm")
     assert (done.code, (tmp_path / "args.yaml").exists()) == (2, False)
     for field in ("recipe.model", "recipe.lr_schedule", "workload.dataset"):

@@ -153,6 +153,23 @@ def test_steps_are_recorded_with_the_first_bias_trained_and_frozen() -> None:
     assert runs[0][1] == runs[1][1] and runs[0][2] != runs[1][2]
 
 
+@pytest.mark.parametrize("name", ["radam", "lamb"])
+def test_frozen_steps_and_those_after_them_are_recorded_by_kinds(name: str) -> None:
+    fields: dict[str, Any] = {
+        "model": {"resnet": {"depth": 8}},
+        "freeze": {"until": "blocks.1", "epochs": 0.5},
+        "layer_decay": 0.7,
+        "optimizer": {"timm": {"name": name, "lr": 0.01}},
+    }
+    with installed(memory_gib=0.5) as driver:
+        result = result_of(others=0, cuda_graph=True, **fields)
+        num_graphs = driver.num_graphs
+    assert any("launched" in str(note) for note in result.note) == (name == "lamb")
+    assert num_graphs > 1
+    losses = [loss for loss, _ in curve(result_of(device="cpu", gpu=0.0, **fields))]
+    assert [loss for loss, _ in curve(result)] == pytest.approx(losses, rel=1e-5)
+
+
 def test_recording_of_nothing_is_noticed() -> None:
     with installed() as driver:
         driver.loses_work = True

@@ -45,7 +45,7 @@ TREE: dict[str, Any] = {
     "batch_size": 8,
     "deterministic": True,
 }
-RATES = {name: {"lr": 0.01} for name in ("sgd", "adam", "adamw", "swats", "muon")}
+RATES = {name: {"lr": 0.01} for name in ("sgd", "adam", "adamw", "swats", "muon", "timm")}
 NETWORKS = [name for name in MODELS if name not in ("timm", "torchvision")]
 FP16_SCALE = {"init_loss_scale": 256.0}
 GPU_SETTINGS = {**SETTINGS, "fp16": {"precision": "fp16"}}

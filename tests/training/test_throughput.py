@@ -82,6 +82,8 @@ def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) ->
         {"clip_norm": 1.0},
         {"clip_value": 1.0},
         {"devices": 2},
+        {"layer_decay": 0.5},
+        {"activation_checkpointing": True},
     ],
 )
 def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> None:
@@ -94,6 +96,7 @@ def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> Non
         {"shape": Shape(16, 16)},
         {"shape": Shape(32, 32, growth=2)},
         {"shape": Shape(32, 32, is_bias_frozen=True)},
+        {"shape": Shape(32, 32, is_frozen=True)},
         {"image_shape": (24, 24, 3)},
         {"num_train": 999},
         {"num_classes": 100},
@@ -117,6 +120,16 @@ def test_steps_that_were_timed_before_biases_were_frozen_keep_their_key(monkeypa
     assert hashed["shape"] == shape
 
 
+def test_what_is_frozen_is_in_the_key_of_frozen_steps_alone() -> None:
+    names = ("layer4", 5), ("head", 5), ("head", 6)
+    recipes = [recipe_of(freeze={"until": until, "steps": steps}) for until, steps in names]
+    frozen = Shape(32, 32, is_frozen=True)
+    assert len({key(recipe, shape=frozen) for recipe in recipes}) == 2
+    assert {key(recipe) for recipe in recipes} == {key()}
+    assert key(recipe_of(layer_decay=0.5)) == key(recipe_of(layer_decay=0.9))
+    assert key(recipe_of(reinit_head=False)) == key()
+
+
 def test_the_hosts_name_is_not_in_the_key() -> None:
     assert key(environment={"torch": "2.15.0", "host": "b"}) == key()
 
@@ -127,7 +140,10 @@ def test_one_norm_costs_as_much_as_another() -> None:
 
 
 def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:
-    fields = set(recipe_of(image_size=32, class_weights="balanced").speed_fields())
+    given = {"layer_decay": 0.5, "head_lr_scale": 2.0, "activation_checkpointing": True}
+    freeze = {"until": "head", "steps": 1}
+    recipe = recipe_of(image_size=32, class_weights="balanced", freeze=freeze, **given)
+    fields = set(recipe.speed_fields())
     assert fields == set(Recipe.model_fields) - Recipe.untimed_fields
 
 
@@ -267,7 +283,7 @@ CYCLES = (Constant(), OneCycle(), OneCycle(max_momentum=0.0, base_momentum=0.0),
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_an_optimizer_costs_the_same_under_all_schedules_with_which_it_has_one_key(name):
     kind, counted = OPTIMIZERS[name], dict[str, Counter[tuple[str, int]]]()
-    momenta = [name for name in MOMENTA if name in kind.model_fields]
+    momenta = [name for name in MOMENTA if name in kind.switch_fields]
     for zeros in ({}, *({m: 0.0} for m in momenta), dict.fromkeys(momenta, 0.0)):
         plain = {"nesterov": False} if momenta else {}
         optimizer = kind(**{"lr": 0.01, **plain, **zeros})

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -29,6 +29,11 @@ class Config(BaseModel):
     switch_fields: ClassVar[frozenset[str]] = frozenset()
     """Numbers that change it by whether they are 0 or null alone."""
 
+    @classmethod
+    def more_fields(cls) -> Iterable[str]:
+        """Returns names of fields that a tree may have beyond those of the class."""
+        return ()
+
     def speed_fields(self) -> dict[str, Any]:
         """Returns what of it can change how long an optimizer step takes, as JSON has it."""
         fields = self.model_dump(mode="json", exclude=set(self.untimed_fields))
@@ -42,6 +47,11 @@ class Config(BaseModel):
         for name, text in descriptions(cls).items():
             found["properties"][name].setdefault("description", text)
         return found
+
+
+def left_out(default: Any, **bounds: Any) -> Any:
+    """Returns a field that a dump leaves out at its default, so that hashes of old ones stay."""
+    return Field(default=default, exclude_if=lambda value: value == default, **bounds)
 
 
 Table = Mapping[str, type[Config]]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from tune_speed.core.config import Config
+from tune_speed.core.config import Config, left_out
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.core.text import printable
 from tune_speed.data import randomness
@@ -63,9 +63,7 @@ class SplitConfig(Config):
     None: all."""
     validation_samples: int | None = Field(default=None, ge=1)
     """Size of the validation part: a subset with the classes in proportion; None: all."""
-    long_tail: float | None = Field(
-        default=None, gt=0, le=1, exclude_if=lambda ratio: ratio is None
-    )
+    long_tail: float | None = left_out(None, gt=0, le=1)
     """Images of the last class over those of the first in the training part, with equal ratios from
     class to class; needs `train_samples`, and leaves the other parts as they are. None: classes in
     proportion. Source: Cui et al. 2019, long-tailed CIFAR (arXiv:1901.05555)."""

@@ -95,12 +95,12 @@ Question = Literal["reaching", "steps", "step_time"]
 LEARNING_ONLY = frozenset(
     {
         *("epochs", "init_loss_scale", "label_smoothing", "loss_scale_growth_steps"),
-        *("crop_pct", "drop_last", "eval_size", "lr_schedule", "order"),
+        *("crop_pct", "drop_last", "eval_size", "lr_schedule", "order", "reinit_head"),
     }
 )
 OPTIMIZERS_LEARNING_ONLY = frozenset(
     {
-        *("beta", "beta1", "beta2", "bias_lr", "eps", "lr", "lr_per_examples", "momentum"),
+        *("beta", "beta1", "beta2", "betas", "bias_lr", "eps", "lr", "lr_per_examples", "momentum"),
         *("sgd_lr", "sgd_momentum", "weight_decay"),
     }
 )

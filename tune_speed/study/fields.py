@@ -91,13 +91,18 @@ def config_mistakes(
     for name in kind.model_fields:
         if name in tree:
             yield from field_mistakes(kind, name, tree[name], (*path, name), fixed=fixed)
+    # What their values must be, the whole recipe is asked.
+    for name in tree.keys() - kind.model_fields.keys():
+        if parameter.is_leaf(tree[name]):
+            yield from parameter.leaf_mistakes(tree[name], (*path, name))
 
 
 def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
     """Yields the fields that `kind` does not have, and those that it must have."""
+    known_names = {*kind.model_fields, *kind.more_fields()}
     for name in tree:
-        if name not in kind.model_fields:
-            near = near_miss(name, kind.model_fields)
+        if name not in known_names:
+            near = near_miss(name, known_names)
             known = "" if near else "; `tune-speed schema` describes those there are"
             must = f"no field `{name}`{known}"
             yield Mistake((*path, name), must, hint=near)

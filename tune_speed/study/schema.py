@@ -110,7 +110,8 @@ def _with_parts(
 def _config_schema(kind: type[Config], *, searched: bool) -> JsonSchema:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     fields = {name: _field_schema(kind, name, searched=searched) for name in kind.model_fields}
-    return _object(" ".join((kind.__doc__ or "").split()), fields, required)
+    schema = _object(" ".join((kind.__doc__ or "").split()), fields, required)
+    return {**schema, "additionalProperties": kind.model_config.get("extra") == "allow"}
 
 
 def _object(description: str, fields: JsonSchema, required: list[str]) -> JsonSchema:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from tune_speed.components.models.networks import layers
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.core.records import Normalisation
@@ -95,16 +96,27 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
     recipe.check_labels(num_classes=splits.num_classes, are_several=are_several)
     set_kernels(recipe)
     height, width, channels = recipe.train_shape(splits.train.pixels.shape[1:])
-    model = recipe.model.build(
-        in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
-    )
+    sizes = {"in_channels": channels, "num_classes": splits.num_classes}
+    model = recipe.model.build(**sizes, image_size=max(height, width))
+    if recipe.reinit_head:
+        layers.take_heads(model, recipe.model.network(**sizes, image_size=max(height, width)))
     model = recipe.speedups.change_model(model, num_classes=splits.num_classes, seed=seed)
+    make_ready_for_fine_tuning(model, recipe)
     memory_format = torch.channels_last if recipe.is_channels_last else torch.contiguous_format
     # The host is done with a tensor once it is staged; else it would wait for the GPU at each.
     model = model.to(device, non_blocking=True).to(memory_format=memory_format)
     if recipe.precision not in ("half", "half_fp32_norms"):
         return model
     return Half(model, has_fp32_norms=recipe.precision == "half_fp32_norms")
+
+
+def make_ready_for_fine_tuning(model: nn.Module, recipe: Recipe) -> None:
+    """Finds the layers that the recipe names. Raises: ConfigError if the network has none such."""
+    layers.rate_factors(model, recipe.layer_decay, recipe.head_lr_scale)
+    if recipe.freeze is not None:
+        layers.mark_frozen(model, recipe.freeze.until)
+    if recipe.activation_checkpointing:
+        layers.checkpoint_layers(model)
 
 
 def build_forward(model: nn.Module, recipe: Recipe) -> Forward:

@@ -27,13 +27,14 @@ NUM_IMAGES = 2
 def counted(job: Job, model: nn.Module) -> dict[Shape, float | None]:
     """Returns the operations per sample of each shape of step; None: they cannot be counted."""
     recipe, channels = job.recipe, job.splits.train.pixels.shape[3]
-    network = (repr(recipe.model), repr(recipe.speedups), recipe.precision, job.splits.num_classes)
+    fields = recipe.model, recipe.speedups, recipe.freeze, recipe.activation_checkpointing
+    network = (repr(fields), recipe.precision, job.splits.num_classes)
     found: dict[Shape, float | None] = {}
     for shape in job.shapes:
         key = (*network, channels, recipe.samples_per_step, recipe.batch_size, shape)
         if key not in _COUNTED:
             with without_trace(model, device=job.device):
-                recipe.speedups.begin_step(model, shape)
+                recipe.begin_step(model, shape)
                 _COUNTED[key] = _counted(model, recipe, shape, channels=channels)
         found[shape] = _COUNTED[key]
     return found

@@ -96,7 +96,9 @@ def _before_first_step(
     earlier = checkpoints.progress if checkpoints else None
     with clock.span("compile_s"):
         forward = build_forward(model, recipe)
-        may_skip = recipe.speedups.leaves_gradients_out or job.shapes[-1].is_bias_frozen
+        may_skip = recipe.speedups.leaves_gradients_out or any(
+            shape.is_bias_frozen or shape.is_frozen for shape in job.shapes
+        )
         averaging = job.ranks.wrap(forward, may_skip=may_skip)
         for shape in job.shapes:
             if not is_warm(job, loader, shape, sharing):
@@ -115,7 +117,7 @@ def _before_first_step(
     )
     training = Training(job, model, loader, stepper, progress)
     recipe.speedups.begin(model, seed=job.seed)
-    recipe.speedups.begin_step(model, job.shapes[0])
+    recipe.begin_step(model, job.shapes[0])
     if earlier is None:
         _begin(training, forward)
     stepper.averager = progress.evaluator.averager = recipe.speedups.averaging.averager(model)

@@ -17,6 +17,7 @@ from torch import nn
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, DataError, Problem, first_line
+from tune_speed.training.build import make_ready_for_fine_tuning
 from tune_speed.training.recipe import Recipe
 
 
@@ -47,6 +48,7 @@ def misfits(
                 in_channels=channels, num_classes=num_classes, image_size=image_size
             )
             model = recipe.speedups.change_model(model, num_classes=num_classes, seed=0)
+            make_ready_for_fine_tuning(model, recipe)
         step_schedule = recipe.step_schedule(num_train=num_train, height=height, width=width)
         seen = {shape[:2] for shape, _ in step_schedule} | {recipe.eval_shape(image_shape)[:2]}
         for size in sorted(seen - {(height, width)}):

@@ -115,7 +115,7 @@ def _steps(stepper: Stepper, batches: Batches, num_steps: int) -> Iterator[None]
         shape = Shape(*images.shape[2:])
         factor = recipe.optimizer.rate_factor(len(labels), of=recipe.samples_per_step)
         set_rates(stepper.optimizer, Factors(lr=factor * min(1.0, step / warm_up), momentum=None))
-        recipe.speedups.begin_step(stepper.model, shape)
+        recipe.begin_step(stepper.model, shape)
         stepper.learn(Group(len(labels), [(images, labels)]), shape, frac=1.0)
         yield
 

@@ -16,6 +16,7 @@ from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.accounts import Counts, PhaseState, ProgressState, Readings, RunTime
 from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Evaluator
+from tune_speed.training.step.recorded import RECORDERS
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import run_result
 
@@ -162,8 +163,12 @@ class Progress:
             **self.readings.figures(),
         )
         model, channels = self.evaluator.model, self.job.splits.train.pixels.shape[-1]
-        said = [Note.of(NoteKind.OTHER, text=text) for text in loading_notes(model)]
-        known = self.job.recipe.model.normalisation(in_channels=channels)
+        recipe, texts = self.job.recipe, loading_notes(model)
+        records = recipe.cuda_graph is True and self.job.device.type in RECORDERS
+        if records and not recipe.records_update:
+            texts.append("gradients were recorded as a graph, and the optimizer's steps launched")
+        said = [Note.of(NoteKind.OTHER, text=text) for text in texts]
+        known = recipe.model.normalisation(in_channels=channels)
         return result.model_copy(update={"note": (*result.note, *said), "normalisation": known})
 
     def state(self) -> ProgressState:

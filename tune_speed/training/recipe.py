@@ -15,17 +15,18 @@ from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.schedules.base import Constant, ScheduleConfig
 from tune_speed.components.speedups.base import Shape, SpeedupConfig
 from tune_speed.components.speedups.chosen import Speedups, conflicts
-from tune_speed.core.config import Component, Config
+from tune_speed.core.config import Component, Config, left_out
 from tune_speed.core.errors import ConfigError
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augmentation.config import Augmentation
 from tune_speed.data.loaders.configs import LoaderConfig, Resident, Streaming
-from tune_speed.data.orders import OrderConfig, Shuffle
+from tune_speed.data.orders import Curriculum, OrderConfig, Shuffle
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+    from torch import nn
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
@@ -65,6 +66,24 @@ def steps_of_pass(num_train: int, samples_per_step: int, *, drop_last: bool) -> 
     return max(1, whole if drop_last else whole + (rest > 0))
 
 
+class Freeze(Config):
+    """First layers that are frozen for so long: they run without gradients, in evaluation mode."""
+
+    until: str
+    """First module that is trained from the beginning, by its name in the network, such as `layer4`
+    or `blocks.10`; what is before it is frozen. `head`: the layer that gives the logits."""
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Passes over the training part until all layers are trained; need not be whole."""
+    steps: Positive | None = None
+    """Optimizer steps until then, in place of `epochs`."""
+
+    @model_validator(mode="after")
+    def _is_given_once(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("freeze must have epochs or steps, and not both")
+        return self
+
+
 class Recipe(Config):
     """One way to train.
 
@@ -87,9 +106,11 @@ class Recipe(Config):
             "loss_scale_growth_steps",
             "eval_size",
             "crop_pct",
+            "reinit_head",
         }
     )
     switch_fields = frozenset({"label_smoothing", "class_weights", "clip_norm", "clip_value"})
+    switch_fields |= {"layer_decay", "head_lr_scale"}
 
     model: Annotated[ModelConfig, Component(MODELS)]
     """The network."""
@@ -124,33 +145,37 @@ class Recipe(Config):
     """In which order, and how often, samples are seen."""
     drop_last: bool = False
     """Leave out an epoch's last optimizer step where too few samples are left for a whole one."""
-    image_size: Annotated[int, Field(ge=8, le=4096)] | None = Field(
-        default=None, exclude_if=lambda size: size is None
-    )
+    image_size: Annotated[int, Field(ge=8, le=4096)] | None = left_out(None)
     """Height and width at which the network is trained [pixels]: crops of the stored images are
     resized to it; null: as they are stored, where all have one size."""
-    eval_size: Annotated[int, Field(ge=8, le=4096)] | None = Field(
-        default=None, exclude_if=lambda size: size is None
-    )
+    eval_size: Annotated[int, Field(ge=8, le=4096)] | None = left_out(None)
     """Height and width at which it is evaluated [pixels]; null: `image_size`."""
-    crop_pct: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, exclude_if=lambda share: share == 1.0
-    )
+    crop_pct: Annotated[float, Field(gt=0, le=1)] = left_out(1.0)
     """Share of an image's shorter side that evaluation shows, as a square in the centre; timm's
     `--crop-pct`, where ImageNet's customary 224 of 256 pixels are 0.875."""
     augmentation: Augmentation = Augmentation()
     """Changes to training images."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the target distribution that is spread evenly over the classes."""
-    class_weights: ClassWeights = Field(
-        default="none", exclude_if=lambda weights: weights == "none"
-    )
+    class_weights: ClassWeights = left_out("none")
     """Weight of each class in cross-entropy and `bce`, as a list; none: all 1; balanced: Σ n / (K
     n_c) with n_c training images of class c, the mean over which is 1, as scikit-learn has it."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of the whole gradient; null: not clipped."""
     clip_value: Annotated[float, Field(gt=0)] | None = None
     """Largest size of each gradient by itself; null: not clipped. Acts before `clip_norm`."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = left_out(None)
+    """Factor on the rate from each layer to the one before it, in (0, 1], usually 0.65 to 0.9: of
+    timm's own groups of layers, and elsewhere of blocks in their order. null: one rate."""
+    head_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = left_out(1.0)
+    """Factor on the rate of the layer that gives the logits, above 0: it starts fresh."""
+    freeze: Freeze | None = left_out(None)
+    """First layers that are not trained at first; their steps are faster and take less memory."""
+    reinit_head: bool = left_out(False)
+    """Start the layer that gives the logits fresh, although loaded weights have one of its size."""
+    activation_checkpointing: bool = left_out(False)
+    """Compute activations within a block again in the backward pass in place of keeping them: the
+    same results, less memory, about a third more time, which larger batches may make up for."""
     speedups: Speedups = Speedups()
     """Techniques that act on model, batch, loss or evaluation, one a slot."""
     loader: Annotated[LoaderConfig, Component(LOADERS)] = Resident()
@@ -167,8 +192,8 @@ class Recipe(Config):
     """On CUDA: record an optimizer step once, before the clock starts, and replay it, which spares
     the host hundreds of launches; the results are the same. The graph makes the images, computes
     all gradients and moves the weights; the last is left outside where a schedule changes the
-    momentum, with `swats` and `yellowfin`, with decoupled decay of `sgd`, with `optimizer_kernels:
-    foreach` of `sgd` and `muon`, and in fp16 with `muon`. Without effect on a CPU."""
+    momentum, with `swats`, `yellowfin` and most of `timm`, with decoupled decay of `sgd`, with
+    `optimizer_kernels: foreach` of `sgd` and `muon`, and in fp16 with `muon`. Not on a CPU."""
     optimizer_kernels: Literal["fused", "foreach", "auto"] = "fused"
     """How an optimizer's step is computed: one pass over all weights, or one operation after the
     other for all weights together; without effect for optimizers that have one way only."""
@@ -220,6 +245,7 @@ class Recipe(Config):
             yield f"compile_mode must be {WITHOUT_GRAPHS[mode]} with accumulation, not {mode}"
         if self.drop_last and any(factor > 1 for _, factor in self.speedups.batch_growth.growth()):
             yield "drop_last must be false with speedups.batch_growth, whose steps grow"
+        yield from self._conflicts_of_fine_tuning()
         if getattr(self.optimizer, "staleness", 0):
             yield "the optimizer's staleness must be 0: a recipe's training is synchronous"
         eps = getattr(self.optimizer, "eps", None)
@@ -241,6 +267,22 @@ class Recipe(Config):
         for name, speedup in self.speedups.named().items():
             if not speedup.is_recordable:
                 yield f"cuda_graph must be false with {name}, whose steps are not all alike"
+
+    def _conflicts_of_fine_tuning(self) -> Iterator[str]:
+        optimizer, named = self.optimizer, self.speedups.named()
+        is_loaded = self.model.weights_file or getattr(self.model, "pretrained", False)
+        if optimizer.finds_rate and (self.layer_decay is not None or self.head_lr_scale != 1.0):
+            yield "layer_decay and head_lr_scale must be left out with an optimizer of one rate"
+        if self.reinit_head and not is_loaded:
+            yield "reinit_head must be false where the model loads no weights: all start fresh"
+        is_trained_before = self.speedups.sets_weights or isinstance(self.order, Curriculum)
+        if self.freeze and (is_trained_before or {"boosted", "batch_stages"} & named.keys()):
+            yield "freeze must be left out with speedups.init, boosted, batch_stages, curriculum"
+        if self.activation_checkpointing:
+            others = [n for n in ("compile", "cuda_graph") if getattr(self, n) is True]
+            others += {"boosted", "stochastic_depth"} & named.keys()
+            if others:
+                yield f"activation_checkpointing must be false with {others[0]}"
 
     @property
     def _accumulates(self) -> bool:
@@ -293,10 +335,22 @@ class Recipe(Config):
     ) -> tuple[tuple[Shape, int], ...]:
         stages = self.growth_steps(num_train=num_train)
         bases = [Shape(height, width, factor) for factor, count in stages for _ in range(count)]
+        if (freeze := self.freeze) is not None:
+            steps = steps_of_pass(num_train, self.samples_per_step, drop_last=self.drop_last)
+            num_frozen = freeze.steps or max(1, round((freeze.epochs or 0) * steps))
+            bases[:num_frozen] = [base._replace(is_frozen=True) for base in bases[:num_frozen]]
         shapes = (
             self.speedups.shape(shape, frac=step / len(bases)) for step, shape in enumerate(bases)
         )
         return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
+
+    def begin_step(self, model: "nn.Module", shape: Shape) -> None:
+        """Readies the model for an optimizer step of that shape: what is frozen, and speed-ups."""
+        if self.freeze is not None:
+            from tune_speed.components.models.networks.layers import set_frozen
+
+            set_frozen(model, is_frozen=shape.is_frozen)
+        self.speedups.begin_step(model, shape)
 
     @property
     def is_channels_last(self) -> bool:
@@ -372,6 +426,8 @@ class Recipe(Config):
             "augmentation": self.augmentation.speed_fields(),
             "speedups": self.speedups.speed_fields(),
         }
+        if self.freeze is not None:
+            parts["freeze"] = {"until": self.freeze.until}
         return {**super().speed_fields(), **parts}
 
     def located(self) -> Self:

@@ -106,7 +106,7 @@ class ModelFacts(Config):
         splits = Splits(none, none, none, by.mean, by.std, len(self.class_names), split_hash="")
         network = build_model(recipe, splits, seed=self.seed, device=device)
         recipe.speedups.begin(network, seed=self.seed)
-        recipe.speedups.begin_step(network, self.last_shape)
+        recipe.begin_step(network, self.last_shape)
         take_state(network, weights)
         return network
 

@@ -71,6 +71,9 @@ def throughput_key(
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     # Steps of shapes that earlier versions had keep their keys.
     shape_fields = {name: value for name, value in shape._asdict().items() if value is not False}
+    if not shape.is_frozen:
+        # Steps that train all layers are like those of a recipe that freezes none.
+        recipe = recipe.model_copy(update={"freeze": None})
     fields = {"recipe": recipe.speed_fields(), "shape": shape_fields, "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
     return canonical_hash({**fields, "data": data, **place.fields(), **theirs})

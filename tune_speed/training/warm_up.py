@@ -111,7 +111,7 @@ def record(job: Job, stepper: Stepper, loader: Loader) -> None:
     for shape in job.shapes:
         for group in dummy_groups(job.recipe, loader, shape):
             with without_trace(stepper.model, device=job.device):
-                job.recipe.speedups.begin_step(stepper.model, shape)
+                job.recipe.begin_step(stepper.model, shape)
                 stepper.record(group, shape)
 
 

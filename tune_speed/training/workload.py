@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from tune_speed.components.metrics import target_metrics
-from tune_speed.core.config import Component, canonical_hash, did_you_mean
+from tune_speed.core.config import Component, canonical_hash, did_you_mean, left_out
 from tune_speed.core.records import Evaluation
 from tune_speed.core.targets import Target, Task
 from tune_speed.data import DATASETS
@@ -32,11 +32,9 @@ class Workload(Task):
     part. A run is evaluated at the first step that reaches a point of the grid, and at its end."""
     eval_batch_size: Annotated[int, Field(gt=0)] = 1000
     """Samples of one evaluation batch."""
-    certify_on: TrainedOn = Field(default="train", exclude_if=lambda part: part == "train")
+    certify_on: TrainedOn = left_out("train")
     """What a certification trains on; it is judged on the test part, a search as ever."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$")] | None = Field(
-        default=None, exclude_if=lambda name: name is None
-    )
+    name: str | None = left_out(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$")
     """What boards call it, each a board of its own; null: data set, metric and value. It is no part
     of the task's identity."""
 

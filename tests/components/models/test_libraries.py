@@ -469,3 +469,14 @@ def test_short_names_stand_for_models_with_their_defaults():
     component = Component(MODELS)
     name, fields = component.split("vgg19")
     assert MODELS[name](**fields) == MODELS["vgg19"]()
+
+
+def test_a_tag_of_torchvision_picks_the_weights():
+    entry = torchvision.models.ResNet50_Weights.IMAGENET1K_V1
+    model = TorchVision(name="resnet50.IMAGENET1K_V1", pretrained=True)
+    network = model.network(in_channels=3, num_classes=4, image_size=32)
+    assert isinstance(network, torchvision.models.ResNet)
+    assert model._published_weights() is entry is not entry.__class__.DEFAULT
+    assert model.published_normalisation().source == f"torchvision's {entry}"
+    with pytest.raises(ValidationError, match="did you mean `resnet50"):
+        TorchVision(name="resnet50.IMAGENET1K_V3")

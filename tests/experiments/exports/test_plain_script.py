@@ -338,8 +338,9 @@ def test_everything_that_a_script_cannot_carry_is_named_at_once() -> None:
         "recipe.speedups.loss",
         "workload.split.long_tail",
     ]
-    assert "recipe.optimizer: must be sgd, adam, adamw in a plain script, but got muon." in str(
-        error.value
+    assert (
+        "recipe.optimizer: must be sgd, adam, adamw, timm in a plain script, but got muon."
+        in str(error.value)
     )
 
 

@@ -18,6 +18,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler_factory import scheduler_kwargs
 from torchvision.datasets import CIFAR10
 
+from tune_speed.components.models.networks.layers import rate_factors
 from tune_speed.components.optim.base import set_rates
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data.augmentation.config import Frame, draw
@@ -100,7 +101,17 @@ OPTIMIZERS = [
     "sgd: {lr: 2.0, lr_per_examples: 1024}",
     "adam: {lr: 0.01, weight_decay: 0.01, beta1: 0.8}",
     "adamw: {lr: 0.01, weight_decay: 0.1, beta2: 0.99, eps: 1e-6}",
+    "timm: {name: lamb, lr: 0.01, weight_decay: 0.1, betas: [0.8, 0.9], trust_clip: true}",
+    "timm: {name: rmsproptf, lr: 0.01, momentum: 0.8}",
 ]
+
+
+def test_rates_of_layers_are_those_of_timm_s_own_argument(images: Path) -> None:
+    file = a_file(images, optimizer="sgd: {lr: 0.1}", more="  layer_decay: 0.7\n")
+    model = timm.create_model("resnet10t", num_classes=2)
+    theirs = create_optimizer_v2(model, **optimizer_kwargs(read(file)))
+    scales = {id(p): g["lr_scale"] for g in theirs.param_groups for p in g["params"]}
+    assert scales == rate_factors(model, 0.7, 1.0)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -109,14 +120,15 @@ def test_steps_are_those_of_the_recipe_s_optimizer(optimizer: str, images: Path)
     arguments, after = read(file), []
     for is_ours in (True, False):
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4))
         if is_ours:
             made = file.recipe.optimizer.build(model, effective_batch_size=8, fused=False)
         else:
-            made = create_optimizer_v2(model, **optimizer_kwargs(arguments))
+            own = getattr(arguments, "opt_kwargs", {})
+            made = create_optimizer_v2(model, **optimizer_kwargs(arguments), **own)
         for _ in range(3):
             made.zero_grad()
-            model(torch.rand(2, 3, 5, 5)).square().sum().backward()
+            model(torch.rand(2, 3, 5, 5)).sigmoid().sum().backward()
             made.step()
         after.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.allclose(*after, atol=1e-6)

@@ -73,6 +73,8 @@ RECIPES = {
   eval_size: 12
   crop_pct: 0.875
   augmentation: {{crop: {{random_resized: {{scale: 0.3, ratio: 1.5}}}}}}""",
+    "timm's optimizer": "optimizer: {timm: {name: lambc, lr: 0.01, weight_decay: 0.1}}\n"
+    "  lr_schedule: {one_cycle: {}}\n  activation_checkpointing: true",
     "resized": f"{SGD}\n  model: {{squeezenet: {{resize_to: 32, stem: native}}}}",
 }
 """By name; together they have every schedule, optimizer, change to images and model of a kind."""

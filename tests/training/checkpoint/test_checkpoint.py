@@ -531,10 +531,24 @@ def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path
     assert not place.exists()
 
 
-RATES = {"yellowfin": 1.0, "adam": 0.01, "adamw": 0.01, "swats": 0.01, "muon": 0.02, "sgd": 0.1}
+RATES = {"yellowfin": 1.0, "muon": 0.02, "sgd": 0.1}
 AVERAGED = {"speedups": {"averaging": {"ema": {"every": 3, "half_life": 0.3}}}}
 CASES: dict[str, dict[str, Any]] = {
-    **{f"optimizer {name}": {"optimizer": {name: {"lr": RATES[name]}}} for name in OPTIMIZERS},
+    **{
+        f"optimizer {name}": {"optimizer": {name: {"lr": RATES.get(name, 0.01)}}}
+        for name in OPTIMIZERS
+    },
+    **{
+        f"optimizer {name} of timm": {"optimizer": {"timm": {"name": name, "lr": 0.01}}}
+        for name in ("adafactorbv", "adopt", "muon", "lars", "madgrad")
+    },
+    "frozen over the break, and rates of layers": {
+        "freeze": {"until": "head", "epochs": 1.5},
+        "layer_decay": 0.7,
+        "optimizer": {"adam": {"lr": 0.01}},
+        **AVERAGED,
+    },
+    "activations computed again": {"activation_checkpointing": True},
     "optimizer swats, switched before the break": {
         "optimizer": {"swats": {"lr": 0.01, "switch_at_step": 2}}
     },

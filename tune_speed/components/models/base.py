@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from tune_speed.core.config import Config
+from tune_speed.core.config import Config, left_out
 from tune_speed.core.errors import ConfigError, first_line
 from tune_speed.core.records import Normalisation
 
@@ -23,9 +23,7 @@ class ModelConfig(Config):
     """Start from this file: a state dict of the same model, written by torch.save or, where the
     name ends in `.safetensors`, by safetensors. The classifier may be of another class count; then
     it starts fresh. Tensors whose modules all have other names are taken in their order."""
-    normalise_by: Literal["weights", "data"] = Field(
-        default="weights", exclude_if=lambda by: by == "weights"
-    )
+    normalise_by: Literal["weights", "data"] = left_out("weights")
     """Whose mean and deviation normalise the pixels. weights: those that published weights were
     trained with; for a `weights_file`, those that the library names for its architecture; the
     training part's where there are none. data: those of the training part, whatever the weights."""

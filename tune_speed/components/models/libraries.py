@@ -3,12 +3,12 @@
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tune_speed.components.models.base import ModelConfig, Pretrained, ResizeTo
+from tune_speed.components.models.base import ModelConfig, Pretrained, ResizeTo, Stem
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Normalisation
@@ -34,9 +34,7 @@ class Timm(ModelConfig):
     name: str
     """Name in timm, such as `resnet18`; with a tag, `resnet18.a1_in1k`, it picks the weights that
     `pretrained` loads."""
-    stem: Literal["cifar", "native"] = "native"
-    """native: first layers as published. cifar: for small images, the first convolution 3x3 with
-    stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
+    stem: Stem = "native"
     pretrained: Pretrained = False
     drop_rate: float | None = Field(default=None, ge=0, lt=1)
     """Share of the features before the classifier that is dropped, in [0, 1); None: timm's own."""
@@ -69,11 +67,6 @@ class Timm(ModelConfig):
         return self._fit(self._create(in_channels, num_classes, image_size, pretrained=False))
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the network with fresh weights, the published ones or those of the file.
-
-        Raises: ConfigError if the model does not take a field that is set, or has no such stem;
-            DataError if the published weights cannot be fetched, or the file cannot be used.
-        """
         if not self.pretrained:
             return super().build(
                 in_channels=in_channels, num_classes=num_classes, image_size=image_size
@@ -171,10 +164,9 @@ class TorchVision(ModelConfig):
     """
 
     name: str
-    """Name in torchvision, such as `resnet18`."""
-    stem: Literal["cifar", "native"] = "native"
-    """native: first layers as published. cifar: for small images, the first convolution 3x3 with
-    stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
+    """Name in torchvision, such as `resnet18`; with a tag, `resnet50.IMAGENET1K_V1`, it picks the
+    weights that `pretrained` loads, where the newest are torchvision's default."""
+    stem: Stem = "native"
     pretrained: Pretrained = False
     drop_rate: float | None = Field(default=None, ge=0, lt=1)
     """Torchvision's `dropout`, mostly the share of the features before the classifier that is
@@ -190,6 +182,10 @@ class TorchVision(ModelConfig):
         import torchvision
 
         names = torchvision.models.list_models(module=torchvision.models)
+        network, dot, _ = name.partition(".")
+        if network in names and dot:
+            tags = torchvision.models.get_model_weights(network).__members__
+            names = [f"{network}.{tag}" for tag in tags]
         if name in names:
             return name
         text = f"must be the name of a classifier of torchvision{did_you_mean(name, names)}"
@@ -197,12 +193,12 @@ class TorchVision(ModelConfig):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        if self.drop_rate is not None and self._family not in DROP_RATE_ARGUMENTS:
-            raise ValueError(f"`drop_rate` must be left out: torchvision's {self.name} takes none")
-        if self.drop_path_rate is not None and self._family not in DROP_PATH_RATE_ARGUMENTS:
-            raise ValueError(
-                f"`drop_path_rate` must be left out: torchvision's {self.name} takes none"
-            )
+        taken = {"drop_rate": DROP_RATE_ARGUMENTS, "drop_path_rate": DROP_PATH_RATE_ARGUMENTS}
+        for field, families in taken.items():
+            if getattr(self, field) is not None and self._family not in families:
+                raise ValueError(
+                    f"`{field}` must be left out: torchvision's {self.name} takes none"
+                )
         return self
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
@@ -210,11 +206,6 @@ class TorchVision(ModelConfig):
         return self._fit(self._create(num_classes, image_size), in_channels)
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the network with fresh weights, the published ones or those of the file.
-
-        Raises: ConfigError if the model has no such stem; DataError if the published weights cannot
-            be fetched, or weights do not fit.
-        """
         if not self.pretrained:
             return super().build(
                 in_channels=in_channels, num_classes=num_classes, image_size=image_size
@@ -236,13 +227,19 @@ class TorchVision(ModelConfig):
     def _published_weights(self) -> Any:
         import torchvision
 
-        return torchvision.models.get_model_weights(self.name).DEFAULT
+        tag = self.name.partition(".")[2] or "DEFAULT"
+        return torchvision.models.get_model_weights(self.network_name)[tag]
 
     def published_normalisation(self) -> Normalisation:
         """Source: the `transforms()` of torchvision's default weights."""
         entry = self._published_weights()
         seen = entry.transforms()
         return Normalisation(mean=seen.mean, std=seen.std, source=f"torchvision's {entry}")
+
+    @property
+    def network_name(self) -> str:
+        """The name in torchvision, without a tag."""
+        return self.name.partition(".")[0]
 
     @property
     def _family(self) -> str:
@@ -269,7 +266,9 @@ class TorchVision(ModelConfig):
         import torchvision
 
         arguments = self.arguments(num_classes=num_classes, image_size=image_size)
-        network: nn.Module = torchvision.models.get_model(self.name, weights=None, **arguments)
+        network: nn.Module = torchvision.models.get_model(
+            self.network_name, weights=None, **arguments
+        )
         return network
 
     def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":

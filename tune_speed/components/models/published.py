@@ -50,10 +50,6 @@ class Published(ModelConfig):
         )
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the library's network with fresh weights, the published ones or the file's.
-
-        Raises: DataError if the published weights cannot be fetched, or weights do not fit.
-        """
         return self.published().build(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )

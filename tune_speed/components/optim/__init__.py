@@ -1,6 +1,7 @@
 """Optimizers."""
 
 from tune_speed.components.optim.base import OptimizerConfig
+from tune_speed.components.optim.libraries import TimmOptimizer
 from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
@@ -10,4 +11,5 @@ OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
     "swats": Swats,
     "yellowfin": YellowFin,
     "muon": Muon,
+    "timm": TimmOptimizer,
 }

@@ -1,7 +1,7 @@
 """What every optimizer offers, and the fields that they share."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+Groups = list[dict[str, Any]]
 LrScales = Annotated[
     tuple[Annotated[float, Field(ge=0)], ...],
     Field(
@@ -29,6 +30,8 @@ class OptimizerConfig(Config):
 
     untimed_fields: ClassVar[frozenset[str]] = frozenset({"lr", "lr_per_examples"})
     switch_fields: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
+    finds_rate: ClassVar[bool] = False
+    """Whether it finds a rate by itself, which is one for all weights."""
 
     lr: float = Field(gt=0)
     """Learning rate, above 0: of one step, or per `lr_per_examples` examples."""
@@ -71,7 +74,7 @@ class OptimizerConfig(Config):
         ratio = samples / of
         return ratio if self.lr_per_examples is not None else min(1.0, ratio)
 
-    def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
         """Returns the trainable parameters in up to two groups: decayed, and norms and biases.
 
         Norms and biases are the tensors of at most one dimension. Each group has its rate as
@@ -93,7 +96,7 @@ def fused_or_default(fused: bool) -> bool | None:
     return True if fused else None
 
 
-def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[str, Any]]:
+def with_bias_lr(groups: Groups, lr: float | None) -> Groups:
     """Returns the groups, norms and biases apart and with the rate `lr`; None: as they are."""
     if lr is None:
         return groups
@@ -106,9 +109,7 @@ def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[st
     return split
 
 
-def with_lr_scales(
-    groups: list[dict[str, Any]], model: "nn.Module", scales: Sequence[float]
-) -> list[dict[str, Any]]:
+def with_lr_scales(groups: Groups, model: "nn.Module", scales: Sequence[float]) -> Groups:
     """Returns the groups, split where layers have rates of their own; see `LrScales`."""
     if not scales:
         return groups
@@ -116,15 +117,19 @@ def with_lr_scales(
     for parameter in model.parameters():
         layer += parameter.ndim > 1
         layer_of[id(parameter)] = layer
+    from_last = {key: max(0, len(scales) - 1 - layer + own) for key, own in layer_of.items()}
+    return with_factors(groups, {key: scales[place] for key, place in from_last.items()})
+
+
+def with_factors(groups: Groups, factors: Mapping[int, float]) -> Groups:
+    """Returns the groups, split where parameters, by their ids, have other factors on the rate."""
     split = []
     for group in groups:
-        by_scale = dict[float, list[Any]]()
+        by_factor = dict[float, list[Any]]()
         for parameter in group["params"]:
-            from_end = layer - layer_of[id(parameter)]
-            scale = scales[max(0, len(scales) - 1 - from_end)]
-            by_scale.setdefault(scale, []).append(parameter)
-        for scale, own in by_scale.items():
-            rates = {name: scale * group[name] for name in ("lr", "base_lr")}
+            by_factor.setdefault(factors[id(parameter)], []).append(parameter)
+        for factor, own in by_factor.items():
+            rates = {name: factor * group[name] for name in ("lr", "base_lr")}
             split.append({**group, **rates, "params": own})
     return split
 
@@ -160,7 +165,7 @@ def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
         if factors.momentum is None:
             continue
         # A group with neither finds its momentum by itself (YellowFin).
-        if "betas" in group:
+        if group.get("betas") is not None:
             group["betas"] = (factors.momentum, *group["betas"][1:])
-        elif "momentum" in group:
+        if "momentum" in group:
             group["momentum"] = factors.momentum

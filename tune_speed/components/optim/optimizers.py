@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from tune_speed.components.optim.base import (
+    Groups,
     LrScales,
     OptimizerConfig,
     fused_or_default,
@@ -76,7 +77,7 @@ class Sgd(OptimizerConfig):
         """Returns whether its kernels are the fused ones: others take rates from the host."""
         return fused and not self.decoupled_weight_decay
 
-    def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
         groups = with_bias_lr(super().groups(model, effective_batch_size), rate)
         return with_lr_scales(groups, model, self.lr_scales)
@@ -153,6 +154,8 @@ class Swats(OptimizerConfig):
     added after the bias correction, as in torch.optim.Adam, whose code the first phase is.
     """
 
+    finds_rate: ClassVar[bool] = True
+
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Memory of the mean gradient, and momentum after the switch, in [0, 1); a schedule that cycles
     the momentum replaces it."""
@@ -201,6 +204,7 @@ class YellowFin(OptimizerConfig):
     """
 
     untimed_fields = OptimizerConfig.untimed_fields | {"beta"}
+    finds_rate: ClassVar[bool] = True
 
     lr: float = Field(default=1.0, gt=0)
     """Factor on the rate that YellowFin finds, above 0; 1 is YellowFin's own."""
@@ -242,9 +246,6 @@ class YellowFin(OptimizerConfig):
 
         fields = self.model_dump(include={"beta", "window", "clip", "closed_loop", "staleness"})
         return YellowFinOptimizer(self.groups(model, effective_batch_size), **fields)
-
-
-Groups = list[dict[str, Any]]
 
 
 class Muon(OptimizerConfig):

@@ -218,7 +218,8 @@ def _mistakes(kind: type[Config], table: PluginTable, fields: Fields) -> Iterato
             yield Mistake(must, "location_fields")
         if "name" in kind.model_fields:
             yield Mistake("must have another name: `name` is the data set's own in YAML", "name")
-    for name, value in (("frozen", True), ("strict", True), ("extra", "forbid")):
+    extra = "allow" if "more_fields" in vars(kind) else "forbid"
+    for name, value in (("frozen", True), ("strict", True), ("extra", extra)):
         if kind.model_config.get(name) != value:
             must = f"must keep `{name}={value!r}` of its base in `model_config`"
             yield Mistake(must, "model_config")

@@ -47,6 +47,8 @@ class Shape(NamedTuple):
     """Number of the part of the network that is trained, for training by stages."""
     is_bias_frozen: bool = False
     """Whether the first convolution's bias is trained no more."""
+    is_frozen: bool = False
+    """Whether the first layers are not trained yet."""
 
 
 class Start(NamedTuple):

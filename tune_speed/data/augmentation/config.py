@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from tune_speed.core.config import Component, Config
+from tune_speed.core.config import Component, Config, left_out
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data.augmentation import mix
 from tune_speed.data.augmentation.base import Change, Drawer, Draws, Integers
@@ -29,9 +29,7 @@ class Augmentation(Config):
     untimed_fields = frozenset({"mixup_prob", "mixup_switch_prob"})
     switch_fields = frozenset({"mixup", "cutmix"})
 
-    crop: Annotated[Crop, Component(CROPS)] = Field(
-        default=Centre(), exclude_if=lambda crop: crop == Centre()
-    )
+    crop: Annotated[Crop, Component(CROPS)] = left_out(Centre())
     """Window of a stored image that is resized to the recipe's `image_size`."""
     pad: int = Field(default=0, ge=0)
     """Border [pixels] added by reflection on each side before a window of the image's own size is
@@ -49,25 +47,21 @@ class Augmentation(Config):
     """Side [pixels] of a square that is set to the mean; 0: none. It lies wholly within the image,
     unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
 
-    auto: Annotated[Change, Component(AUTO)] = Field(
-        default=Off(), exclude_if=lambda auto: auto == Off()
-    )
+    auto: Annotated[Change, Component(AUTO)] = left_out(Off())
     """Operations on geometry and colours that are drawn for each image, after crop and flip."""
-    color_jitter: ColorJitter = Field(
-        default=ColorJitter(), exclude_if=lambda jitter: jitter == ColorJitter()
-    )
+    color_jitter: ColorJitter = left_out(ColorJitter())
     """Random brightness, contrast, saturation and hue, after `auto`."""
-    erasing: Erasing = Field(default=Erasing(), exclude_if=lambda erasing: erasing == Erasing())
+    erasing: Erasing = left_out(Erasing())
     """A random rectangle of the normalised image that gets 0 or noise, before images are mixed."""
-    mixup: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
+    mixup: float = left_out(0.0, ge=0, le=100)
     """Mixup: α of Beta(α, α), by which an image's share λ of its mix with another is drawn; 0:
     none. timm's recipes have 0.1 to 0.8. Source: Zhang et al. 2018 (arXiv:1710.09412)."""
-    cutmix: float = Field(default=0.0, ge=0, le=100, exclude_if=lambda alpha: alpha == 0)
+    cutmix: float = left_out(0.0, ge=0, le=100)
     """Cutmix: α of Beta(α, α), by which the share that a box of another image does not cover is
     drawn; 0: none. Source: Yun et al. 2019 (arXiv:1905.04899)."""
-    mixup_prob: float = Field(default=1.0, ge=0, le=1, exclude_if=lambda prob: prob == 1)
+    mixup_prob: float = left_out(1.0, ge=0, le=1)
     """Probability that an image is mixed, as timm's `--mixup-prob`."""
-    mixup_switch_prob: float = Field(default=0.5, ge=0, le=1, exclude_if=lambda prob: prob == 0.5)
+    mixup_switch_prob: float = left_out(0.5, ge=0, le=1)
     """Probability of cutmix, where both are on, as timm's `--mixup-switch-prob`."""
 
     @property

@@ -12,9 +12,8 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
-from pydantic import Field
 
-from tune_speed.core.config import canonical_hash
+from tune_speed.core.config import canonical_hash, left_out
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
 from tune_speed.data import boxes
@@ -63,16 +62,14 @@ class Stored(NamedTuple):
 class ImageFiles(DatasetConfig):
     """Base of the data sets whose images are decoded once, into the cache."""
 
-    image_size: int | None = Field(default=None, ge=1, exclude_if=lambda size: size is None)
+    image_size: int | None = left_out(None, ge=1)
     """Height and width [pixels] at which images are stored: the shorter side is scaled to it and
     the centre cropped. For files of earlier versions: `store_size` keeps the whole image, and the
     recipe's `image_size` says at which size it trains."""
-    store_size: int | None = Field(default=None, ge=8, exclude_if=lambda size: size is None)
+    store_size: int | None = left_out(None, ge=8)
     """Shorter side [pixels] to which larger images are scaled for storage, their aspect ratio kept;
     null: 1.15 times the largest size that the recipe can train at."""
-    store: Literal["auto", "pixels", "jpeg"] = Field(
-        default="auto", exclude_if=lambda kind: kind == "auto"
-    )
+    store: Literal["auto", "pixels", "jpeg"] = left_out("auto")
     """What is stored: pixels, which are read as they are, or JPEG at `store_size`, which is decoded
     in each epoch and takes about a tenth of the space; auto: pixels up to 16 GiB, else JPEG."""
 

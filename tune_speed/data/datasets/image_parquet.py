@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from tune_speed.core.config import left_out
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import Counts, Encoded, EncodedData, Labels, number_groups, row_of
 from tune_speed.data.datasets.image_folder import ORDER, check_column
@@ -41,7 +42,7 @@ class ImageParquet(PartFiles):
     bytes themselves. Where there is no `img`: `image`, or the only column of images."""
     label_column: str = "label"
     """Column of the labels: integers from 0, texts, or lists of either."""
-    group_column: str | None = Field(default=None, exclude_if=lambda column: column is None)
+    group_column: str | None = left_out(None)
     """Column of what must stay in one part, as a patient or a video; null: none."""
     # Hashes on record hold it whether it is null or not.
     image_size: int | None = Field(default=None, ge=1)

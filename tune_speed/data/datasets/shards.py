@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from tune_speed.core.config import left_out
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import Encoded, EncodedData, Labels, Listed, encoded_data, shown
 from tune_speed.data.datasets.decoding import SUFFIXES, ImageFiles
@@ -33,7 +34,7 @@ class PartFiles(ImageFiles):
     """File of the training part, files as in `shards/{000..146}.tar`, or a folder whose files are
     read in name order. Of a folder that holds several parts, by the names of files or folders in
     it, those of this part are read."""
-    validation: str | None = Field(default=None, exclude_if=lambda place: place is None)
+    validation: str | None = left_out(None)
     """File or folder of the validation part; None: a part of the training images is set aside."""
     test: str | None = None
     """File or folder of the test part; None: a part of the training images is set aside."""

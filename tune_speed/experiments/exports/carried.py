@@ -30,6 +30,9 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "recipe.augmentation.mixup_prob": (1.0,),
     "recipe.augmentation.mixup_switch_prob": (0.5,),
     "recipe.class_weights": ("none",),
+    "recipe.head_lr_scale": (1.0,),
+    "recipe.freeze": (None,),
+    "recipe.reinit_head": (False,),
     "workload.split.long_tail": (None,),
     "workload.dataset.*.store": ("auto", "pixels"),
 }

@@ -25,6 +25,7 @@ from tune_speed.components.models.networks.libraries import STEMS, first_conv
 from tune_speed.components.models.published import Published
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.optim.base import given_momenta
+from tune_speed.components.optim.libraries import TimmOptimizer
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups.evaluation import Ema, Tta
 from tune_speed.core.config import Config, Table
@@ -56,6 +57,8 @@ SCRIPT = Form(
     only={
         **ONLY,
         "recipe.model": NETWORKS,
+        "recipe.layer_decay": (None,),
+        "recipe.optimizer": (*ONLY["recipe.optimizer"], "timm"),
         "recipe.lr_schedule": tuple(name for name in SCHEDULES if name != "reduce_on_plateau"),
         "recipe.speedups.averaging": ("off", "ema"),
         "recipe.speedups.views": ("off", "tta"),
@@ -75,7 +78,7 @@ SCRIPT = Form(
         "workload.mode",
         "workload.eval_*",
     ),
-    other_speed=("recipe.loader*", "recipe.cuda_graph"),
+    other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.activation_checkpointing"),
 )
 LIGHTNING = replace(
     SCRIPT,
@@ -125,6 +128,7 @@ def context(file: RecipeFile, form: Form, *, origin: str, path: str) -> dict[str
     if has_windows(file):
         packages.append("torchvision")
         model["takes"] = model["takes"].replace("height, width", "*images.size")
+    packages += ["timm"] * isinstance(file.recipe.optimizer, TimmOptimizer)
     needs = ["torch", *packages, *DATASETS[file.workload.dataset_name][1].split(", ")]
     has_own = model["kind"] == "library" or model["weights_file"]
     return {
@@ -235,6 +239,10 @@ def _optimizer_call(file: RecipeFile) -> str:
     optimizer: Any = file.recipe.optimizer
     kernels = "foreach" if file.recipe.optimizer_kernels == "foreach" else "fused"
     name = name_in(OPTIMIZERS, optimizer)
+    if name == "timm":
+        settings = "".join(f", {n}={literal(v)}" for n, v in optimizer.settings().items())
+        call = f"timm.optim.create_optimizer_v2([weights, others], {literal(optimizer.name)}"
+        return f"{call}, lr=LR{settings})"
     if name == "sgd":
         own = f"momentum={optimizer.momentum}, nesterov={optimizer.nesterov}"
         return f"torch.optim.SGD([weights, others], lr=LR, {own}, {kernels}=True)"
@@ -303,7 +311,8 @@ def _call(model: Timm | TorchVision) -> str:
         sizes = {name: SIZES[name] for name in ("num_classes", "image_size")}
         create, given = "torchvision.models.get_model", model.arguments(**sizes)
     arguments = "".join(f"\n        {name}={literal(value)}," for name, value in given.items())
-    return f"{create}(\n        {literal(model.name)},{arguments}\n    )"
+    name = model.name if isinstance(model, Timm) else model.network_name
+    return f"{create}(\n        {literal(name)},{arguments}\n    )"
 
 
 def _stem(model: Timm | TorchVision) -> dict[str, Any]:

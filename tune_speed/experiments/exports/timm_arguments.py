@@ -18,7 +18,7 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.image_folder import parts_in
 from tune_speed.data.split import Splits, make_splits
 from tune_speed.experiments.exports.carried import CARRIED, ONLY, WINDOWS, Form, refuse_what_is_lost
-from tune_speed.experiments.exports.script import has_windows, name_in, without_weights
+from tune_speed.experiments.exports.script import SCRIPT, has_windows, name_in, without_weights
 from tune_speed.study.file import RecipeFile
 from tune_speed.study.yaml import dump_yaml
 from tune_speed.training.build import normalisation_of
@@ -42,6 +42,7 @@ TIMM = Form(
         "recipe.model.*.stem": ("native",),
         "recipe.model.*.resize_to": (None,),
         "recipe.model.*.weights_file": (None,),
+        "recipe.optimizer": (*ONLY["recipe.optimizer"], "timm"),
         "recipe.optimizer.*.bias_lr": (None,),
         "recipe.optimizer.*.decay_norms_and_biases": (False,),
         "recipe.lr_schedule": ("constant", "cosine"),
@@ -64,8 +65,9 @@ TIMM = Form(
         *WINDOWS,
         *CHANGES,
         "workload.eval_batch_size",
+        "recipe.layer_decay",
     ),
-    other_speed=("recipe.loader*", "recipe.cuda_graph", "recipe.optimizer_kernels"),
+    other_speed=(*SCRIPT.other_speed, "recipe.optimizer_kernels"),
 )  # fmt: skip
 
 
@@ -186,10 +188,15 @@ def _optimizer(file: RecipeFile) -> dict[str, Any]:
     if name == "sgd":
         # In timm's words `sgd` is Nesterov's.
         own = {"opt": "sgd" if optimizer.nesterov else "momentum", "momentum": optimizer.momentum}
+    elif name == "timm":
+        own = {"opt": optimizer.name, "opt_kwargs": optimizer.model_extra, "opt_eps": optimizer.eps}
+        own["momentum"] = optimizer.momentum or 0.9
+        own["opt_betas"] = optimizer.betas and [*optimizer.betas]
     else:
         betas = [optimizer.beta1, optimizer.beta2]
         own = {"opt": name, "opt_betas": betas, "opt_eps": optimizer.eps}
-    return {**own, **common}
+    layers = file.recipe.model_dump(include={"layer_decay"})
+    return {**own, **common, **layers}
 
 
 def _schedule(file: RecipeFile) -> dict[str, Any]:

@@ -94,6 +94,11 @@ SETTINGS = (
     "loader",
     "order",
     "deterministic",
+    "layer_decay",
+    "head_lr_scale",
+    "freeze",
+    "reinit_head",
+    "activation_checkpointing",
 )
 """Recipe fields that are speed-ups, or trade speed for something."""
 

@@ -44,6 +44,8 @@ def probe_step(
     With `compiles` False `torch.compile` is left out. Random numbers are as before afterwards.
     """
     (shape, _), *_ = step_schedule_of(recipe, splits)
+    # Frozen steps take less memory than those after them.
+    shape = shape._replace(is_frozen=False)
     num_batches = accumulation_of(recipe) * shape.growth
     num_samples = num_batches * micro_batch_of(recipe)
 

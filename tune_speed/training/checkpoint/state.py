@@ -125,7 +125,7 @@ def _on_host(value: Any) -> Any:
         return {key: _on_host(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_on_host(each) for each in value)
-    assert value is None or isinstance(value, bool | int | float | str), type(value)
+    assert value is None or isinstance(value, bool | int | float | str | torch.dtype), type(value)
     return value
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tune_speed.components.models.networks.layers import rate_factors
+from tune_speed.components.optim.base import with_factors
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.components.speedups.modules import losses
 from tune_speed.data.loaders.base import Batch
@@ -157,6 +159,9 @@ def build_optimizer(
         # Fused: one pass over the weights, and a scaled step that does not wait for the device.
         fused=recipe.optimizer_kernels == "fused" and device.type in ("cpu", "cuda"),
     )
+    if recipe.layer_decay is not None or recipe.head_lr_scale != 1.0:
+        factors = rate_factors(model, recipe.layer_decay, recipe.head_lr_scale)
+        optimizer.param_groups[:] = with_factors(optimizer.param_groups, factors)
     if recipe.optimizer_kernels == "foreach":
         # By itself torch takes its multi-tensor operations on a GPU only.
         for group in optimizer.param_groups:
@@ -318,7 +323,7 @@ class Stepper:
 
     def take(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes a step with what goes before and after it: speed-ups, averaging of weights."""
-        self.recipe.speedups.begin_step(self.model, shape)
+        self.recipe.begin_step(self.model, shape)
         self._enter(shape.stage)
         loss_sum = self.learn(group, shape, frac=frac)
         if self.averager is not None:
@@ -342,7 +347,7 @@ class Stepper:
 
     def take_still(self, group: Group, shape: Shape) -> None:
         """Takes a step of which nothing is learned; averages are updated as in mid-run."""
-        self.recipe.speedups.begin_step(self.model, shape)
+        self.recipe.begin_step(self.model, shape)
         self.learn(group, shape, frac=1.0)
         if self.averager is not None:
             self.averager.update(self.model, frac=0.5)

@@ -77,10 +77,10 @@ WORK = ("epochs", "part", "train_samples", "images", "scoring_epochs")
 """Numbers to which the time of a short training before the first step is proportional."""
 UPDATE: dict[str, Mapping[str, type[Any]]] = {"optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES}
 # Fields of a recipe that are in the key with all that lies below them.
-WHOLE = ("model", "augmentation", "loader", "speedups")
+WHOLE = ("model", "augmentation", "loader", "speedups", "freeze")
 SIZES = ("batch_size", "accumulation_steps", "effective_batch_size", "devices")
 KERNELS = ("precision", "matmul_precision", "channels_last", "optimizer_kernels", "deterministic")
-COMPILED = ("compile", "compile_mode", "cuda_graph")
+COMPILED = ("compile", "compile_mode", "cuda_graph", "activation_checkpointing")
 OWN = ("optimizer", *SIZES, *KERNELS, *COMPILED)
 """Fields that are in the key themselves."""
 SamplesOf = Callable[[Mapping[str, Any]], int]
