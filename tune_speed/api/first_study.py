@@ -113,8 +113,7 @@ class _Machine:
     precision: str
     concurrent: int
     resources: dict[str, float]
-    fine: networks.Hardware = networks.CPU
-    """How photographs are fine-tuned."""
+    hardware: networks.Hardware
 
     @classmethod
     def here(cls) -> "_Machine":
@@ -125,7 +124,7 @@ class _Machine:
                 precision="bf16",
                 concurrent=4,
                 resources={"cpu": 2, "gpu": 0.25},
-                fine=networks.GPU,
+                hardware="gpu",
             )
         return cls(
             most_pixels=32,
@@ -133,12 +132,14 @@ class _Machine:
             precision="fp32",
             concurrent=min(8, len(os.sched_getaffinity(0))),
             resources={"cpu": 1},
+            hardware="cpu",
         )
 
     @property
     def image_sizes(self) -> list[int]:
         """Sides at which fine-tuning is searched [pixels], whole patches."""
-        return [32 * round(factor * self.fine.pixels / 32) for factor in (0.75, 1.0, 1.25)]
+        side = networks.PIXELS[self.hardware]
+        return [32 * round(factor * side / 32) for factor in (0.75, 1.0, 1.25)]
 
     def budget_s(self, trial_s: float) -> float:
         """Returns the time of a search of usual trials [s], in whole minutes."""
@@ -198,9 +199,9 @@ def init(
     ):
         progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
-    most = machine.fine.most_batch if start else BATCH_SIZES[-1]
-    few = [size for size in BATCH_SIZES if 4 * size <= sizes.train and size <= most]
-    batch_sizes = tuple(few[-3:]) or (1,)
+    # Fine-tuning takes few steps, of small batches.
+    allowed = BATCH_SIZES[:-1] if start else BATCH_SIZES
+    batch_sizes = tuple(size for size in allowed if 4 * size <= sizes.train)[-3:] or (1,)
     fixed = _fixed(dataset, machine, start, are_several=labels.ndim == 2)
     fixed["batch_size"] = batch_size = batch_sizes[len(batch_sizes) // 2]
     picture = file.with_name(f"{file.stem}_range_test.svg") if start else None
@@ -247,8 +248,8 @@ def _dataset(
             must = "must be left out, as these images are no photographs"
             raise ConfigError.of("--weights and --model", must, given=str(given))
         return dataset, None
-    wanted = [name] if name else networks.ordered(dataset.num_train(), machine.fine)
-    start = networks.starting_model(str(file) if file else None, wanted, progress.line)
+    wanted = [name] if name else networks.ordered(dataset.num_train(), machine.hardware)
+    start = networks.starting_model(os.path.abspath(file) if file else None, wanted, progress.line)
     if start is not None:
         return detect(place, most_pixels=machine.image_sizes[-1]), start
     progress.line(
@@ -274,7 +275,8 @@ def _fixed(
     }
     if isinstance(dataset, ImageFiles) and dataset.store_size is not None:
         largest = int(dataset.store_size / STORED_MARGIN)
-        fields["image_size"] = min(largest, machine.fine.pixels) if start else largest
+        whole = min(max(32, largest // 32 * 32), networks.PIXELS[machine.hardware])
+        fields["image_size"] = whole if start else largest
         fields["augmentation"] = {"crop": {"random_resized": {"scale": 0.35}}, "flip": "random"}
     return fields
 
@@ -301,7 +303,9 @@ def _fine_tuned(
     tested = range_test.range_test(job)
     rates = range_test.proposed(tested)
     range_test.draw(tested, rates, picture)
-    progress.line(f"learning rate: {rates.start:g}; searched from {rates.low:g} to {rates.high:g}")
+    why = "; usual ones, as the loss did not fall" if rates is range_test.USUAL else ""
+    ends = f"searched from {rates.low:g} to {rates.high:g}"
+    progress.line(f"learning rate: {rates.start:g}; {ends}{why}")
     fixed["optimizer"] = {"adamw": {"lr": rates.start, "weight_decay": 0.01}}
     epoch_s = num_train / fixed["batch_size"] * tested.step_s
     epochs = float(f"{min(MOST_EPOCHS / TIMES, probe_s / epoch_s):.2g}")
@@ -369,7 +373,7 @@ def _plain_run(
 
 def _file(workload: Workload, machine: _Machine, fixed: Tree, epochs: float) -> RecipeFile:
     # Trials get one core each on a machine without a GPU.
-    run = {} if "gpu" in machine.resources else {"cpu_threads": 1}
+    run = {} if machine.hardware == "gpu" else {"cpu_threads": 1}
     tree = {"recipe": {**fixed, "epochs": epochs}, "run": run}
     return recipe_from(tree, workload=workload, overrides=(), check_data=True)
 
@@ -414,7 +418,7 @@ def _text(
         epochs=epochs,
         rates=plain.rates,
         lengths=[float(f"{each:.2g}") for each in lengths],
-        image_sizes=sizes or [fixed["image_size"]],
+        image_sizes=sorted({*sizes, fixed["image_size"] or 0}),
         most_pad=max(1, dataset.get("image_size", 32) // 8),
         small_set=SMALL_SET,
         times=TIMES,

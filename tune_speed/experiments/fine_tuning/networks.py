@@ -8,7 +8,7 @@ networks alike is a guess: the range test times the one that is chosen.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tune_speed.core.errors import ConfigError, DataError
 
@@ -33,21 +33,11 @@ class Network(NamedTuple):
     """Training images a second."""
 
 
-class Hardware(NamedTuple):
-    """How networks are fine-tuned on a kind of device."""
-
-    speed: str
-    """The field of `Network` that orders them."""
-    pixels: int
-    """Side at which images are shown, where they are as large."""
-    most_batch: int
-    """Largest batch that is searched."""
-    epoch_s: float
-    """Longest epoch of the network that is chosen, by the table [s]."""
-
-
-CPU = Hardware("cpu", 128, 64, 90.0)
-GPU = Hardware("gpu", 224, 128, 60.0)
+EPOCH_S = 90.0
+"""Longest epoch of the network that is chosen, by the table [s]."""
+Hardware = Literal["cpu", "gpu"]
+PIXELS: Mapping[Hardware, int] = {"cpu": 128, "gpu": 224}
+"""Side at which images are shown, where they are as large."""
 NETWORKS = (
     Network("mobilenetv3_small_100.lamb_in1k", 67.6, 205, 8035),
     Network("regnety_002.pycls_in1k", 70.3, 113, 3778),
@@ -65,18 +55,17 @@ NETWORKS = (
 
 
 def ordered(num_train: int, hardware: Hardware) -> list[str]:
-    """Returns the networks whose speed on such hardware is known, the best choice first.
+    """Returns the networks whose speed there is known, the best choice for so many images first.
 
-    Those with a short enough epoch of `num_train` images come by accuracy; the others follow by
-    speed.
+    Those with a short enough epoch come by accuracy; the others follow by speed.
     """
 
     def order(network: Network) -> tuple[bool, float]:
-        speed = getattr(network, hardware.speed)
-        is_slow = num_train > hardware.epoch_s * speed
+        speed = getattr(network, hardware)
+        is_slow = num_train > EPOCH_S * speed
         return is_slow, -speed if is_slow else -network.top1
 
-    known = [each for each in NETWORKS if getattr(each, hardware.speed)]
+    known = [each for each in NETWORKS if getattr(each, hardware)]
     return [each.name for each in sorted(known, key=order)]
 
 

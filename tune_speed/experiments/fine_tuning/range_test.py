@@ -15,9 +15,9 @@ import numpy as np
 
 from tune_speed.components.optim.base import set_rates
 from tune_speed.components.schedules.base import Factors
-from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.plot_style import COLOURS, write_figure
 from tune_speed.runtime.clock import Waits
+from tune_speed.runtime.process import run_delay
 from tune_speed.training.build import Job, build_forward
 from tune_speed.training.loop import set_up
 from tune_speed.training.step.batches import open_steps
@@ -36,12 +36,13 @@ RISEN = 0.1
 """Share of the whole fall of the loss by which it has risen again where it counts as diverging."""
 
 
-class Tested(NamedTuple):
+class RateCurve(NamedTuple):
     """What a range test saw: rates in rising order, the smoothed loss of each step [nat]."""
 
     rates: Sequence[float]
     losses: Sequence[float]
     step_s: float = 0.0
+    """Usual time of a step, without waits for a core [s]."""
 
 
 class Range(NamedTuple):
@@ -52,7 +53,11 @@ class Range(NamedTuple):
     high: float
 
 
-def range_test(job: Job) -> Tested:
+USUAL = Range(2e-4, 1e-3, 5e-3)
+"""Of AdamW, where a test says nothing."""
+
+
+def range_test(job: Job) -> RateCurve:
     """Trains for some steps whose rate rises from 1e-5 to 0.3, or until the loss diverges.
 
     The recipe's own rate must be `HIGHEST`. The first steps are timed at the lowest rate.
@@ -63,14 +68,15 @@ def range_test(job: Job) -> Tested:
 
     groups = open_steps(loader, job.recipe, [(job.shapes[0], TIMED + STEPS[1])], Waits())
     losses, times_s = list[float](), list[float]()
+    waited_s = run_delay(job.device)
 
     def take(rate: float) -> None:
-        began = time.perf_counter()
+        began_s = time.perf_counter() - waited_s()
         set_rates(stepper.optimizer, Factors(lr=rate / HIGHEST, momentum=None))
         shape, group = next(groups)
         # Reading the loss waits for the device.
         losses.append(float(stepper.take(group, shape, frac=1.0)) / group.num_samples)
-        times_s.append(time.perf_counter() - began)
+        times_s.append(time.perf_counter() - waited_s() - began_s)
 
     try:
         for _ in range(TIMED):
@@ -86,7 +92,7 @@ def range_test(job: Job) -> Tested:
                 break
     finally:
         loader.close()
-    return Tested(rates[: len(losses)], smoothed(losses), median(times_s))
+    return RateCurve(rates[: len(losses)], smoothed(losses), median(times_s))
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
@@ -99,17 +105,14 @@ def smoothed(losses: Sequence[float]) -> list[float]:
     return means
 
 
-def proposed(tested: Tested) -> Range:
+def proposed(tested: RateCurve) -> Range:
     """Returns the range around the steepest descent of the loss over log rate, below divergence.
 
-    Raises: ConfigError if the loss does not fall.
+    Where the loss does not fall, it is `USUAL`.
     """
     losses, least = np.array(tested.losses), int(np.argmin(tested.losses))
     if least < 2:
-        must = "must fall as the learning rate rises, for a range of rates to be proposed"
-        given = f"{losses[0]:.3g} at first, and never less"
-        hint = "Look whether labels and images belong together."
-        raise ConfigError.of("the training loss", must, given=given, hint=hint)
+        return USUAL
     steepest = int(np.gradient(losses, np.log(tested.rates))[: least + 1].argmin())
     risen = losses[least:] > losses[least] + RISEN * (losses[0] - losses[least])
     diverges = tested.rates[least + int(risen.argmax()) if risen.any() else -1]
@@ -118,7 +121,7 @@ def proposed(tested: Tested) -> Range:
     return Range(*(float(f"{rate:.2g}") for rate in ends))
 
 
-def draw(tested: Tested, found: Range, path: Path) -> None:
+def draw(tested: RateCurve, found: Range, path: Path) -> None:
     """Writes the curve, with the proposed range shaded. Raises: StorageError."""
     from matplotlib.figure import Figure
 
