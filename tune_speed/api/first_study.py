@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from rich.console import RenderableType
@@ -146,12 +146,8 @@ class _Machine:
         return 60 * math.ceil(TRIALS * trial_s / self.concurrent / 60 + 1)
 
 
-class _Plain(NamedTuple):
-    """A plain run, and what it says of a search."""
-
-    run: RunResult
-    epochs: float
-    rates: range_test.Range | None = None
+_Plain = tuple[RunResult, float, range_test.Range | None]
+"""A plain run, its epochs, and the rates that a range test proposed."""
 
 
 def init(
@@ -205,15 +201,16 @@ def init(
     fixed = _fixed(dataset, machine, start, are_several=labels.ndim == 2)
     fixed["batch_size"] = batch_size = batch_sizes[len(batch_sizes) // 2]
     picture = file.with_name(f"{file.stem}_range_test.svg") if start else None
-    trained = partial(_trained, workload, machine, progress, fixed)
     if picture is not None:
         plain = _fine_tuned(splits, workload, machine, fixed, probe_s, progress, picture)
     else:
+        trained = partial(_trained, workload, machine, progress, fixed)
         plain = _plain_run(trained, sizes.train / batch_size, probe_s, progress)
-    reached = likely = _learnt(plain.run, share, probe_s, is_needed=target is None)
+    run, epochs, rates = plain
+    reached = likely = _learnt(run, share, probe_s, is_needed=target is None)
     if start:
-        likely = promised([Point(e.samples, a) for e, a in plain.run.measured("accuracy")[1:]])
-    trial_s = plain.run.clocks.train_s
+        likely = promised([Point(e.samples, a) for e, a in run.measured("accuracy")[1:]])
+    trial_s = run.clocks.train_s
     # The longest of fine-tuning has three times the epochs, of images with 1.6 times the pixels.
     longest_s = trial_s * (2 * TIMES if start else 2)
     found = FirstStudy(
@@ -225,14 +222,15 @@ def init(
         promised=likely,
         target=target or below(likely, sizes.validation),
         train_s=trial_s,
-        images_per_s=plain.run.samples / trial_s,
+        images_per_s=run.samples / trial_s,
         batch_sizes=batch_sizes,
         max_train_s=float(f"{max(10.0, longest_s):.2g}"),
         time_budget_s=machine.budget_s(trial_s),
         picture=str(picture) if picture else None,
     )
     seen = _tree_of(_seen_from(dataset, file.parent))
-    text = _text(found, fixed, name=name, dataset=seen, machine=machine, plain=plain)
+    known = {"found": found, "fixed": fixed, "machine": machine, "name": name, "rates": rates}
+    text = _text(known | {"dataset": seen, "epochs": epochs}, machine.image_sizes)
     study_of(scan_yaml(text, file=str(file)), check_data=False)
     write_file(file, text.encode())
     return found
@@ -312,7 +310,7 @@ def _fine_tuned(
     progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
     every = {"eval_every_samples": max(1, math.ceil(epochs * num_train / EVALUATIONS))}
     run = _trained(workload.model_copy(update=every), machine, progress, fixed, epochs)
-    return _Plain(run, epochs, rates)
+    return run, epochs, rates
 
 
 def _how_long(trial_s: float, search_s: float) -> str:
@@ -368,7 +366,7 @@ def _plain_run(
         epochs = float(f"{min(MOST_EPOCHS, probe_s / epoch_s):.2g}")
         progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
         run = trained(epochs)
-    return _Plain(run, epochs)
+    return run, epochs, None
 
 
 def _file(workload: Workload, machine: _Machine, fixed: Tree, epochs: float) -> RecipeFile:
@@ -393,37 +391,19 @@ def _trained(
     return run
 
 
-def _text(
-    found: FirstStudy,
-    fixed: Tree,
-    *,
-    name: str,
-    dataset: Tree,
-    machine: _Machine,
-    plain: _Plain,
-) -> str:
+def _text(known: Tree, image_sizes: list[int]) -> str:
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     environment.filters["json"] = json.dumps
     template = Path(__file__).with_name("first_study.yaml.j2").read_text()
-    epochs = plain.epochs
-    lengths = (epochs / TIMES, epochs * TIMES) if plain.rates else (epochs / 8, epochs)
-    largest = int(dataset.get("store_size", 0) / STORED_MARGIN)
-    sizes = [size for size in machine.image_sizes if size <= largest]
-    text = environment.from_string(template).render(
-        found=found,
-        fixed=fixed,
-        name=name,
-        dataset=dataset,
-        machine=machine,
-        epochs=epochs,
-        rates=plain.rates,
-        lengths=[float(f"{each:.2g}") for each in lengths],
-        image_sizes=sorted({*sizes, fixed["image_size"] or 0}),
-        most_pad=max(1, dataset.get("image_size", 32) // 8),
-        small_set=SMALL_SET,
-        times=TIMES,
-        trials=TRIALS,
-        certify=CERTIFY,
-    )
+    dataset, epochs, own = known["dataset"], known["epochs"], known["fixed"]["image_size"] or 0
+    lengths = (epochs / TIMES, epochs * TIMES) if known["rates"] else (epochs / 8, epochs)
+    largest = dataset.get("store_size", 0) / STORED_MARGIN
+    more: Tree = {
+        "lengths": [float(f"{each:.2g}") for each in lengths],
+        "image_sizes": sorted({own, *(size for size in image_sizes if size <= largest)}),
+        "most_pad": max(1, dataset.get("image_size", 32) // 8),
+        **{"small_set": SMALL_SET, "times": TIMES, "trials": TRIALS, "certify": CERTIFY},
+    }
+    text = environment.from_string(template).render(known | more)
     # One column for all comments.
     return re.sub(r"^(.*\S)  # ", lambda line: f"{line[1]:<35} # ", text, flags=re.MULTILINE)

@@ -1,6 +1,6 @@
 """A range test: the loss over a learning rate that rises from step to step, and what it proposes.
 
-Source: Smith, "Cyclical Learning Rates for Training Neural Networks", 2017 (arXiv:1506.01186),
+Source: Smith, "Cyclical learning rates for training neural networks", 2017 (arXiv:1506.01186),
 section 3.3. Where we differ: the rate rises exponentially, the loss is that of the batches,
 smoothed, and a rule reads the curve.
 """
@@ -46,7 +46,7 @@ class RateCurve(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Rates to search between, and the one to begin with."""
+    """Ends of the searched learning rates, and the one to begin with."""
 
     low: float
     start: float
@@ -54,7 +54,7 @@ class Range(NamedTuple):
 
 
 USUAL = Range(2e-4, 1e-3, 5e-3)
-"""Of AdamW, where a test says nothing."""
+"""Usual for AdamW."""
 
 
 def range_test(job: Job) -> RateCurve:
