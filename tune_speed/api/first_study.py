@@ -47,7 +47,7 @@ MOST_EPOCHS = 30.0
 """Of the plain run, and of a searched one."""
 FIRST_STEPS = 16
 PROBE_S = 60.0
-FINE_PROBE_S = 120.0
+FINE_PROBE_S = 150.0
 QUICK = 0.25
 """Share of these that a quick look takes."""
 EVALUATIONS = 6
@@ -79,6 +79,8 @@ class FirstStudy(Shown):
     target: float
     train_s: float
     """Training clock of the plain run [s]."""
+    trial_s: float
+    """The same without waits for a core [s]."""
     images_per_s: float
     batch_sizes: tuple[int, ...]
     max_train_s: float
@@ -94,7 +96,7 @@ class FirstStudy(Shown):
             f" {self.classes} classes; one plain run reached {self.reached:.4f} in"
             f" {self.train_s:.1f} s{curve}, so the target is {self.target:g}",
             *([f"range test of the learning rate: {self.picture}"] if self.picture else []),
-            _how_long(self.train_s, self.time_budget_s),
+            _how_long(self.trial_s, self.time_budget_s),
             f"Search, for at most {self.time_budget_s / 60:g} min:\n"
             f"  tune-speed search {shlex.quote(self.file)}",
         )
@@ -146,8 +148,8 @@ class _Machine:
         return 60 * math.ceil(TRIALS * trial_s / self.concurrent / 60 + 1)
 
 
-_Plain = tuple[RunResult, float, range_test.Range | None]
-"""A plain run, its epochs, and the rates that a range test proposed."""
+_Plain = tuple[RunResult, float, float, range_test.Range | None]
+"""A plain run, its epochs, their time in a trial [s], and the rates of a range test."""
 
 
 def init(
@@ -167,7 +169,7 @@ def init(
 
     Photographs are fine-tuned, if published weights can be had: those in `weights`, else of timm's
     `model`, else of the best network for this machine. A range test finds the rates to search, and
-    a plain run of `probe_s` seconds (120) the target: a little below what its curve promises.
+    a plain run of `probe_s` seconds (150) the target: a little below what its curve promises.
     All others are trained from fresh weights: a plain run (ResNet, AdamW, one-cycle) of `probe_s`
     seconds (60), or 30 epochs; without a `target`, that is a little below what it reaches.
     `quick`: a quarter of these times. Raises: ConfigError, DataError.
@@ -206,11 +208,10 @@ def init(
     else:
         trained = partial(_trained, workload, machine, progress, fixed)
         plain = _plain_run(trained, sizes.train / batch_size, probe_s, progress)
-    run, epochs, rates = plain
+    run, epochs, trial_s, rates = plain
     reached = likely = _learnt(run, share, probe_s, is_needed=target is None)
     if start:
         likely = promised([Point(e.samples, a) for e, a in run.measured("accuracy")[1:]])
-    trial_s = run.clocks.train_s
     # The longest of fine-tuning has three times the epochs, of images with 1.6 times the pixels.
     longest_s = trial_s * (2 * TIMES if start else 2)
     found = FirstStudy(
@@ -221,7 +222,8 @@ def init(
         reached=reached,
         promised=likely,
         target=target or below(likely, sizes.validation),
-        train_s=trial_s,
+        train_s=run.clocks.train_s,
+        trial_s=trial_s,
         images_per_s=run.samples / trial_s,
         batch_sizes=batch_sizes,
         max_train_s=float(f"{max(10.0, longest_s):.2g}"),
@@ -310,7 +312,7 @@ def _fine_tuned(
     progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
     every = {"eval_every_samples": max(1, math.ceil(epochs * num_train / EVALUATIONS))}
     run = _trained(workload.model_copy(update=every), machine, progress, fixed, epochs)
-    return run, epochs, rates
+    return run, epochs, epochs * epoch_s, rates
 
 
 def _how_long(trial_s: float, search_s: float) -> str:
@@ -366,7 +368,7 @@ def _plain_run(
         epochs = float(f"{min(MOST_EPOCHS, probe_s / epoch_s):.2g}")
         progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
         run = trained(epochs)
-    return run, epochs, None
+    return run, epochs, run.clocks.train_s, None
 
 
 def _file(workload: Workload, machine: _Machine, fixed: Tree, epochs: float) -> RecipeFile:

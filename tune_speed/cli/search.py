@@ -198,7 +198,9 @@ def init(
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long that run may take.  [default: 2m; icons: 60s]"),
+        typer.Option(
+            metavar="TIME", help="How long that run may take.  [default: 150s; icons: 60s]"
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Look for a quarter of the time.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the file.")] = False,

@@ -25,7 +25,7 @@ def test_it_never_promises_less_than_was_reached_nor_more_than_the_bound() -> No
     assert promised(steep) == pytest.approx(1 - (1 - MOST_GAIN) * (1 - reached))
     # One-cycle ends lower in error than any law through its beginning.
     kinked = [Point(n, a) for n, a in zip(SAMPLES, (0.5, 0.6, 0.6, 0.62, 0.7, 0.85), strict=True)]
-    assert 0.85 <= promised(kinked) <= 0.9025
+    assert 0.85 <= promised(kinked) <= 0.91
 
 
 @pytest.mark.parametrize("accuracies", [(0.6, 0.8), (0.8,), (0.8, 0.7, 0.75)])
