@@ -306,12 +306,12 @@ def _fine_tuned(
     why = "; usual ones, as the loss did not fall" if rates is range_test.USUAL else ""
     ends = f"searched from {rates.low:g} to {rates.high:g}"
     progress.line(f"learning rate: {rates.start:g}; {ends}{why}")
-    fixed["optimizer"] = {"adamw": {"lr": rates.start, "weight_decay": 0.01}}
     epoch_s = num_train / fixed["batch_size"] * tested.step_s
     epochs = float(f"{min(MOST_EPOCHS / TIMES, probe_s / epoch_s):.2g}")
     progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
     every = {"eval_every_samples": max(1, math.ceil(epochs * num_train / EVALUATIONS))}
-    run = _trained(workload.model_copy(update=every), machine, progress, fixed, epochs)
+    recipe = fixed | {"optimizer": {"adamw": {"lr": rates.start, "weight_decay": 0.01}}}
+    run = _trained(workload.model_copy(update=every), machine, progress, recipe, epochs)
     return run, epochs, epochs * epoch_s, rates
 
 
