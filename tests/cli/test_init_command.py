@@ -5,10 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
 from helpers.command import run_inside
-from helpers.data.files import encode, write_photos
+from helpers.data.files import encode, go_offline, write_noise, write_photos
 
 from tune_speed.api import first_study
+from tune_speed.experiments.fine_tuning import range_test
+from tune_speed.experiments.fine_tuning.targets import below
 from tune_speed.study.file import load_study
 
 
@@ -35,16 +39,6 @@ def test_a_folder_becomes_a_study_file_whose_target_a_plain_run_reached(
     assert study.workload.model_dump()["dataset"]["image_size"] == 8
     comments = [line.rindex(" # ") for line in study.text.splitlines() if "  # " in line.lstrip()]
     assert len(set(comments)) == 1, "comments stand in one column"
-
-
-@pytest.mark.parametrize(
-    ("reached", "images", "target"), [(0.9931, 288, 0.98), (0.62, 5000, 0.61), (1.0, 100, 0.99)]
-)
-def test_the_target_is_a_standard_error_below_what_the_run_reached(
-    reached: float, images: int, target: float
-) -> None:
-    # By hand: 0.9931 − 0.0049, 0.62 − 0.0069; of 1 the error is 0.
-    assert first_study._target(reached, images) == target
 
 
 def test_it_says_what_comes_next_and_overwrites_nothing(photos: Path) -> None:
@@ -90,3 +84,54 @@ def test_mistakes_are_told_before_anything_trains(
 ) -> None:
     done = run_inside("init", *arguments, folder=photos)
     assert done.code == code and said in done.err
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """Returns a folder with photographs of noise and the weights of a small network."""
+    write_noise(tmp_path / "photos", {"train": 40, "validation": 20, "test": 20}, size=110)
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "w.pt")
+    return tmp_path
+
+
+def test_photographs_are_fine_tuned_around_the_rate_of_a_range_test(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_test, "STEPS", (30, 30))
+    monkeypatch.setattr(first_study, "LEAST_LEARNT", -9.0)  # Of noise, nothing is.
+    options = ("--weights", "w.pt", "--model", "test_resnet", "--probe", "1s", "--json")
+    done = run_inside("init", "photos", *options, folder=photographs)
+    assert done.code == 0, done.err
+    assert "shorter sides 110 to 110" in done.err and "repeated: 0 of 80" in done.err
+    assert all(f"a {what} " in done.err for what in ("trial", "search", "certification"))
+    found = done.json
+    assert found["target"] == below(found["promised"], 20) and found["promised"] >= found["reached"]
+    assert "<svg" in (photographs / found["picture"]).read_text()
+    monkeypatch.chdir("/")
+    study = load_study(photographs / "photos.yaml")
+    params = {parameter.name: parameter for parameter in study.space.parameters}
+    assert {"epochs", "batch_size", "label_smoothing"} <= params.keys()
+    (first,) = study.search.points_to_evaluate
+    assert first.keys() < params.keys()
+    rate = params["optimizer.adamw.lr"]
+    assert rate.low < first["optimizer.adamw.lr"] < rate.high
+    weights = study.space.tree["model"]["timm"]["weights_file"]
+    assert weights == str(photographs / "w.pt")
+
+
+def test_without_weights_photographs_are_trained_from_fresh_ones_and_it_says_so(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_offline(monkeypatch, photographs / "hub")
+    options = ("--target", "0.5", "--quick", "--probe", "1s")
+    done = run_inside("init", "photos", *options, folder=photographs)
+    assert done.code == 0 and "no published weights" in done.err, done.err
+    assert load_study(photographs / "photos.yaml").space.tree["model"] in (
+        "resnet20",
+        {"resnet20": {}},
+    )
+
+
+def test_weights_are_refused_where_images_are_no_photographs(photos: Path) -> None:
+    done = run_inside("init", "my photos", "--weights", "w.pt", folder=photos)
+    assert done.code == 2 and "no photographs" in done.err

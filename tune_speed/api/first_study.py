@@ -5,12 +5,13 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
 from rich.console import RenderableType
 
 from tune_speed.api.inputs import recipe_from
@@ -24,20 +25,35 @@ from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.decoding import STORED_MARGIN, ImageFiles
-from tune_speed.data.datasets.detect import detect
-from tune_speed.data.split import in_words, make_splits
+from tune_speed.data.datasets.detect import described, detect
+from tune_speed.data.split import Splits, in_words, make_splits
+from tune_speed.experiments.fine_tuning import networks, range_test
+from tune_speed.experiments.fine_tuning.targets import TIMES, Point, below, promised
 from tune_speed.experiments.rerun import train_seeds
 from tune_speed.runtime.atomic_file import write_file
 from tune_speed.runtime.device import resolve_device
-from tune_speed.study.file import study_of
+from tune_speed.study.file import RecipeFile, study_of
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.yaml import scan_yaml
+from tune_speed.training.build import Job
+from tune_speed.training.trial import Allotment
+from tune_speed.training.worker import open_device
 from tune_speed.training.workload import Workload
+
+Tree = dict[str, Any]
 
 TRIALS = 40
 MOST_EPOCHS = 30.0
 """Of the plain run, and of a searched one."""
 FIRST_STEPS = 16
+PROBE_S = 60.0
+FINE_PROBE_S = 150.0
+QUICK = 0.25
+"""Share of these that a quick look takes."""
+EVALUATIONS = 6
+"""Of the plain run of fine-tuning, from which its curve is read."""
+CERTIFY = {"top": 2, "seeds": 5, "final": 0}
+"""A certification of fine-tuning, which takes minutes a run."""
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
 """Of which the three largest are searched that give an epoch four steps; the plain run takes the
 middle one."""
@@ -58,20 +74,29 @@ class FirstStudy(Shown):
     """Share of the training images: what naming it always gets right."""
     reached: float
     """Accuracy of the plain run on the validation part."""
+    promised: float
+    """What its curve promises for a longer run of fine-tuning; else the same."""
     target: float
     train_s: float
     """Training clock of the plain run [s]."""
+    trial_s: float
+    """The same without waits for a core [s]."""
     images_per_s: float
     batch_sizes: tuple[int, ...]
     max_train_s: float
     time_budget_s: float
+    picture: str | None
+    """File of the range test's picture, if there was one."""
 
     def parts(self) -> tuple[RenderableType, ...]:
         """Returns what was found, and the command that comes next."""
+        curve = f", its curve promises {self.promised:.3f}" if self.promised > self.reached else ""
         return (
             f"wrote {self.file}: {counted(self.images, 'image')} of"
             f" {self.classes} classes; one plain run reached {self.reached:.4f} in"
-            f" {self.train_s:.1f} s, so the target is {self.target:g}",
+            f" {self.train_s:.1f} s{curve}, so the target is {self.target:g}",
+            *([f"range test of the learning rate: {self.picture}"] if self.picture else []),
+            _how_long(self.trial_s, self.time_budget_s),
             f"Search, for at most {self.time_budget_s / 60:g} min:\n"
             f"  tune-speed search {shlex.quote(self.file)}",
         )
@@ -86,10 +111,11 @@ class _Machine:
     """What a trial gets."""
 
     most_pixels: int
-    model: dict[str, Any]
+    model: Tree
     precision: str
     concurrent: int
     resources: dict[str, float]
+    hardware: networks.Hardware
 
     @classmethod
     def here(cls) -> "_Machine":
@@ -100,6 +126,7 @@ class _Machine:
                 precision="bf16",
                 concurrent=4,
                 resources={"cpu": 2, "gpu": 0.25},
+                hardware="gpu",
             )
         return cls(
             most_pixels=32,
@@ -107,7 +134,22 @@ class _Machine:
             precision="fp32",
             concurrent=min(8, len(os.sched_getaffinity(0))),
             resources={"cpu": 1},
+            hardware="cpu",
         )
+
+    @property
+    def image_sizes(self) -> list[int]:
+        """Sides at which fine-tuning is searched [pixels], whole patches."""
+        side = networks.PIXELS[self.hardware]
+        return [32 * round(factor * side / 32) for factor in (0.75, 1.0, 1.25)]
+
+    def budget_s(self, trial_s: float) -> float:
+        """Returns the time of a search of usual trials [s], in whole minutes."""
+        return 60 * math.ceil(TRIALS * trial_s / self.concurrent / 60 + 1)
+
+
+_Plain = tuple[RunResult, float, float, range_test.Range | None]
+"""A plain run, its epochs, their time in a trial [s], and the rates of a range test."""
 
 
 def init(
@@ -116,14 +158,21 @@ def init(
     study: str | None = None,
     out: str | Path | None = None,
     target: float | None = None,
-    probe_s: float = 60.0,
+    weights: str | Path | None = None,
+    model: str | None = None,
+    probe_s: float | None = None,
+    quick: bool = False,
     replace: bool = False,
     progress: Progress,
 ) -> FirstStudy:
     """Writes a commented study file for the images at `data`, and says what it is based on.
 
-    A plain run (ResNet, AdamW, one-cycle) trains for `probe_s` seconds, or 30 epochs; without a
-    `target`, that is a little below what it reaches. Raises: ConfigError, DataError.
+    Photographs are fine-tuned, if published weights can be had: those in `weights`, else of timm's
+    `model`, else of the best network for this machine. A range test finds the rates to search, and
+    a plain run of `probe_s` seconds (150) the target: a little below what its curve promises.
+    All others are trained from fresh weights: a plain run (ResNet, AdamW, one-cycle) of `probe_s`
+    seconds (60), or 30 epochs; without a `target`, that is a little below what it reaches.
+    `quick`: a quarter of these times. Raises: ConfigError, DataError.
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(data).absolute().stem).strip("._-")
     name = study or stem[:100] or "my_images"
@@ -133,50 +182,145 @@ def init(
         must = "must be a new file, unless --replace is given"
         raise ConfigError.of("", must, given=str(file), hint="Or name another with --out.")
     machine = _Machine.here()
-    dataset = detect(Path(data), most_pixels=machine.most_pixels)
+    dataset, start = _dataset(Path(data), machine, weights, model, progress)
+    probe_s = probe_s or (FINE_PROBE_S if start else PROBE_S) * (QUICK if quick else 1)
     prepared = prepare(dataset, on_progress=progress.decoded)
     labels = prepared.train.labels
     share = guesses(labels, len(prepared.class_names))["accuracy"]
     workload = _workload(dataset, len(labels), probe_s)
+    splits = make_splits(prepared, workload.split)
     for line in (
-        *in_words(make_splits(prepared, workload.split), prepared.class_names),
+        *in_words(splits, prepared.class_names),
+        *described(dataset, prepared),
         *prepared.notes,
         *dataset.notes(),
     ):
         progress.line(line)
     sizes = workload.sizes()  # Of a folder it lists all files.
-    batch_sizes = tuple(size for size in BATCH_SIZES if 4 * size <= sizes.train)[-3:] or (1,)
-    fixed = _fixed(dataset, are_several=labels.ndim == 2)
-    trained = partial(_trained, workload, machine, _middle(batch_sizes), progress, fixed)
-    plain, epochs = _plain_run(trained, sizes.train / _middle(batch_sizes), probe_s, progress)
-    reached = _learnt(plain, share, probe_s, is_needed=target is None)
-    train_s = plain.clocks.train_s
+    # Fine-tuning takes few steps, of small batches.
+    allowed = BATCH_SIZES[:-1] if start else BATCH_SIZES
+    batch_sizes = tuple(size for size in allowed if 4 * size <= sizes.train)[-3:] or (1,)
+    fixed = _fixed(dataset, machine, start, are_several=labels.ndim == 2)
+    fixed["batch_size"] = batch_size = batch_sizes[len(batch_sizes) // 2]
+    picture = file.with_name(f"{file.stem}_range_test.svg") if start else None
+    if picture is not None:
+        plain = _fine_tuned(splits, workload, machine, fixed, probe_s, progress, picture)
+    else:
+        trained = partial(_trained, workload, machine, progress, fixed)
+        plain = _plain_run(trained, sizes.train / batch_size, probe_s, progress)
+    run, epochs, trial_s, rates = plain
+    reached = likely = _learnt(run, share, probe_s, is_needed=target is None)
+    if start:
+        likely = promised([Point(e.samples, a) for e, a in run.measured("accuracy")[1:]])
+    # The longest of fine-tuning has three times the epochs, of images with 1.6 times the pixels.
+    longest_s = trial_s * (2 * TIMES if start else 2)
     found = FirstStudy(
         file=str(file),
         images=len(labels),
         classes=int((class_counts(labels, len(prepared.class_names)) > 0).sum()),
         largest_class=share,
         reached=reached,
-        target=target or _target(reached, sizes.validation),
-        train_s=train_s,
-        images_per_s=plain.samples / train_s,
+        promised=likely,
+        target=target or below(likely, sizes.validation),
+        train_s=run.clocks.train_s,
+        trial_s=trial_s,
+        images_per_s=run.samples / trial_s,
         batch_sizes=batch_sizes,
-        max_train_s=float(f"{max(10.0, 2 * train_s):.2g}"),
-        time_budget_s=60 * math.ceil(TRIALS * train_s / machine.concurrent / 60 + 1),
+        max_train_s=float(f"{max(10.0, longest_s):.2g}"),
+        time_budget_s=machine.budget_s(trial_s),
+        picture=str(picture) if picture else None,
     )
-    text = _text(found, name, _seen_from(dataset, file.parent), machine, epochs, fixed)
+    seen = _tree_of(_seen_from(dataset, file.parent))
+    known = {"found": found, "fixed": fixed, "machine": machine, "name": name, "rates": rates}
+    text = _text(known | {"dataset": seen, "epochs": epochs}, machine.image_sizes)
     study_of(scan_yaml(text, file=str(file)), check_data=False)
     write_file(file, text.encode())
     return found
 
 
-def _fixed(dataset: DatasetConfig, *, are_several: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"speedups": {"loss": "bce"}} if are_several else {}
+def _dataset(
+    place: Path, machine: _Machine, file: str | Path | None, name: str | None, progress: Progress
+) -> tuple[DatasetConfig, Tree | None]:
+    """Returns the data set, and the model with published weights that photographs start from."""
+    dataset = detect(place, most_pixels=machine.most_pixels)
+    if not isinstance(dataset, ImageFiles) or dataset.store_size is None:
+        if given := file or name:
+            must = "must be left out, as these images are no photographs"
+            raise ConfigError.of("--weights and --model", must, given=str(given))
+        return dataset, None
+    wanted = [name] if name else networks.ordered(dataset.num_train(), machine.hardware)
+    start = networks.starting_model(os.path.abspath(file) if file else None, wanted, progress.line)
+    if start is not None:
+        return detect(place, most_pixels=machine.image_sizes[-1]), start
+    progress.line(
+        "no published weights: a run from fresh ones takes many times the epochs, and with some"
+        " thousand images ends far below. Give --weights FILE, or connect to fetch them."
+    )
+    return dataset, None
+
+
+def _fixed(
+    dataset: DatasetConfig, machine: _Machine, start: Tree | None, *, are_several: bool
+) -> Tree:
+    """Returns the plain recipe, but for its length and batch."""
+    fields: Tree = {
+        "model": {"timm": start} if start else machine.model,
+        "optimizer": {"adamw": {"lr": 3e-3, "weight_decay": 0.01}},
+        "lr_schedule": "one_cycle",
+        "precision": machine.precision,
+        "loader": "auto",
+        "label_smoothing": 0.1 if start and not are_several else 0.0,
+        "speedups": {"loss": "bce"} if are_several else {},
+        "image_size": None,
+    }
     if isinstance(dataset, ImageFiles) and dataset.store_size is not None:
-        crop = {"random_resized": {"scale": 0.35}}
-        fields["image_size"] = int(dataset.store_size / STORED_MARGIN)
-        fields["augmentation"] = {"crop": crop, "flip": "random"}
+        largest = int(dataset.store_size / STORED_MARGIN)
+        whole = min(max(32, largest // 32 * 32), networks.PIXELS[machine.hardware])
+        fields["image_size"] = whole if start else largest
+        fields["augmentation"] = {"crop": {"random_resized": {"scale": 0.35}}, "flip": "random"}
     return fields
+
+
+def _fine_tuned(
+    splits: Splits,
+    workload: Workload,
+    machine: _Machine,
+    fixed: Tree,
+    probe_s: float,
+    progress: Progress,
+    picture: Path,
+) -> _Plain:
+    """Tests the range of rates, and trains for `probe_s` at the one that it proposes."""
+    limit = duration(range_test.LIMIT_S)
+    steps = f"a range test of the rate, {limit} at most, and a plain run of {duration(probe_s)}"
+    progress.line(f"next: {steps} or somewhat more")
+    progress.line(f"then {_how_long(probe_s, machine.budget_s(probe_s))}")
+    num_train = len(splits.train.labels)
+    highest = {"adamw": {"lr": range_test.HIGHEST, "weight_decay": 0.01}}
+    file = _file(workload, machine, fixed | {"optimizer": highest}, 1.0)
+    device = open_device(Allotment(device=file.run.device))
+    job = Job(workload, file.recipe, splits, seed=0, device=device)
+    tested = range_test.range_test(job)
+    rates = range_test.proposed(tested)
+    range_test.draw(tested, rates, picture)
+    why = "; usual ones, as the loss did not fall" if rates is range_test.USUAL else ""
+    ends = f"searched from {rates.low:g} to {rates.high:g}"
+    progress.line(f"learning rate: {rates.start:g}; {ends}{why}")
+    epoch_s = num_train / fixed["batch_size"] * tested.step_s
+    epochs = float(f"{min(MOST_EPOCHS / TIMES, probe_s / epoch_s):.2g}")
+    progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
+    every = {"eval_every_samples": max(1, math.ceil(epochs * num_train / EVALUATIONS))}
+    recipe = fixed | {"optimizer": {"adamw": {"lr": rates.start, "weight_decay": 0.01}}}
+    run = _trained(workload.model_copy(update=every), machine, progress, recipe, epochs)
+    return run, epochs, epochs * epoch_s, rates
+
+
+def _how_long(trial_s: float, search_s: float) -> str:
+    certify_s = CERTIFY["top"] * CERTIFY["seeds"] * trial_s
+    return (
+        f"a trial takes about {duration(trial_s)}, a search {duration(search_s)} at"
+        f" most, a certification about {duration(certify_s)}"
+    )
 
 
 def _learnt(plain: RunResult, share: float, probe_s: float, *, is_needed: bool) -> float:
@@ -190,13 +334,6 @@ def _learnt(plain: RunResult, share: float, probe_s: float, *, is_needed: bool) 
     given = plain.stop_reason if reached is None else f"{reached:.4f}"
     hint = "Give it longer, as in `--probe 5m`, or look whether labels and images belong together."
     raise ConfigError.of("", must + why, given=given, hint=hint)
-
-
-def _target(reached: float, num_validation: int) -> float:
-    """Returns what a run reached less its standard error, √(a (1 − a) / n), in whole hundredths."""
-    # By luck alone the same run would miss what it just reached in every second search.
-    error = math.sqrt(reached * (1 - reached) / num_validation)
-    return min(0.99, math.floor(100 * (reached - error)) / 100)
 
 
 def _seen_from(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
@@ -221,45 +358,30 @@ def _tree_of(dataset: DatasetConfig) -> dict[str, Any]:
     return {"name": name, **dataset.model_dump(exclude_defaults=True)}
 
 
-def _middle(sizes: Sequence[int]) -> int:
-    return sizes[len(sizes) // 2]
-
-
 def _plain_run(
     trained: Callable[[float], RunResult], epoch_steps: float, probe_s: float, progress: Progress
-) -> tuple[RunResult, float]:
-    first = trained(FIRST_STEPS / epoch_steps)
-    if not first.step_time_ms:
-        return first, 0.0
-    epoch_s = epoch_steps * first.step_time_ms / 1000
-    epochs = float(f"{min(MOST_EPOCHS, probe_s / epoch_s):.2g}")
-    progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
-    return trained(epochs), epochs
+) -> _Plain:
+    run = trained(FIRST_STEPS / epoch_steps)
+    epochs = 0.0
+    if run.step_time_ms:
+        epoch_s = epoch_steps * run.step_time_ms / 1000
+        epochs = float(f"{min(MOST_EPOCHS, probe_s / epoch_s):.2g}")
+        progress.line(f"one plain run of {epochs:g} epochs, about {duration(epochs * epoch_s)}")
+        run = trained(epochs)
+    return run, epochs, run.clocks.train_s, None
+
+
+def _file(workload: Workload, machine: _Machine, fixed: Tree, epochs: float) -> RecipeFile:
+    # Trials get one core each on a machine without a GPU.
+    run = {} if machine.hardware == "gpu" else {"cpu_threads": 1}
+    tree = {"recipe": {**fixed, "epochs": epochs}, "run": run}
+    return recipe_from(tree, workload=workload, overrides=(), check_data=True)
 
 
 def _trained(
-    workload: Workload,
-    machine: _Machine,
-    batch_size: int,
-    progress: Progress,
-    fixed: dict[str, Any],
-    epochs: float,
+    workload: Workload, machine: _Machine, progress: Progress, fixed: Tree, epochs: float
 ) -> RunResult:
-    tree = {
-        "recipe": {
-            "model": machine.model,
-            "optimizer": {"adamw": {"lr": 3e-3, "weight_decay": 0.01}},
-            "lr_schedule": "one_cycle",
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "precision": machine.precision,
-            "loader": "auto",
-            **fixed,
-        },
-        # Trials get one core each on a machine without a GPU.
-        "run": {} if "gpu" in machine.resources else {"cpu_threads": 1},
-    }
-    file = recipe_from(tree, workload=workload, overrides=(), check_data=True)
+    file = _file(workload, machine, fixed, epochs)
     done = train_seeds(
         file, seeds=1, download=False, on_progress=progress.decoded, on_line=lambda line: None
     )
@@ -271,73 +393,19 @@ def _trained(
     return run
 
 
-def _changes(dataset: DatasetConfig, fixed: dict[str, Any]) -> str:
-    side = dataset.model_dump().get("image_size") or 32
-    moved = f"pad: {{choices: [0, {max(1, side // 8)}]}}  # pixels of random shift"
-    if "image_size" in fixed:
-        moved = "crop: {random_resized: {scale: {low: 0.1, high: 0.8}}}  # least area of a crop"
-    size = f"  image_size: {fixed['image_size']}  # pixels\n" if "image_size" in fixed else ""
-    loss = "  speedups: {loss: bce}  # several classes an image\n" if "speedups" in fixed else ""
-    return f"""\
-{size}{loss}  augmentation:
-    {moved}
-    flip: {{choices: [none, random]}}  # left-right: leave it out where sides matter
-"""
-
-
-def _text(
-    found: FirstStudy,
-    name: str,
-    dataset: DatasetConfig,
-    machine: _Machine,
-    epochs: float,
-    fixed: dict[str, Any],
-) -> str:
-    split = "\n  split: {validation_frac: 0.2}" if found.images < SMALL_SET else ""
-    low = float(f"{epochs / 8:.2g}")
-    fields = "".join(f"\n    {k}: {json.dumps(v)}" for k, v in _tree_of(dataset).items())
-    (model,) = machine.model
-    resources = json.dumps(machine.resources).replace('"', "")
-    text = f"""\
-# {found.images:,} images of {found.classes} classes. By `tune-speed init`; change what you like.
-#   tune-speed search {found.file}
-study: {json.dumps(name)}
-
-workload:  # what must be reached; never searched
-  name: {json.dumps(name)}
-  dataset:{fields}
-  # A plain run of {found.train_s:.1f} s, {epochs:g} epochs, reached {found.reached:.4f} on the
-  # validation part; naming the largest class always, {found.largest_class:.4f}.
-  target: {{metric: accuracy, value: {found.target:g}}}
-  max_train_s: {found.max_train_s:g}  # limit of one run: twice the plain one{split}
-
-recipe:  # bare values are fixed, the others are searched
-  model: {model}  # others: tune-speed list models
-  optimizer:
-    choices:
-      sgd:
-        lr: {{low: 0.5, high: 16.0, log: true}}
-        lr_per_examples: 1024  # so that one rate fits every batch size
-        momentum: 0.9
-        weight_decay: {{low: 1.0e-5, high: 1.0e-3, log: true}}
-      adamw:
-        lr: {{low: 1.0e-3, high: 2.0e-2, log: true}}
-        weight_decay: 0.01
-  lr_schedule:
-    one_cycle:
-      pct_start: {{low: 0.1, high: 0.5}}
-      div_factor: {{low: 2.0, high: 50.0, log: true}}
-      final_div_factor: {{low: 1.0, high: 1000.0, log: true}}
-  epochs: {{low: {low:g}, high: {epochs:g}, log: true}}
-  batch_size: {{choices: {list(found.batch_sizes)}}}
-  precision: {machine.precision}
-  loader: auto  # images lie on the device where they fit
-{_changes(dataset, fixed)}
-search:
-  trials: {TRIALS}
-  concurrent: {machine.concurrent}
-  time_budget: {found.time_budget_s / 60:g}m  # the search ends after that
-  resources: {resources}
-"""
+def _text(known: Tree, image_sizes: list[int]) -> str:
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters["json"] = json.dumps
+    template = Path(__file__).with_name("first_study.yaml.j2").read_text()
+    dataset, epochs, own = known["dataset"], known["epochs"], known["fixed"]["image_size"] or 0
+    lengths = (epochs / TIMES, epochs * TIMES) if known["rates"] else (epochs / 8, epochs)
+    largest = dataset.get("store_size", 0) / STORED_MARGIN
+    more: Tree = {
+        "lengths": [float(f"{each:.2g}") for each in lengths],
+        "image_sizes": sorted({own, *(size for size in image_sizes if size <= largest)}),
+        "most_pad": max(1, dataset.get("image_size", 32) // 8),
+        **{"small_set": SMALL_SET, "times": TIMES, "trials": TRIALS, "certify": CERTIFY},
+    }
+    text = environment.from_string(template).render(known | more)
     # One column for all comments.
     return re.sub(r"^(.*\S)  # ", lambda line: f"{line[1]:<35} # ", text, flags=re.MULTILINE)

@@ -193,7 +193,20 @@ def init(
     target: Annotated[
         float | None, typer.Option(min=0, max=1, help="The target; else what a plain run reaches.")
     ] = None,
-    probe: Annotated[str, typer.Option(metavar="TIME", help="How long that run may take.")] = "60s",
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Published weights to fine-tune; else those of the hub."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Network of timm; else the best known here.")
+    ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long that run may take.  [default: 150s; icons: 60s]"
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Look for a quarter of the time.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the file.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -206,7 +219,7 @@ def init(
     from tune_speed.study.settings import parse_duration_s
 
     try:
-        probe_s = parse_duration_s(probe)
+        probe_s = None if probe is None else parse_duration_s(probe)
     except ValueError as error:
         raise ConfigError.of("--probe", str(error), given=probe) from error
     try:
@@ -215,7 +228,10 @@ def init(
             study=study,
             out=out,
             target=target,
+            weights=weights,
+            model=model,
             probe_s=probe_s,
+            quick=quick,
             replace=replace,
             progress=common.on_stderr(),
         )

@@ -11,7 +11,7 @@ from helpers.data.files import encode, write_parquet, write_tar
 from tune_speed.core.errors import DataError
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.arrays import Arrays
-from tune_speed.data.datasets.detect import detect
+from tune_speed.data.datasets.detect import described, detect
 from tune_speed.data.datasets.image_folder import ImageFolder, ImageTable
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.datasets.shards import TarShards
@@ -185,3 +185,19 @@ def test_names_that_are_not_utf_8_are_named(tmp_path: Path, random_pixels: Pixel
     shard(tmp_path / "a", random_pixels).rename(place / "train.parquet")
     with pytest.raises(DataError, match=r"pfel/train\.parquet"):
         detect(tmp_path / "data", most_pixels=64)
+
+
+def test_of_photographs_it_says_sizes_balance_and_what_is_there_twice(
+    tmp_path: Path, random_pixels: Pixels
+) -> None:
+    first, *others = random_pixels(31, 100, 120, 3)
+    fill(tmp_path, [first])
+    (tmp_path / "class1").mkdir()
+    for number, pixels in enumerate([first, first, *others]):
+        (tmp_path / f"class1/{number}.png").write_bytes(encode(pixels))
+    dataset = detect(tmp_path, most_pixels=64)
+    sizes, balance, repeated = described(dataset, prepare(dataset))
+    assert "100 to 100 pixels" in sizes
+    assert "1 (class0) to 32 (class1)" in balance and "class_weights" in balance
+    assert "2 of 33 images" in repeated and "2 of them in another class" in repeated
+    assert not [*described(ImageFolder(root=str(tmp_path), image_size=8), prepare(dataset))]

@@ -1,13 +1,17 @@
 """What a stranger's folder or file holds, as the data set that reads it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import DatasetConfig, reading, shown
+from tune_speed.core.text import counted, printable
+from tune_speed.data.base import DatasetConfig, class_counts, main_classes, reading, shown
+from tune_speed.data.cache import PreparedData
 from tune_speed.data.datasets.arrays import Arrays
 from tune_speed.data.datasets.decoding import STORED_MARGIN, ImageFiles, size_of
 from tune_speed.data.datasets.image_folder import PARTS, ImageFolder, ImageTable, rows_of
@@ -21,6 +25,8 @@ LARGEST_ICON = 96
 LEAST_PHOTOGRAPH = 64
 """Side at which they are shown to a network at least [pixels]."""
 LOOKED_AT = 50
+UNBALANCED = 10
+"""Images of the largest class over those of the smallest from which weights of classes may help."""
 LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
 PATHS = ("path", "file", "filename", "file_name", "image", "img", "image_path", "filepath")
 """Usual names of columns, in lower case."""
@@ -124,11 +130,38 @@ def _parquet(parts: dict[str, Any], most_pixels: int) -> ImageParquet:
 
 
 def _scaled(dataset: ImageFiles, most_pixels: int) -> ImageFiles:
+    return dataset.model_copy(update=_sizes(set(_some_sizes(dataset)), most_pixels))
+
+
+def _some_sizes(dataset: ImageFiles) -> list[tuple[int, int]]:
     with reading(dataset):
         train = dataset.listing().train
         step = -(-len(train.labels) // LOOKED_AT)
-        sizes = {size_of(image) for image in islice(train.images(), 0, None, step or 1)}
-    return dataset.model_copy(update=_sizes(sizes, most_pixels))
+        return [size_of(image) for image in islice(train.images(), 0, None, step or 1)]
+
+
+def described(dataset: DatasetConfig, prepared: PreparedData) -> Iterator[str]:
+    """Yields lines on the sizes, the balance and the copies of photographs; none without these.
+
+    Copies are alike pixel by pixel, as they are stored. Raises: DataError if a file has changed.
+    """
+    if not isinstance(dataset, ImageFiles) or dataset.store_size is None:
+        return
+    low, half, high = np.quantile([min(each) for each in _some_sizes(dataset)], [0, 0.5, 1])
+    yield f"images: none damaged; shorter sides {low:.0f} to {high:.0f} pixels, median {half:.0f}"
+    counts = class_counts(prepared.train.labels, len(prepared.class_names))
+    ends = (int(counts.argmin()), int(counts.argmax()))
+    least, most = (f"{counts[i]:,} ({printable(prepared.class_names[i])})" for i in ends)
+    is_uneven = counts.max() > UNBALANCED * counts.min()
+    hint = "; `class_weights: [none, balanced]` lets a search weigh them" if is_uneven else ""
+    yield f"balance: {least} to {most} training and validation images a class{hint}"
+    parts = [prepared.train, *([prepared.test] if prepared.test else [])]
+    labels = np.concatenate([main_classes(part.labels) for part in parts])
+    digests = np.concatenate(prepared.digests)
+    _, first, number = np.unique(digests, return_index=True, return_inverse=True)
+    contradicted = int((labels != labels[first][number]).sum())
+    others = f", {contradicted:,} of them in another class" if contradicted else ""
+    yield f"repeated: {len(labels) - len(first):,} of {counted(len(labels), 'image')}{others}"
 
 
 def _sizes(sizes: set[tuple[int, int]], most_pixels: int) -> dict[str, int]:
