@@ -27,7 +27,6 @@ from tune_speed.core.stats import finite_or_none
 from tune_speed.core.text import counted, device_text
 from tune_speed.experiments.ablation.design import AND, BASE, TIMES
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
-from tune_speed.experiments.ablation.tables import csv_rows
 from tune_speed.experiments.replication.shipped import FULL
 from tune_speed.study.replication import NO_EFFECT, ClaimConfig, FigureName, UnitName
 
@@ -46,14 +45,14 @@ CLOSE = 0.05
 ENDED_BADLY = (Status.OOM, Status.DIVERGED, Status.FAILED)
 
 
-# The column of the ablation's CSV, without `_mean` or `_median`, where it is not the figure's name,
-# and what makes the figure of it. All rise with it: low ends stay below high ones.
-_COLUMNS: Mapping[FigureName, tuple[str, Callable[[float], float]]] = {
+# The arm's field, where it is not the figure's name, and what makes the figure of it. All rise with
+# it: low ends stay below high ones.
+_FIELDS: Mapping[FigureName, tuple[str, Callable[[float], float]]] = {
     "time_increase": ("speed_up", lambda s: s - 1),
     "time_saved": ("speed_up", lambda s: 1 - 1 / s),
     "expected_time_ratio": ("time_to_target_factor", float),
 }
-# How many of a unit are one of the column's.
+# How many of a unit are one of the field's.
 _SCALES: Mapping[UnitName, float] = {"%": 100.0, "points": 100.0, "GB": 2**30 / 1e9}
 # Below it, the interval of a median is no interval to us: it is one of very few runs.
 LEAST_CONFIDENCE = 0.95
@@ -226,19 +225,19 @@ def own_figure(result: AblationResult, arm: ArmResult, claim: ClaimConfig) -> Ow
     figure = claim.ours.figure
     if figure == "synergy":
         return _synergy(result, arm)
-    row = csv_rows(result)[result.arms.index(arm)]
-    name, change = _COLUMNS.get(figure, (figure, float))
-    value = row.get(f"{name}_mean", row.get(f"{name}_median", row.get(name)))
+    name, change = _FIELDS.get(figure, (figure, float))
+    value, low, high = arm.ends(name)
     if value is None:
         return NOTHING
-    found = {"value": value, "low": row[f"{name}_low"], "high": row[f"{name}_high"]}
-    is_sure = row.get(f"{name}_confidence", 1.0) >= LEAST_CONFIDENCE
-    # A missing upper end is an open one: what never happened counts as infinite.
-    if not is_sure or None in found.values() or found["low"] == math.inf:
+    field = getattr(arm, name)
+    found = {"value": value, "low": low, "high": high}
+    is_sure = getattr(field, "confidence", 1.0) >= LEAST_CONFIDENCE
+    if not is_sure or None in found.values() or low == math.inf:
         found = {"value": value}
     scale = _SCALES.get(claim.shown_unit, 1.0)
-    shown = {name: scale * change(each) for name, each in found.items()}
-    return Own(**shown, n=row.get(f"{name}_n", arm.n))
+    shown = {end: scale * change(each) for end, each in found.items() if each is not None}
+    pairs = arm.time_to_target_pairs if name == "time_to_target_factor" else arm.n
+    return Own(**shown, n=getattr(field, "n", pairs))
 
 
 def _synergy(result: AblationResult, arm: ArmResult) -> Own:
