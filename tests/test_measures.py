@@ -15,7 +15,7 @@ LIMITS: dict[str, dict[str, float]] = json.loads(measures.LIMITS.read_text())
 PLANNED = {
     "lines in the package": (72300, 68000, 69200, 70200, 67800, 68400, 68800, 61000, 61200, 60500),
     "lines in the tests": (92800, 87000, 88500, 89700, 89500, 90300, 84500, 85000, 84000),
-    "lines of code": (41900, 43100),
+    "lines of code": (41900, 43100, 42900),
 }
 """What the limits of lines may be: those of the architecture's plan, step by step.
 

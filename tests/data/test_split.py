@@ -217,7 +217,7 @@ def test_a_split_without_long_tail_has_the_identity_that_it_always_had() -> None
 def patients(seed: int, *, num_groups: int = 60, num_classes: int = 3) -> PreparedData:
     """Returns groups of 1 to 9 images in mixed order, most of them of one class alone."""
     rng = np.random.default_rng(seed)
-    groups = rng.permutation(np.repeat(np.arange(num_groups), rng.integers(1, 10, num_groups)))
+    groups = rng.permutation(np.repeat(np.arange(num_groups), rng.integers(2, 10, num_groups)))
     labels = np.where(rng.random(len(groups)) < 0.9, groups, groups + 1) % num_classes
     data = numbered(len(groups), num_classes)
     return data._replace(train=data.train._replace(labels=labels), groups=groups)

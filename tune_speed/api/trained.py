@@ -13,17 +13,8 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord, ended_as
 from tune_speed.core.text import counted, fixed, printable
+from tune_speed.experiments import run_summary
 from tune_speed.experiments.rerun import train_seeds
-from tune_speed.experiments.run_summary import (
-    Statistics,
-    Verdict,
-    common_seeds,
-    describe_runs,
-    headline,
-    judge,
-    runs_dict,
-    runs_text,
-)
 from tune_speed.reporting.table import Table
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.saved_model import is_left, keep_in
@@ -57,9 +48,9 @@ class Trained(Shown):
         return any(time_s is not None for time_s in self.times_s)
 
     @cached_property
-    def statistics(self) -> Statistics | None:
+    def statistics(self) -> run_summary.Statistics | None:
         """What the runs say together; None without one."""
-        return None if self.record is None else describe_runs(self.record)
+        return None if self.record is None else run_summary.describe_runs(self.record)
 
     def __repr__(self) -> str:
         hits = sum(time_s is not None for time_s in self.times_s)
@@ -84,13 +75,13 @@ class Trained(Shown):
             f"final {metric}": [fixed(final, 4) for final in finals],
             "why": [str(run.stop_reason) for run in self.runs],
         }
-        name = self.name if self.name not in headline(record) else ""
+        name = self.name if self.name not in run_summary.headline(record) else ""
         table = Table.of_columns(columns, left=("status", "why"))
-        return (table, runs_text(record, name=name))
+        return (table, run_summary.runs_text(record, name=name))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the record's fields and `statistics`; empty without a finished run."""
-        return {} if self.record is None else runs_dict(self.record)
+        return {} if self.record is None else run_summary.runs_dict(self.record)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -115,10 +106,10 @@ class Compared(Shown):
         return self.a.has_reached or self.b.has_reached
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> run_summary.Verdict | None:
         """Which is faster, and how sure that is; None without a common seed."""
         a, b = self.a.record, self.b.record
-        return judge(a, b) if a and b and common_seeds(a, b) else None
+        return run_summary.judge(a, b) if a and b and run_summary.common_seeds(a, b) else None
 
     def __repr__(self) -> str:
         found = self.verdict
@@ -129,7 +120,7 @@ class Compared(Shown):
     def parts(self) -> Sequence[str]:
         """Returns both summaries and the verdict."""
         texts = [
-            runs_text(each.record, name=f"{side} = {each.name}")
+            run_summary.runs_text(each.record, name=f"{side} = {each.name}")
             for side, each in (("A", self.a), ("B", self.b))
             if each.record is not None
         ]

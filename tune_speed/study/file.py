@@ -14,20 +14,11 @@ from tune_speed.core.folders import STUDY_NAME, shipped_folder
 from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
-from tune_speed.study import settings, validation
+from tune_speed.study import settings, short_forms, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
 from tune_speed.study.mistake import Mistake, left_mistakes, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
-from tune_speed.study.short_forms import (
-    GoalConfig,
-    goal_mistakes,
-    with_choices,
-    with_goal,
-    with_locations,
-    with_store_size,
-    with_whole_task,
-)
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
@@ -77,7 +68,7 @@ class OwnStudySchema(Config):
     """Name of the study; null: the function's."""
     workload: Task
     """What must be reached, and in which time."""
-    goal: GoalConfig | None = None
+    goal: short_forms.GoalConfig | None = None
     """The best value of a metric within a training time, in place of a target."""
     recipe: dict[str, Any]
     """What the function is called with; any value in it may be searched."""
@@ -204,20 +195,23 @@ def refuse_left(source: Source) -> None:
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
     refuse_left(source)
-    twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
+    twice = [mistake.problem(source) for mistake in short_forms.goal_mistakes(source)]
     # Written out before, so that an override can change one field of a built-in workload.
-    source = with_locations(_written_out(source), shipped=shipped_folder())
+    source = short_forms.with_locations(_written_out(source), shipped=shipped_folder())
     source, problems = apply_overrides(source, overrides, schema=StudySchema)
     refuse_left(source)
     # Again, as an override may be a short form.
-    return with_store_size(with_goal(_written_out(source))), [*twice, *problems]
+    return short_forms.with_store_size(short_forms.with_goal(_written_out(source))), [
+        *twice,
+        *problems,
+    ]
 
 
 def _written_out(source: Source) -> Source:
     name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
     if isinstance(name, str) and name in WORKLOADS:
         source = source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
-    return with_choices(with_whole_task(source))
+    return short_forms.with_choices(short_forms.with_whole_task(source))
 
 
 def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
@@ -245,11 +239,11 @@ def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
 def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -> StudyFile:
     """Returns the study of a tree and a training function. Raises: ConfigError."""
     refuse_left(source)
-    twice = [mistake.problem(source) for mistake in goal_mistakes(source)]
-    whole = with_whole_task(source)
+    twice = [mistake.problem(source) for mistake in short_forms.goal_mistakes(source)]
+    whole = short_forms.with_whole_task(source)
     source, problems = apply_overrides(whole, overrides, schema=OwnStudySchema)
     refuse_left(source)
-    source = with_goal(with_whole_task(source))
+    source = short_forms.with_goal(short_forms.with_whole_task(source))
     source = _checked(source, [*twice, *problems], _own_mistakes(source.tree))
     made_by = {"function": loop.name, "function_hash": loop.source_hash}
     task = OwnTask.model_validate({**source.tree["workload"], **made_by})

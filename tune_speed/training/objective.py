@@ -14,17 +14,8 @@ from tune_speed.core.words import Note, NoteKind, StopKind, StopReason
 from tune_speed.data.base import class_counts
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, TrainedOn, make_splits
+from tune_speed.runtime import device as devices
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import (
-    device_key,
-    device_of,
-    is_out_of_memory,
-    memory_limit_gib,
-    peak_memory_gib,
-    release_memory,
-    resolve_device,
-    synchronizer,
-)
 from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import KnownSteps, Sharing
 from tune_speed.runtime.turnstile import Turnstile
@@ -95,7 +86,9 @@ def run_trial(
         result = failure(spec, error)
         # The device itself may be what is wrong.
         with suppress(ConfigError):
-            device = device_of(resolve_device(spec.allotment.device), spec.recipe.devices)
+            device = devices.device_of(
+                devices.resolve_device(spec.allotment.device), spec.recipe.devices
+            )
             result = result.model_copy(update={"device": device})
         record = make_record(spec, spec.recipe, result, started_at=started_at)
     # Of several ranks, their supervisor does it.
@@ -121,7 +114,7 @@ class _Trial:
         self._notes: list[Note] = []
 
     def run(self) -> Trial:
-        spec, key = self._spec, device_key(self._device)
+        spec, key = self._spec, devices.device_key(self._device)
         # Of ranks that share a device, as those on a CPU do, one takes its place there.
         has_place = self._ranks.gather(key).index(key) == self._ranks.rank
         place = Sharing.open(
@@ -158,11 +151,13 @@ class _Trial:
             except Exception as error:
                 # Once memory ran out, a micro-batch that is too small is no way out either.
                 is_smaller = recipe.batch_size != first_batch_size
-                if not (is_out_of_memory(error) or (isinstance(error, LoneImage) and is_smaller)):
+                if not (
+                    devices.is_out_of_memory(error) or (isinstance(error, LoneImage) and is_smaller)
+                ):
                     raise
                 message = traceback.format_exc()
             # Outside the handler: its traceback would keep the failed run's tensors alive.
-            release_memory(device)
+            devices.release_memory(device)
             clock = self._new_clock(sharing)
             if message is None:
                 recipe = None
@@ -177,7 +172,7 @@ class _Trial:
     def _new_clock(self, sharing: Sharing) -> Clock:
         # Ranks do not end their spans together, as a sum over their counters would need.
         return Clock(
-            synchronize=synchronizer(self._device),
+            synchronize=devices.synchronizer(self._device),
             turnstile=sharing.turnstile,
             energy_j=sharing.energy_j if self._ranks.size == 1 else lambda: None,
         )
@@ -240,7 +235,11 @@ class _Trial:
         except StopIteration as end:
             return self._completed(end.value)
         except Exception as error:
-            if so_far is None or is_out_of_memory(error) or isinstance(error, self._passed_on):
+            if (
+                so_far is None
+                or devices.is_out_of_memory(error)
+                or isinstance(error, self._passed_on)
+            ):
                 raise
             if ends_process(error, self._passed_on):
                 raise
@@ -253,7 +252,7 @@ class _Trial:
         note = (*result.note, *self._notes, *kept)
         update: dict[str, object] = {"memory_limit_gib": self._limit_gib(), "note": note}
         if self._device.type == "cuda":
-            whole_gib = memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
+            whole_gib = devices.memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
             update["gpu_memory_gib"] = whole_gib
         return result.model_copy(update=update)
 
@@ -265,7 +264,7 @@ class _Trial:
 
     def _limit_gib(self) -> float:
         share = self._spec.allotment
-        return memory_limit_gib(
+        return devices.memory_limit_gib(
             self._device,
             gpu_fraction=share.gpu_fraction,
             cpu_fraction=share.cpu_fraction,
@@ -277,11 +276,11 @@ class _Trial:
             status=Status.OOM,
             seed=self._spec.seed,
             stop_reason=StopReason.of(StopKind.OUT_OF_MEMORY, batch_size=recipe.batch_size),
-            peak_memory_gib=peak_memory_gib(self._device),
+            peak_memory_gib=devices.peak_memory_gib(self._device),
             memory_limit_gib=self._limit_gib(),
             batch_size=recipe.batch_size,
             accumulation_steps=accumulation_of(recipe),
-            device=device_of(self._device, recipe.devices),
+            device=devices.device_of(self._device, recipe.devices),
             traceback=message,
         )
 

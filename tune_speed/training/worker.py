@@ -9,30 +9,25 @@ import psutil
 import torch
 
 from tune_speed.core.errors import DeviceFailed
-from tune_speed.runtime.device import (
-    is_device_failure,
-    limit_memory,
-    resolve_device,
-    set_up_process,
-)
+from tune_speed.runtime import device as devices
 from tune_speed.training.ranks import WAIT_S, Ranks
 from tune_speed.training.trial import Allotment
 
 
 def open_device(allotment: Allotment) -> torch.device:
     """Gives this process the allotted device, threads and memory. Raises: ConfigError."""
-    device = resolve_device(allotment.device)
-    set_up_process(device, cpu_threads=allotment.cpu_threads)
+    device = devices.resolve_device(allotment.device)
+    devices.set_up_process(device, cpu_threads=allotment.cpu_threads)
     share: float | None = None
     if allotment.memory_gib is not None:
         share = min(1.0, allotment.memory_gib * 2**30 / psutil.virtual_memory().total)
-    limit_memory(device, gpu_fraction=allotment.gpu_fraction, cpu_fraction=share)
+    devices.limit_memory(device, gpu_fraction=allotment.gpu_fraction, cpu_fraction=share)
     return device
 
 
 def ends_process(error: Exception, refuse: tuple[type[Exception], ...]) -> bool:
     """Returns whether a process in which `DeviceFailed` is refused trains nothing after `error`."""
-    return DeviceFailed in refuse and is_device_failure(error)
+    return DeviceFailed in refuse and devices.is_device_failure(error)
 
 
 @contextmanager

@@ -13,17 +13,9 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures import canvas
 from tune_speed.reporting.figures.bars import IMPORTANCE, STOPPED
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
-from tune_speed.reporting.figures.canvas import (
-    DARK,
-    LIGHT,
-    SENTINELS,
-    FigureKind,
-    Palette,
-    Sketch,
-    style,
-)
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
 from tune_speed.reporting.figures.curves import CURVES, Curve, draw_curves
 from tune_speed.reporting.figures.facts import shortened
@@ -41,7 +33,7 @@ STUDY_WIDTH = 44
 # Height of a PNG's heading, which on a page is the page's.
 HEADING = 38.0
 
-FIGURES: dict[str, FigureKind] = {
+FIGURES: dict[str, canvas.FigureKind] = {
     "best_so_far": BEST_SO_FAR,
     "front": FRONT,
     "cost": COST,
@@ -85,7 +77,7 @@ def draw_svg(
 ) -> Drawn | None:
     """Returns a figure as `<svg>` for a page, see `as_svg`; None where nothing can be drawn."""
     kind = FIGURES[name]
-    with _sketched(partial(_of_part, kind, part), SENTINELS) as sketch:
+    with _sketched(partial(_of_part, kind, part), canvas.SENTINELS) as sketch:
         if sketch is None:
             return None
         svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt, anchors=anchors)
@@ -97,7 +89,7 @@ def draw_svg(
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:
     """Writes a figure, in light; returns whether there was one. Raises: StorageError."""
     kind = FIGURES[name]
-    with _sketched(partial(_of_part, kind, part), LIGHT) as sketch:
+    with _sketched(partial(_of_part, kind, part), canvas.LIGHT) as sketch:
         if sketch is None:
             return False
         sketch.canvas.grow(HEADING)
@@ -108,27 +100,29 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
         sketch.canvas.figure.set_size_inches(max(width, ratio * height), max(height, width / ratio))
         # Pixels are cut off, not rounded.
         dpi = (SLIDE[0] + 0.01) / sketch.canvas.figure.get_figwidth()
-        write_figure(sketch.canvas.figure, path, dpi=dpi, facecolor=LIGHT["surface"])
+        write_figure(sketch.canvas.figure, path, dpi=dpi, facecolor=canvas.LIGHT["surface"])
     return True
 
 
 def draw_trial_svg(curves: Sequence[Curve], target: Target, *, id_prefix: str) -> Drawn | None:
     """Returns the curves of one trial's runs as `draw_svg` does; None without any."""
-    with _sketched(partial(draw_curves, curves, target), SENTINELS) as sketch:
+    with _sketched(partial(draw_curves, curves, target), canvas.SENTINELS) as sketch:
         if sketch is None:
             return None
         svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt)
     return Drawn("curve", "Learning curve", sketch.alt, sketch.alt, Markup(svg), is_wide=False)
 
 
-def _of_part(kind: FigureKind, part: StudyPart, palette: Palette) -> Sketch | None:
+def _of_part(
+    kind: canvas.FigureKind, part: StudyPart, palette: canvas.Palette
+) -> canvas.Sketch | None:
     return kind.draw(part, palette) if part.trials or part.certified else None
 
 
 @contextmanager
 def _sketched(
-    draw: Callable[[Palette], Sketch | None], palette: Palette
-) -> Iterator[Sketch | None]:
+    draw: Callable[[canvas.Palette], canvas.Sketch | None], palette: canvas.Palette
+) -> Iterator[canvas.Sketch | None]:
     """Yields the figure in the house's settings of matplotlib, whatever a matplotlibrc says."""
     import matplotlib
 
@@ -138,5 +132,5 @@ def _sketched(
             "ignore", message="Glyph .* missing from font", category=UserWarning
         )
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(style(palette))
+        matplotlib.rcParams.update(canvas.style(palette))
         yield draw(palette)

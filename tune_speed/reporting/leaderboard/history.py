@@ -12,15 +12,9 @@ from tune_speed.core.comparability import board_key, final_goodness, target_of
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import device_text, moment_of, moment_s, printable
+from tune_speed.reporting.leaderboard import text
 from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, mean_metric, timed
 from tune_speed.reporting.leaderboard.tables import METRIC, csv_of
-from tune_speed.reporting.leaderboard.text import (
-    KINDS,
-    NO_TRIALS,
-    describe_params,
-    interval_text,
-    metric_text,
-)
 from tune_speed.reporting.table import Table, escape_markdown, named_lines
 
 
@@ -140,7 +134,7 @@ LEFT = ("held from (UTC)", "study/trial", "searched")
 
 def history_renderable(history: Sequence[RecordHeld]) -> RenderableType:
     if not history:
-        return Text(NO_TRIALS)
+        return Text(text.NO_TRIALS)
     parts: list[RenderableType] = []
     for board in boards_of(history):
         rows = [_cells(held) for held in board]
@@ -161,12 +155,12 @@ def history_markdown(history: Sequence[RecordHeld]) -> str:
     for board in boards_of(history):
         table = Table.of_rows([_cells(held) for held in board]).markdown()
         parts += [f"**{escape_markdown(_title(board))}**", "", table, ""]
-    return "\n".join([*parts, CAPTION if parts else NO_TRIALS, ""])
+    return "\n".join([*parts, CAPTION if parts else text.NO_TRIALS, ""])
 
 
 def _title(board: Sequence[RecordHeld]) -> str:
     held = board[0]
-    what = f"{held.workload}, {KINDS[held.kind]}, the record over time"
+    what = f"{held.workload}, {text.KINDS[held.kind]}, the record over time"
     return f"{what}: {held.goal}, {held.mode}, on {device_text(held.device)}"
 
 
@@ -176,14 +170,14 @@ def _cells(held: RecordHeld) -> dict[str, str]:
         "for": _span(held),
         **(_time_cells(held) if held.within_s is None else _metric_cells(held)),
         "study/trial": f"{held.study}/{held.trial_id}",
-        "searched": describe_params(held.params),
+        "searched": text.describe_params(held.params),
     }
 
 
 def _time_cells(held: RecordHeld) -> dict[str, str]:
     unsure = "" if held.is_clear else "?"
     return {
-        "time [s]": interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
+        "time [s]": text.interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
         "gained [s]": "–" if held.gained_s is None else f"{held.gained_s:.2f}",
         "faster by": "–" if held.speedup is None else f"{held.speedup:.2f}×{unsure}",
     }
@@ -192,7 +186,7 @@ def _time_cells(held: RecordHeld) -> dict[str, str]:
 def _metric_cells(held: RecordHeld) -> dict[str, str]:
     unsure = "" if held.is_clear else "?"
     return {
-        METRIC: metric_text(held.mean_metric, held.mean_metric_low, held.mean_metric_high),
+        METRIC: text.metric_text(held.mean_metric, held.mean_metric_low, held.mean_metric_high),
         "better by": "–" if held.metric_gain is None else f"{held.metric_gain:.4f}{unsure}",
     }
 

@@ -19,14 +19,7 @@ from tune_speed.data.split import Splits
 from tune_speed.runtime.device import is_out_of_memory, release_memory, synchronizer
 from tune_speed.training.build import build_forward, build_model, open_dummy, step_schedule_of
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.step import (
-    Group,
-    Stepper,
-    accumulation_of,
-    is_lone_image,
-    micro_batch_of,
-    sum_of_losses,
-)
+from tune_speed.training.step import step as steps
 
 Batch = tuple[Tensor, Tensor]
 """Images (B, C, H, W) and labels (B,), on the device."""
@@ -46,17 +39,17 @@ def probe_step(
     (shape, _), *_ = step_schedule_of(recipe, splits)
     # Frozen steps take less memory than those after them.
     shape = shape._replace(is_frozen=False)
-    num_batches = accumulation_of(recipe) * shape.growth
-    num_samples = num_batches * micro_batch_of(recipe)
+    num_batches = steps.accumulation_of(recipe) * shape.growth
+    num_samples = num_batches * steps.micro_batch_of(recipe)
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
         model.train()
         forward = build_forward(model, recipe) if compiles else model
-        stepper = Stepper.still(model, forward, recipe, device=device)
+        stepper = steps.Stepper.still(model, forward, recipe, device=device)
 
         def take_step(batches: Iterator[Batch]) -> int:
-            stepper.take_still(Group(num_samples, islice(batches, num_batches)), shape)
+            stepper.take_still(steps.Group(num_samples, islice(batches, num_batches)), shape)
             return num_samples
 
         yield take_step
@@ -80,7 +73,7 @@ def halved(recipe: Recipe) -> Recipe | None:
     could say such a recipe.
     """
     share = recipe.samples_per_step // recipe.devices
-    for batch_size in range(micro_batch_of(recipe) // 2, 0, -1):
+    for batch_size in range(steps.micro_batch_of(recipe) // 2, 0, -1):
         if share % batch_size == 0:
             smaller = recipe.with_micro_batch(batch_size)
             if not any(smaller.conflicts()):
@@ -133,19 +126,21 @@ def seconds_or_none(
     except Exception as error:
         if is_out_of_memory(error):
             return None
-        if is_lone_image(error):
+        if steps.is_lone_image(error):
             return math.inf
         raise
 
 
 def _seconds_per_sample(recipe: Recipe, splits: Splits, device: torch.device) -> float:
-    size = min(micro_batch_of(recipe), len(splits.train.labels))
+    size = min(steps.micro_batch_of(recipe), len(splits.train.labels))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
         ((images, labels),) = open_dummy(recipe, splits, num_samples=size, device=device).epoch(0)
 
         def pass_once() -> None:
-            loss = sum_of_losses(images, labels, recipe, frac=1.0, forward=model, device=device)
+            loss = steps.sum_of_losses(
+                images, labels, recipe, frac=1.0, forward=model, device=device
+            )
             torch.autograd.backward(loss)
 
         return median_s(pass_once, device=device) / size
@@ -241,7 +236,7 @@ def smallest_near_best(times: dict[int, float]) -> int:
 def _seconds_in_steps(recipe: Recipe, splits: Splits, device: torch.device) -> float:
     # Unlike the micro-batches of one effective batch, those of different ones also differ in how
     # many samples share the cost of an update.
-    dummy = open_dummy(recipe, splits, num_samples=micro_batch_of(recipe), device=device)
+    dummy = open_dummy(recipe, splits, num_samples=steps.micro_batch_of(recipe), device=device)
     (batch,) = dummy.epoch(0)
     with probe_step(recipe, splits, device=device) as take_step:
         counts: list[int] = []

@@ -17,13 +17,8 @@ from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import first_line
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.split import Splits
+from tune_speed.runtime import device as devices
 from tune_speed.runtime.atomic_file import write_atomically
-from tune_speed.runtime.device import (
-    is_device_failure,
-    is_out_of_memory,
-    release_memory,
-    synchronizer,
-)
 from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.micro_batch import probe_step
@@ -170,7 +165,11 @@ def step_times(
                 try:
                     steps[number] = _warm(recipe, splits, device, stack)
                 except Exception as error:
-                    if number == 0 or is_out_of_memory(error) or is_device_failure(error):
+                    if (
+                        number == 0
+                        or devices.is_out_of_memory(error)
+                        or devices.is_device_failure(error)
+                    ):
                         raise
                     pass_over(recipe, error)
             with turnstile.measuring(patience_s=WAIT_S):
@@ -179,9 +178,9 @@ def step_times(
             measured = dict(zip(steps, medians, strict=True))
             return [measured.get(number, math.inf) for number in range(len(recipes))]
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not devices.is_out_of_memory(error):
             raise
-    release_memory(device)
+    devices.release_memory(device)
     return unmeasured
 
 
@@ -196,7 +195,7 @@ def _warm(recipe: Recipe, splits: Splits, device: torch.device, stack: ExitStack
 
 
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
-    synchronize = synchronizer(device)
+    synchronize = devices.synchronizer(device)
     began_s = time.perf_counter()
     for number in range(MOST_ROUNDS):
         if number >= LEAST_ROUNDS and time.perf_counter() - began_s > MEASURE_S:

@@ -15,15 +15,7 @@ import numpy as np
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy.base import (
-    Cost,
-    Outcome,
-    Policy,
-    Problem,
-    Proposal,
-    SearchTarget,
-    trial_number,
-)
+from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
 # Trials in a search at most: those out of memory cost no virtual time, so no budget ends them.
@@ -103,7 +95,7 @@ class Trace:
 
 @dataclass
 class _Running:
-    proposal: Proposal
+    proposal: base.Proposal
     curve: Curve
     started_s: float
     hit: int | None
@@ -115,22 +107,24 @@ class _Running:
 _REPORT, _ASK = 0, 1
 
 
-def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
+def new_policy(name: str, benchmark: Benchmark, seed: int) -> base.Policy:
     """Returns the policy of that name; for the best end, if the benchmark has `within_s`.
 
     Raises: ConfigError if there is no policy of that name.
     """
     within_s = getattr(benchmark, "within_s", None)
     limit_s = math.inf if within_s is None else within_s
-    target = SearchTarget(benchmark.target, benchmark.mode, limit_s, best=within_s is not None)
+    target = base.SearchTarget(benchmark.target, benchmark.mode, limit_s, best=within_s is not None)
     return make_policy(
         name,
-        Problem(benchmark.space, target, lambda p: Cost(benchmark.predicted_cost(p)), seed),
+        base.Problem(
+            benchmark.space, target, lambda p: base.Cost(benchmark.predicted_cost(p)), seed
+        ),
     )
 
 
 def run_policy(
-    policy: Policy,
+    policy: base.Policy,
     benchmark: Benchmark,
     *,
     num_workers: int,
@@ -142,7 +136,7 @@ def run_policy(
 
 
 class _Simulation:
-    def __init__(self, policy: Policy, benchmark: Benchmark, overhead_s: float) -> None:
+    def __init__(self, policy: base.Policy, benchmark: Benchmark, overhead_s: float) -> None:
         self._policy, self._benchmark, self._overhead_s = policy, benchmark, overhead_s
         self._limit_s = getattr(benchmark, "within_s", math.inf)
         # (virtual time, kind, number of the trial, worker)
@@ -173,7 +167,7 @@ class _Simulation:
                 curve = self._benchmark.curve(proposal.params)
                 hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
                 trial = _Running(proposal, curve, now_s, hit)
-                self._running[trial_number(proposal.trial_id)] = trial
+                self._running[base.trial_number(proposal.trial_id)] = trial
                 self._push(trial, worker)
         settled = self._policy.why_settled
         self._trace.why_ended = None if settled is None else str(settled)
@@ -186,7 +180,7 @@ class _Simulation:
         index, clock = trial.next_evaluation, trial.curve.train_s
         train_s = float(clock[index]) if len(clock) else 0.0
         at_s = trial.started_s + self._overhead_s + train_s
-        number = trial_number(trial.proposal.trial_id)
+        number = base.trial_number(trial.proposal.trial_id)
         heapq.heappush(self._events, (at_s, _REPORT, number, worker))
 
     def _ending(self, trial: _Running) -> tuple[Status, str] | None:
@@ -220,8 +214,8 @@ class _Simulation:
             if train_s < self._trace.best_s:
                 self._trace.incumbents.append(Incumbent(now_s, train_s, trial.proposal.params))
         proposal = trial.proposal
-        del self._running[trial_number(proposal.trial_id)]
-        self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
+        del self._running[base.trial_number(proposal.trial_id)]
+        self._policy.finish(proposal.trial_id, base.Outcome(status, train_s, curve))
         times_s = (trial.started_s, now_s, curve.end_s)
         which = (proposal.trial_id, proposal.params, str(proposal.reason))
         self._trace.trials.append(SimulatedTrial(*which, *times_s, status, reason))
