@@ -48,17 +48,6 @@ FIGURES: dict[str, canvas.FigureKind] = {
 }
 """Every figure by its name, in the order of a page."""
 
-__all__ = [
-    "DARK",
-    "FIGURES",
-    "LIGHT",
-    "Drawn",
-    "FigureKind",
-    "draw_png",
-    "draw_svg",
-    "draw_trial_svg",
-]
-
 
 class Drawn(NamedTuple):
     """A figure for a page."""
