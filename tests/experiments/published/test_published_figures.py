@@ -24,7 +24,7 @@ DOCUMENTS = {
 }
 LIMITS = {
     "%": (0, 100),
-    "h": (0.01, 24),
+    "h": (0.01, 120),
     "s": (60, 600),
     "nat": (0, 5),
     "GB": (0.5, 24),
@@ -50,7 +50,8 @@ def test_each_table_has_as_many_figures_as_in_print():
     assert [counts["Nicka 2021", f"Table {n}"] for n in ("I", "II", "III", "IV")] == [5 * 4] * 4
     assert counts["Nicka 2021", "Table V"] == 4 * 2
     assert counts["Solomatov & Stepanov", "Results"] == 6 * 3
-    assert sum(counts.values()) == 268
+    assert [counts["FFCV", "README"], counts["Wightman et al. 2021", "text"]] == [6 * 2, 5]
+    assert sum(counts.values()) == 287
 
 
 P100 = "pretrained, 1 epoch, BlueCrystal4 (Tesla P100)"
@@ -86,7 +87,8 @@ def test_every_figure_is_in_the_reference_table():
             (DOCUMENTS[row["seed_file"][:3]], row["table"], row["value"])
             for row in csv.DictReader(file)
         ]
-    ours = [(f.source, f.table, _in_the_reference(f)) for f in published_figures()]
+    there = [f for f in published_figures() if f.source in DOCUMENTS.values()]
+    ours = [(f.source, f.table, _in_the_reference(f)) for f in there]
     assert Counter(ours) == Counter(theirs)
 
 
@@ -184,7 +186,7 @@ def test_each_source_is_cited_and_listed():
     assert {figure.source for figure in published_figures()} == set(SOURCES)
     assert {setting.source for setting in SETTINGS} <= set(SOURCES)
     rows = {row["name"]: row for row in paper_listing()}
-    assert sum(row["figures"] for row in rows.values()) == 268
+    assert sum(row["figures"] for row in rows.values()) == 287
     assert rows["Solomatov & Stepanov"]["datasets"] == "CIFAR-10"
 
 
