@@ -196,6 +196,11 @@ def init(
         *dataset.notes(),
     ):
         progress.line(line)
+    if start and weights and not model:
+        side, given = networks.PIXELS[machine.hardware], start["name"]
+        start["name"] = networks.twin_of(given, start["weights_file"], splits.train, side)
+        if start["name"] != given:
+            progress.line(f"network: {start['name']}, whose batch norms fit the photographs better")
     sizes = workload.sizes()  # Of a folder it lists all files.
     # Fine-tuning takes few steps, of small batches.
     allowed = BATCH_SIZES[:-1] if start else BATCH_SIZES

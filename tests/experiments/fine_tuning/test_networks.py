@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
 from helpers.data.files import go_offline, publish
 
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.base import Images
 from tune_speed.experiments.fine_tuning import networks
 from tune_speed.experiments.fine_tuning.networks import EPOCH_S, NETWORKS, ordered, starting_model
 
@@ -42,6 +44,38 @@ def test_weights_are_recognised_whatever_their_classes(num_classes: int) -> None
     weights["more"] = torch.zeros(1)
     with pytest.raises(DataError, match="--model"):
         networks.recognised(weights, origin="w.pt")
+
+
+def test_weights_of_other_names_are_recognised_by_their_order() -> None:
+    with torch.device("meta"):
+        weights = timm.create_model(SMALL).state_dict()
+    others = {f"their{number}.{name}": each for number, (name, each) in enumerate(weights.items())}
+    assert networks.recognised(others, origin="w.pt") == SMALL
+    with pytest.raises(DataError, match="--model"):
+        networks.recognised(dict(reversed(others.items())), origin="w.pt")
+
+
+def test_of_twins_the_one_is_taken_that_the_weights_were_trained_as(tmp_path: Path) -> None:
+    rng, file = np.random.default_rng(0), str(tmp_path / "w.pt")
+    waves = np.sin(np.arange(48) / 9 + rng.uniform(0, 6, (24, 1))) * 60 + 128
+    pixels = (waves[:, :, None] + waves[:, None, :])[..., None] / 2 * rng.uniform(0.5, 1, 3)
+    images = Images(pixels.astype(np.uint8), np.zeros(24, np.int64))
+    for name in (SMALL, twin := networks.TWINS[SMALL]):
+        torch.manual_seed(0)
+        network = timm.create_model(name).train()
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = 1.0
+        config = timm.get_pretrained_cfg(name)
+        shown = torch.from_numpy(images.pixels).permute(0, 3, 1, 2) / 255
+        network(
+            (shown - torch.tensor(config.mean)[:, None, None])
+            / torch.tensor(config.std)[:, None, None]
+        )
+        torch.save(network.state_dict(), file)
+        assert networks.twin_of(SMALL, file, images, 48) == name
+    assert networks.twin_of("resnet18.a1_in1k", file, images, 48) == "resnet18.a1_in1k"
+    assert {*networks.TWINS.values()} <= set(timm.list_models(pretrained=True)) | {twin}
 
 
 def test_a_file_s_network_is_named_or_recognised(tmp_path: Path) -> None:

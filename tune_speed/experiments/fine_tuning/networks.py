@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.base import Images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,17 @@ NETWORKS = (
     Network("vit_small_patch16_224.augreg_in21k_ft_in1k", 81.4, 9.5, 1058),
     Network("convnext_tiny.in12k_ft_in1k", 84.2, 7.8, 819),
 )
+TWINS = {
+    "mobilenetv3_small_100.lamb_in1k": "tf_mobilenetv3_small_100.in1k",
+    "mobilenetv3_large_100.ra_in1k": "tf_mobilenetv3_large_100.in1k",
+    "efficientnet_lite0.ra_in1k": "tf_efficientnet_lite0.in1k",
+    "efficientnet_b0.ra_in1k": "tf_efficientnet_b0.in1k",
+}
+"""Networks with the same tensors, and the padding, epsilon and normalisation of TensorFlow."""
+HEAD = 1000
+"""Classes that networks of the table are published with."""
+PROBED = 64
+"""Images by which twins are told apart."""
 
 
 def ordered(num_train: int, hardware: Hardware) -> list[str]:
@@ -99,10 +111,14 @@ def starting_model(
 def recognised(weights: "Mapping[str, Tensor]", *, origin: str) -> str:
     """Returns the network of the table that has these tensors by name and shape, but its head's.
 
+    Where no name is the network's, they must be its tensors in order.
+
     Raises: DataError if there is none.
     """
     import timm
     import torch
+
+    from tune_speed.components.models.networks.libraries import fit_in_order
 
     def shapes(of: "Mapping[str, Tensor]", head: str) -> dict[str, tuple[int, ...]]:
         return {name: tuple(each.shape) for name, each in of.items() if not name.startswith(head)}
@@ -111,13 +127,55 @@ def recognised(weights: "Mapping[str, Tensor]", *, origin: str) -> str:
         with torch.device("meta"):
             own = timm.create_model(name).state_dict()
         head = f"{_config(name).classifier}."
-        if shapes(own, head) == shapes(weights, head):
+        is_in_order = not own.keys() & weights.keys() and fit_in_order(own, weights, HEAD)
+        if is_in_order or shapes(own, head) == shapes(weights, head):
             return name
     known = ", ".join(each.name.partition(".")[0] for each in NETWORKS)
     raise DataError(
         f"{origin} must hold weights in timm's layout of one of {known} to be recognised, but names"
         " or shapes of tensors differ. Name its network with --model."
     )
+
+
+def twin_of(name: str, file: str, images: Images, side: int) -> str:
+    """Returns `name` or its twin: the one whose batch norms in `file` know such images better."""
+    if (twin := TWINS.get(name)) is None:
+        return name
+    return min((name, twin), key=lambda each: _mismatch(each, file, images, side))
+
+
+def _mismatch(name: str, file: str, images: Images, side: int) -> float:
+    """Returns the mean of (ln σ² / s²)² over all channels of batch norms.
+
+    σ² is the variance that the norm has in the file, s² that of its input, for `PROBED` images.
+    """
+    import timm
+    import torch
+
+    from tune_speed.components.models.networks.libraries import load_weights, read_weights
+    from tune_speed.data.loaders.resident import View, eval_batches
+
+    config, found = _config(name), list[torch.Tensor]()
+
+    def compare(norm: torch.nn.BatchNorm2d, given: tuple[torch.Tensor], _: object) -> None:
+        assert norm.running_var is not None
+        seen, known = given[0].var((0, 2, 3)), norm.running_var
+        found.append(((known + norm.eps) / (seen + norm.eps)).log() ** 2)
+
+    network = load_weights(
+        timm.create_model(name), read_weights(file), num_classes=HEAD, origin=file
+    ).eval()
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.register_forward_hook(compare)
+    some = slice(None, None, -(-len(images.labels) // PROBED))
+    sizes = None if images.sizes is None else images.sizes[some]
+    shown = Images(images.pixels[some], images.labels[some], sizes)
+    view = View(config.mean, config.std, image_size=side)
+    with torch.no_grad():
+        for pixels, _ in eval_batches(shown, view, batch_size=PROBED, device=torch.device("cpu")):
+            network(pixels)
+    return float(torch.cat(found).mean())
 
 
 def _config(name: str) -> Any:

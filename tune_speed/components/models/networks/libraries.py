@@ -171,7 +171,7 @@ def load_weights(
     Raises: DataError if anything else differs; names the first differences and `origin`.
     """
     own = network.state_dict()
-    if not own.keys() & weights.keys() and _fit_in_order(own, weights, num_classes):
+    if not own.keys() & weights.keys() and fit_in_order(own, weights, num_classes):
         weights = dict(zip(own, weights.values(), strict=True))
         note = f"all {len(own)} tensors of {origin!r} have other names and were taken in order"
         setattr(network, NOTE, note)
@@ -202,9 +202,10 @@ def loading_notes(network: nn.Module) -> list[str]:
     return [getattr(module, NOTE) for module in network.modules() if hasattr(module, NOTE)]
 
 
-def _fit_in_order(
+def fit_in_order(
     own: Mapping[str, Tensor], weights: Mapping[str, Tensor], num_classes: int
 ) -> bool:
+    """Returns whether a network's own tensors are these by number, order, kind and shape."""
     return len(own) == len(weights) and all(
         name.rpartition(".")[2] == other.rpartition(".")[2]
         and tensor.shape in (given.shape, (num_classes, *given.shape[1:]))
