@@ -672,6 +672,7 @@ def _properties(index: int) -> Any:
         minor=0,
         total_memory=Stream.driver.gpus[index].total,
         multi_processor_count=4,
+        L2_cache_size=50 * 2**20,
         uuid=f"00000000-0000-0000-0000-{os.getuid() % 10**8:08d}000{index}",
         pci_domain_id=0,
         pci_bus_id=index,

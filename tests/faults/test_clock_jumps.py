@@ -24,6 +24,8 @@ TIMESTAMPS = {
     "reporting.study.reader.": "when a study was read, for people",
     "runtime.hardware.strangers": "NVML's samples have moments, since 1970",
     "data.cache.": "files have moments, since 1970",
+    "data.datasets.image_folder.listed": "folders have moments, since 1970",
+    "training.saved_model.keep_in": "compared with the moment of a file",
     "tracking.": "MLflow keeps moments, since 1970",
     "reporting.watch.loop.watch": "passes the moment on to the next",
     "reporting.watch.status.glance": "compares moments that other machines wrote with now",

@@ -178,8 +178,8 @@ class Batches:
             return pixels if indices is None else pixels.index_select(0, indices)
         if indices is None:
             indices = torch.arange(len(pixels), device=pixels.device)
-        still = torch.zeros_like(plan["labels"])
-        moves = {name: plan.get(name, still) for name in ("shift_y", "shift_x", "is_flipped")}
+        names, like = ("shift_y", "shift_x", "is_flipped"), plan["indices"]
+        moves = {n: plan[n] if n in plan else torch.zeros_like(like) for n in names}
         return self._tools[self._size].move(pixels, indices, **moves)
 
 

@@ -13,20 +13,9 @@ from tune_speed.tracking.columns import COLUMNS
 RECIPE_FIELDS = (
     *("model", "optimizer", "lr_schedule", "epochs", "batch_size", "accumulation_steps"),
     *("effective_batch_size", "devices", "precision", "init_loss_scale", "loss_scale_growth_steps"),
-    *(
-        "order",
-        "drop_last",
-        "image_size",
-        "eval_size",
-        "crop_pct",
-        "augmentation",
-        "class_weights",
-        "label_smoothing",
-        "clip_norm",
-        "clip_value",
-        "speedups",
-        "loader",
-    ),
+    *("order", "drop_last", "image_size", "eval_size", "crop_pct", "augmentation"),
+    *("class_weights", "label_smoothing", "clip_norm", "clip_value", "speedups", "loader"),
+    *("layer_decay", "head_lr_scale", "freeze", "reinit_head", "activation_checkpointing"),
     *("channels_last", "compile", "compile_mode", "cuda_graph", "optimizer_kernels"),
     *("deterministic", "matmul_precision"),
 )
