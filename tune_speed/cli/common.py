@@ -260,7 +260,7 @@ def write_recipe(
     path: Path,
     record: "TrialRecord",
     *,
-    run_id: str,
+    run_id: str | None,
     form: RecipeFormat | None,
     search: "Totals | None" = None,
 ) -> None:

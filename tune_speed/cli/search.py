@@ -1,5 +1,6 @@
 """The commands `init`, `search` and `certify`."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tune_speed.cli import common
+from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.redact import redact
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ def search(
 ) -> None:
     """Search for the recipe that reaches the target soonest; ends with a leaderboard.
 
+    The recommended recipe is written to best.yaml, for `train`.
+
     With --train the values under `recipe` are those of a training function of your own, and
     `workload` has the target, `mode` and `max_train_s`.
 
@@ -69,8 +73,15 @@ def search(
 
     def searched(found: "Study") -> None:
         # Called between search and certification, so that the answer does not wait for the latter.
-        steps = found.next_steps(certify=_certify_command(found.name, train))
-        common.show_parts([Boards(found.boards), steps], piped_width=common.BOARD_WIDTH)
+        if not as_json:
+            steps = found.next_steps(certify=_certify_command(found.name, train))
+            common.show_parts([Boards(found.boards), steps], piped_width=common.BOARD_WIDTH)
+        if found.best is not None and found.loop is None:
+            try:
+                common.write_recipe(_file_of_best(found.name), found.best, run_id=None, form="yaml")
+            except TuneSpeedError as error:
+                # A folder that takes no file is no reason for a search to fail.
+                common.note(str(error))
 
     # As texts, so that `2`, `90s` and `auto` mean what they mean in a study file.
     options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
@@ -83,7 +94,7 @@ def search(
         resume=resume,
         from_mlflow=from_mlflow,
         download=download,
-        progress=common.on_stderr(on_searched=None if as_json else searched, is_verbose=verbose),
+        progress=common.on_stderr(on_searched=searched, is_verbose=verbose),
     )
     if as_json:
         common.say(found.to_json())
@@ -149,6 +160,16 @@ def certify(
     if as_json and not found.was_stopped:
         common.say(found.to_json())
     _end_of_certification(found, train, is_shown=not as_json)
+
+
+def _file_of_best(study: str) -> Path:
+    """Returns `best.yaml`, unless there is such a file that no search or `best --export` wrote."""
+    file = Path("best.yaml")
+    is_ours = re.compile(r"# .+/t\d+, MLflow run ")
+    try:
+        return file if is_ours.match(file.read_text()) else Path(f"{study}_best.yaml")
+    except (OSError, UnicodeDecodeError):
+        return file if not file.exists() else Path(f"{study}_best.yaml")
 
 
 def _function(train: str | None, address: str | None) -> Callable[..., Any] | None:

@@ -29,6 +29,13 @@ def test_the_range_is_around_the_steepest_descent(steepest: float, diverges: flo
     assert found.high == pytest.approx(4 * found.start, rel=0.05)
 
 
+def test_the_fall_of_a_fresh_head_s_first_losses_is_no_descent_of_a_rate() -> None:
+    rates, losses, _ = made_curve(1e-3, 0.1)
+    first = [0.9, 0.6, 0.4, 0.4, 0.2, 0.3, 0.1]
+    seen = [loss + more for loss, more in zip(losses, first + [0.0] * 93, strict=True)]
+    assert proposed(RateCurve(rates, seen)).start == pytest.approx(1e-3, rel=0.15)
+
+
 def test_the_range_stays_below_divergence() -> None:
     found = proposed(made_curve(1e-3, 2e-3))
     rates, losses = made_curve(1e-3, 2e-3)[:2]

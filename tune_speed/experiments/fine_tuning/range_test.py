@@ -30,6 +30,7 @@ STEPS = (40, 100)
 TIMED = 4
 LIMIT_S = 45.0
 SMOOTHING = 0.9
+WINDOW = 5
 DIVERGED = 4.0
 """Smoothed loss over the least one at which the test ends."""
 RISEN = 0.1
@@ -83,16 +84,15 @@ def range_test(job: Job) -> RateCurve:
             take(LOWEST)
         num_steps = np.clip(LIMIT_S / median(times_s), *STEPS)
         rates = np.geomspace(LOWEST, HIGHEST, int(num_steps)).tolist()
-        losses.clear()
         for rate in rates:
             take(rate)
-            means = smoothed(losses)
+            means = smoothed(losses)[TIMED:]
             if not means[-1] <= DIVERGED * min(means):  # NaN, too.
                 losses.pop()
                 break
     finally:
         loader.close()
-    return RateCurve(rates[: len(losses)], smoothed(losses), median(times_s))
+    return RateCurve(rates[: len(losses) - TIMED], smoothed(losses)[TIMED:], median(times_s))
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
@@ -108,12 +108,18 @@ def smoothed(losses: Sequence[float]) -> list[float]:
 def proposed(tested: RateCurve) -> Range:
     """Returns the range around the steepest descent of the loss over log rate, below divergence.
 
-    Where the loss does not fall, it is `USUAL`.
+    A descent is the slope of a line through `WINDOW` steps to either side. Where the loss does not
+    fall, it is `USUAL`.
     """
     losses, least = np.array(tested.losses), int(np.argmin(tested.losses))
     if least < 2:
         return USUAL
-    steepest = int(np.gradient(losses, np.log(tested.rates))[: least + 1].argmin())
+    # The first losses fall at any rate: those of a fresh head are large, and few are averaged.
+    middles = range(min(WINDOW, least), least + 1)
+    windows = [slice(max(0, middle - WINDOW), middle + WINDOW + 1) for middle in middles]
+    logs = np.log(tested.rates)
+    slopes = [np.polyfit(logs[some], losses[some], 1)[0] for some in windows]
+    steepest = middles[int(np.argmin(slopes))]
     risen = losses[least:] > losses[least] + RISEN * (losses[0] - losses[least])
     diverges = tested.rates[least + int(risen.argmax()) if risen.any() else -1]
     start = min(tested.rates[steepest], diverges / 4)
