@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 from helpers.command import Done, environment, here, run, run_inside
 from helpers.data.files import write_photos
 from helpers.documents import PROGRAMS, unknown_options
@@ -61,8 +63,8 @@ FIRST_TRIALS = 3
 EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=5 --set search.concurrent=1"
 SMALLER = {
     "search search_spaces/digits_quickstart.yaml": f"--trials {FIRST_TRIALS} {EASY}",
-    "init photos": "--probe 1s",
-    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.65",
+    "init photos": "--probe 1s --target 0.5",
+    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.1",
     "search digits_quickstart --resume": f"--trials {FIRST_TRIALS} {EASY}",
     "search digits_quickstart --set study=on_a_cluster": f"--trials 1 {EASY}",
     "search techniques": f"--trials 1 {EASY}",
@@ -110,7 +112,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    write_photos(folder / "photos")
+    write_photos(folder / "photos" / "train", size=96)
+    write_photos(folder / "photos" / "test", size=96, count=16)
+    torch.save(timm.create_model("efficientnet_lite0").state_dict(), folder / "lite0.pt")
     return folder
 
 

@@ -85,12 +85,12 @@ def write_mnist(folder: Path, counts: dict[str, int]) -> dict[str, np.ndarray]:
     return pixels
 
 
-def write_photos(folder: Path) -> Path:
-    """Writes 160 images of 8 pixels in two classes, dark and bright, 100 and 60 of them."""
+def write_photos(folder: Path, *, size: int = 8, count: int = 160) -> Path:
+    """Writes images in two classes, dark and bright, five to three."""
     noise = np.random.default_rng(0)
-    for number in range(160):
+    for number in range(count):
         bright = number % 8 < 3
-        pixels = noise.integers(0, 100, (8, 8, 3), dtype=np.uint8) + np.uint8(150 * bright)
+        pixels = noise.integers(0, 100, (size, size, 3), dtype=np.uint8) + np.uint8(150 * bright)
         path = folder / ("bright" if bright else "dark") / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(pixels))
