@@ -107,7 +107,10 @@ def main() -> None:
         tell(f"error: {error}")
         sys.exit(error.exit_code)
     finally:
-        gc.freeze()  # A last look for garbage takes 20 ms, and seconds after a search.
+        # A last look for garbage takes 20 ms, and seconds after a search. But triton, which torch
+        # imports, complains at length about each of its objects that is not taken away.
+        if "triton" not in sys.modules:
+            gc.freeze()
 
 
 def _refuse_removed_folder() -> None:
