@@ -53,7 +53,7 @@ QUICK = 0.25
 EVALUATIONS = 6
 """Of the plain run of fine-tuning, from which its curve is read."""
 CERTIFY = {"top": 2, "seeds": 5, "final": 0}
-"""A certification of fine-tuning, which takes minutes a run."""
+"""Options of a certification of which it is said how long it takes."""
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
 """Of which the three largest are searched that give an epoch four steps; the plain run takes the
 middle one."""
@@ -322,9 +322,10 @@ def _fine_tuned(
 
 def _how_long(trial_s: float, search_s: float) -> str:
     certify_s = CERTIFY["top"] * CERTIFY["seeds"] * trial_s
+    options = " ".join(f"--{name} {value}" for name, value in CERTIFY.items())
     return (
         f"a trial takes about {duration(trial_s)}, a search {duration(search_s)} at"
-        f" most, a certification about {duration(certify_s)}"
+        f" most, a certification (`certify {options}`) about {duration(certify_s)}"
     )
 
 
@@ -409,7 +410,7 @@ def _text(known: Tree, image_sizes: list[int]) -> str:
         "lengths": [float(f"{each:.2g}") for each in lengths],
         "image_sizes": sorted({own, *(size for size in image_sizes if size <= largest)}),
         "most_pad": max(1, dataset.get("image_size", 32) // 8),
-        **{"small_set": SMALL_SET, "times": TIMES, "trials": TRIALS, "certify": CERTIFY},
+        **{"small_set": SMALL_SET, "times": TIMES, "trials": TRIALS},
     }
     text = environment.from_string(template).render(known | more)
     # One column for all comments.
