@@ -10,17 +10,7 @@ from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import DataError
-from tune_speed.data.base import (
-    Array,
-    Counts,
-    DatasetConfig,
-    DecodedData,
-    Images,
-    Labels,
-    OnProgress,
-    number_labels,
-    row_of,
-)
+from tune_speed.data import base
 
 CHUNK_BYTES = 64 * 2**20
 
@@ -40,7 +30,7 @@ class Scale(Config):
         return self
 
 
-class Arrays(DatasetConfig):
+class Arrays(base.DatasetConfig):
     """Images in `.npy` files: (N, H, W) or (N, H, W, C), and labels (N,) or (N, K).
 
     Files are mapped, and read in chunks of 64 MiB. Labels are numbers or names of classes; of
@@ -79,14 +69,14 @@ class Arrays(DatasetConfig):
                 raise ValueError(f"{images} and {labels} must be given together, or neither")
         return self
 
-    def counts(self) -> Counts:
-        return Counts.of(self._data(lambda arrays: arrays[0]))
+    def counts(self) -> base.Counts:
+        return base.Counts.of(self._data(lambda arrays: arrays[0]))
 
     def sources(self) -> list[Path]:
         given = (getattr(self, name) for name in sorted(self.location_fields))
         return [*map(Path, filter(None, given))]
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def decode(self, *, download: bool, on_progress: base.OnProgress) -> base.DecodedData:
         counts, done = self.counts(), 0
 
         def count(images: int) -> None:
@@ -96,7 +86,7 @@ class Arrays(DatasetConfig):
 
         return self._data(lambda arrays: _pixels(arrays, self.scale, count))
 
-    def _data(self, pixels_of: Callable[[list[Array]], Array]) -> DecodedData:
+    def _data(self, pixels_of: Callable[[list[base.Array]], base.Array]) -> base.DecodedData:
         """Returns what the files hold; the pixels of a part are made of its mapped arrays.
 
         Raises: DataError for what does not fit.
@@ -116,10 +106,10 @@ class Arrays(DatasetConfig):
             groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
         held = sum(len(own) for _, own in parts[1:])
         pixels = (pixels_of([images for images, _ in p]) for p in whole)
-        train, *test = map(Images, pixels, labels)
-        return DecodedData(train, test[0] if test else None, names, held, groups)
+        train, *test = map(base.Images, pixels, labels)
+        return base.DecodedData(train, test[0] if test else None, names, held, groups)
 
-    def _part(self, part: str) -> tuple[Array, Array]:
+    def _part(self, part: str) -> tuple[base.Array, base.Array]:
         """Returns images (N, H, W, C) and labels of a part, mapped. Raises: DataError."""
         fields = (f"{part}images", f"{part}labels")
         files = [getattr(self, field) for field in fields]
@@ -137,7 +127,7 @@ class Arrays(DatasetConfig):
             )
         return images[..., None] if images.ndim == 3 else images, labels
 
-    def _numbered(self, every: list[Array]) -> tuple[list[Array], tuple[str, ...]]:
+    def _numbered(self, every: list[base.Array]) -> tuple[list[base.Array], tuple[str, ...]]:
         """Returns the labels of each part, and the names of classes. Raises: DataError."""
         learnt = every[0]
         if learnt.ndim == 2:
@@ -149,13 +139,13 @@ class Arrays(DatasetConfig):
             raise DataError(f"{self.labels} must hold integers or texts, but holds {learnt.dtype}.")
         kind: Any = object if learnt.dtype.kind == "U" else np.int64
         files = [
-            Labels(labels.astype(kind), None, len(labels), row_of(str(file)))
+            base.Labels(labels.astype(kind), None, len(labels), base.row_of(str(file)))
             for labels, file in zip(every, (self.labels, self.test_labels), strict=False)
         ]
-        return number_labels(files)
+        return base.number_labels(files)
 
 
-def _mapped(field: str, file: str) -> Array:
+def _mapped(field: str, file: str) -> base.Array:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -168,7 +158,9 @@ def _mapped(field: str, file: str) -> Array:
     return array
 
 
-def _pixels(arrays: list[Array], scale: Scale | None, count: Callable[[int], None]) -> Array:
+def _pixels(
+    arrays: list[base.Array], scale: Scale | None, count: Callable[[int], None]
+) -> base.Array:
     """Returns all images as 8 bits: mapped as they are, or in a file that ends with its map."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         count(len(arrays[0]))

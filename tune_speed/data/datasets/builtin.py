@@ -16,17 +16,7 @@ from pydantic import Field, field_validator
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import switch
-from tune_speed.data.base import (
-    DatasetConfig,
-    DecodedData,
-    Encoded,
-    EncodedData,
-    Images,
-    Labels,
-    Listed,
-    OnProgress,
-    encoded_data,
-)
+from tune_speed.data import base
 from tune_speed.data.datasets.decoding import ImageFiles
 from tune_speed.data.datasets.image_folder import ORDER, files_below
 
@@ -37,7 +27,7 @@ if TYPE_CHECKING:
 NUM_IMAGES = 1797
 
 
-class Digits(DatasetConfig):
+class Digits(base.DatasetConfig):
     """1,797 handwritten digits in 10 classes, 8x8 pixels, one channel; no test part of its own.
 
     Source: E. Alpaydin, C. Kaynak 1998 (UCI Optical Recognition of Handwritten Digits), through
@@ -57,7 +47,7 @@ class Digits(DatasetConfig):
         """Returns nothing: the images never change."""
         return []
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def decode(self, *, download: bool, on_progress: base.OnProgress) -> base.DecodedData:
         """Returns the digits, their 0 to 16 stretched to 0 to 255."""
         from sklearn.datasets import load_digits
 
@@ -65,8 +55,8 @@ class Digits(DatasetConfig):
         pixels = np.rint(digits.images * 255 / 16).astype(np.uint8)[..., None]
         pixels = pixels.repeat(self.scale, axis=1).repeat(self.scale, axis=2)
         on_progress(len(pixels), NUM_IMAGES)
-        train = Images(pixels, digits.target.astype(np.int64))
-        return DecodedData(train, None, tuple(str(name) for name in digits.target_names))
+        train = base.Images(pixels, digits.target.astype(np.int64))
+        return base.DecodedData(train, None, tuple(str(name) for name in digits.target_names))
 
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
@@ -113,7 +103,7 @@ DOWNLOAD_STALL_S = 60.0
 UNFIT = (KeyError, TypeError, ValueError)
 
 
-class Cifar10(DatasetConfig):
+class Cifar10(base.DatasetConfig):
     """CIFAR-10: 50,000 training and 10,000 test images, 32x32 RGB, 10 classes.
 
     Source: A. Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images.
@@ -146,7 +136,7 @@ class Cifar10(DatasetConfig):
     def sources(self) -> list[Path]:
         return [Path(self.root) / name for name in self.files]
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def decode(self, *, download: bool, on_progress: base.OnProgress) -> base.DecodedData:
         from torchvision import datasets
 
         kind, folder = getattr(datasets, self.torchvision_name), self.sources()[0].parent
@@ -161,7 +151,7 @@ class Cifar10(DatasetConfig):
         except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
             raise _not_as_stored(folder, kind.__name__, error, download) from error
         on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
-        return DecodedData(train, test, class_names)
+        return base.DecodedData(train, test, class_names)
 
 
 class Cifar100(Cifar10):
@@ -210,12 +200,12 @@ def bounded_sockets() -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def _part(files: Sequence[tuple[str, str]], folder: Path) -> Images:
+def _part(files: Sequence[tuple[str, str]], folder: Path) -> base.Images:
     """Returns the images of one part. Raises: DataError, or one of `UNFIT` where fields are odd."""
     batches = [read_batch(folder / name, md5=md5) for name, md5 in files]
     pixels = np.vstack([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
     labels = [label for b in batches for label in b["labels" if "labels" in b else "fine_labels"]]
-    return Images(pixels.transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64))
+    return base.Images(pixels.transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64))
 
 
 THREE = ("train", "val", "test")
@@ -269,7 +259,7 @@ class TorchvisionSet(ImageFiles):
         found = files_below(place) if place.is_dir() else sorted(place.parent.glob(place.name))
         return found or [place]
 
-    def listing(self) -> EncodedData:
+    def listing(self) -> base.EncodedData:
         of = zip(ORDER, KINDS[self.set][1], strict=True)
         made = {part: self._made(split) for part, split in of if split is not None}
         files = [self._listed(part, one) for part, one in made.items()]
@@ -277,7 +267,7 @@ class TorchvisionSet(ImageFiles):
         names = [
             n[0] if isinstance(n, tuple) else str(n) for n in getattr(made["train"], "classes", ())
         ]
-        return encoded_data(self.set, files, names or None)
+        return base.encoded_data(self.set, files, names or None)
 
     def fetch(self) -> None:
         with bounded_sockets():
@@ -295,20 +285,20 @@ class TorchvisionSet(ImageFiles):
             # Its readers raise almost anything on files that are missing or damaged.
             raise _not_as_stored(Path(self.root), self.set, error, download) from error
 
-    def _listed(self, part: str, made: Any) -> Listed:
+    def _listed(self, part: str, made: Any) -> base.Listed:
         files, labels = _samples(made)
         where = f"image {{}} of {self.set}".format
 
-        def images() -> Iterator[Encoded]:
+        def images() -> Iterator[base.Encoded]:
             for number, one in enumerate(files):
                 if isinstance(one, str | Path):
-                    yield Encoded(Path(one), str(one))
+                    yield base.Encoded(Path(one), str(one))
                     continue
                 # A PNM file: pixels as they are.
                 head = f"P{6 if one.ndim == 3 else 5} {one.shape[1]} {one.shape[0]} 255\n"
-                yield Encoded(head.encode() + one.tobytes(), where(number))
+                yield base.Encoded(head.encode() + one.tobytes(), where(number))
 
-        return Listed(part, images, Labels(labels, None, len(labels), where))
+        return base.Listed(part, images, base.Labels(labels, None, len(labels), where))
 
 
 def _samples(made: Any) -> tuple[Any, NDArray[np.int64]]:

@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 from tune_speed.core.config import canonical_hash, left_out
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
-from tune_speed.data import boxes
-from tune_speed.data.base import (
-    Counts,
-    DatasetConfig,
-    DecodedData,
-    Encoded,
-    EncodedData,
-    EncodedPart,
-    Images,
-    OnProgress,
-)
+from tune_speed.data import base, boxes
 from tune_speed.data.boxes import FORMATS, SUFFIXES, Item
 from tune_speed.data.workers import Pool
 
@@ -59,7 +49,7 @@ class Stored(NamedTuple):
     notes: tuple[str, ...]
 
 
-class ImageFiles(DatasetConfig):
+class ImageFiles(base.DatasetConfig):
     """Base of the data sets whose images are decoded once, into the cache."""
 
     image_size: int | None = left_out(None, ge=1)
@@ -73,7 +63,7 @@ class ImageFiles(DatasetConfig):
     """What is stored: pixels, which are read as they are, or JPEG at `store_size`, which is decoded
     in each epoch and takes about a tenth of the space; auto: pixels up to 16 GiB, else JPEG."""
 
-    def listing(self) -> EncodedData:
+    def listing(self) -> base.EncodedData:
         """Returns every image, encoded, with its label; decodes none.
 
         Raises: DataError if data are missing or unreadable; it names the file and row.
@@ -83,10 +73,10 @@ class ImageFiles(DatasetConfig):
     def fetch(self) -> None:
         """Downloads what is missing, where the data set knows from where. Raises: DataError."""
 
-    def counts(self) -> Counts:
-        return Counts.of(self.listing())
+    def counts(self) -> base.Counts:
+        return base.Counts.of(self.listing())
 
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+    def decode(self, *, download: bool, on_progress: base.OnProgress) -> base.DecodedData:
         if download:
             self.fetch()
         listing = self.listing()
@@ -94,14 +84,14 @@ class ImageFiles(DatasetConfig):
             found = decode_images(listing, self, Path(name), on_progress).arrays
             files = Path(name).glob("*.npy")
             arrays = {**{path.stem: np.load(path, allow_pickle=False) for path in files}, **found}
-        train, test = Images.of(arrays, "train"), Images.of(arrays, "test")
+        train, test = base.Images.of(arrays, "train"), base.Images.of(arrays, "test")
         assert train is not None
         brought = (listing.num_validation, listing.groups)
-        return DecodedData(train, test, listing.class_names, *brought)
+        return base.DecodedData(train, test, listing.class_names, *brought)
 
 
 def decode_images(
-    data: EncodedData, storage: ImageFiles, folder: Path, on_progress: OnProgress
+    data: base.EncodedData, storage: ImageFiles, folder: Path, on_progress: base.OnProgress
 ) -> Stored:
     """Writes each part's images to `folder`, and returns the arrays that belong to them.
 
@@ -129,7 +119,7 @@ def decode_images(
     return Stored(dict(chain.from_iterable(part.finish() for part in parts)), tuple(_notes(rows)))
 
 
-def size_of(image: Encoded) -> tuple[int, int]:
+def size_of(image: base.Encoded) -> tuple[int, int]:
     """Returns an image's height and width as viewers show it. Raises: DataError."""
     (found,) = boxes.work(None, [(image.file, image.name, 0, 0, 0)])
     if isinstance(found, str):
@@ -185,7 +175,7 @@ def _refuse_damaged(parts: Sequence["_Part"]) -> None:
 class _Part:
     """The images of a part: what is known of each, and the file that they are written to."""
 
-    def __init__(self, name: str, encoded: EncodedPart) -> None:
+    def __init__(self, name: str, encoded: base.EncodedPart) -> None:
         self.name, self.encoded = name, encoded
         self.rows = np.zeros(len(encoded.labels), _ROW)
         self.errors: dict[int, str] = {}
@@ -242,7 +232,7 @@ class _Part:
             yield f"{name}_ends", ends - HEADER_BYTES
             yield f"{name}_box", np.array(box)
 
-    def _images(self) -> Iterator[tuple[int, Encoded]]:
+    def _images(self) -> Iterator[tuple[int, base.Encoded]]:
         """Yields images by their rows. Raises: DataError if it has not one a label."""
         most, row = len(self.rows), -1
         # A damaged file may have more or fewer.

@@ -16,15 +16,7 @@ from pydantic import Field
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.core.text import counted
-from tune_speed.data.base import (
-    Encoded,
-    EncodedData,
-    Labels,
-    Listed,
-    encoded_data,
-    number_groups,
-    shown,
-)
+from tune_speed.data import base
 from tune_speed.data.datasets.decoding import FORMATS, SUFFIXES, ImageFiles
 
 ORDER = ("train", "validation", "test")
@@ -68,11 +60,11 @@ class ImageFolder(ImageFiles):
                 number = counted(len(files), "file")
                 yield f"not read{where}: {number} ({named}), such as {min(files)}"
 
-    def listing(self) -> EncodedData:
+    def listing(self) -> base.EncodedData:
         found = self._found()
         number = {name: place for place, name in enumerate(found["train"])}
         files = [_listed(part, number, classes) for part, classes in found.items()]
-        return encoded_data(self.root, files, tuple(number))
+        return base.encoded_data(self.root, files, tuple(number))
 
     def _found(self) -> dict[str, ClassFiles]:
         """Returns training, validation and test part, where they are. Raises: DataError."""
@@ -202,15 +194,17 @@ def _checked(folder: Path, classes: ClassFiles, train: ClassFiles | None) -> Cla
     return classes
 
 
-def _listed(part: str, number: Mapping[str, int], classes: ClassFiles) -> Listed:
+def _listed(part: str, number: Mapping[str, int], classes: ClassFiles) -> base.Listed:
     paths = [*chain.from_iterable(classes.values())]
     counts = [len(files) for files in classes.values()]
     labels = np.repeat(np.array([number[name] for name in classes], np.int64), counts)
 
-    def images() -> Iterator[Encoded]:
-        return (Encoded(path, shown(path)) for path in paths)
+    def images() -> Iterator[base.Encoded]:
+        return (base.Encoded(path, base.shown(path)) for path in paths)
 
-    return Listed(part, images, Labels(labels, None, len(paths), lambda row: shown(paths[row])))
+    return base.Listed(
+        part, images, base.Labels(labels, None, len(paths), lambda row: base.shown(paths[row]))
+    )
 
 
 class _Row(NamedTuple):
@@ -249,7 +243,7 @@ class ImageTable(ImageFiles):
         rows = chain.from_iterable(self._rows().values())
         return [Path(self.file), *dict.fromkeys(row.path for row in rows)]
 
-    def listing(self) -> EncodedData:
+    def listing(self) -> base.EncodedData:
         parts = self._rows()
         if not parts["train"]:
             raise DataError(f"{self.file} must list images of the training part, but lists none.")
@@ -259,18 +253,18 @@ class ImageTable(ImageFiles):
             raise DataError(f"Every image must have a label, but {bare} has none.")
         files = [self._listed(part, own, several) for part, own in parts.items() if own]
         names = [row.group for row in rows[: len(rows) - len(parts["test"])]]
-        groups = None if None in names else number_groups(names)
-        return encoded_data(self.file, files, groups=groups)
+        groups = None if None in names else base.number_groups(names)
+        return base.encoded_data(self.file, files, groups=groups)
 
-    def _listed(self, part: str, rows: Sequence[_Row], several: bool) -> Listed:
-        def images() -> Iterator[Encoded]:
-            return (Encoded(row.path, f"{shown(row.path)} ({row.where})") for row in rows)
+    def _listed(self, part: str, rows: Sequence[_Row], several: bool) -> base.Listed:
+        def images() -> Iterator[base.Encoded]:
+            return (base.Encoded(row.path, f"{base.shown(row.path)} ({row.where})") for row in rows)
 
         given: list[Any] = [row.label for row in rows]
         if several:
             lists = (map(str.strip, label.split(self.label_separator)) for label in given)
             given = [[*filter(None, each)] for each in lists]
-        return Listed(part, images, Labels.of(given, lambda place: rows[place].where))
+        return base.Listed(part, images, base.Labels.of(given, lambda place: rows[place].where))
 
     def _rows(self) -> dict[str, list[_Row]]:
         """Returns the rows of each part. Raises: DataError that names the line."""
@@ -334,6 +328,6 @@ def check_column(file: str | Path, name: str, names: Sequence[str], *, field: st
     """Raises: DataError if a file has no column of a name, which `field` of the data set says."""
     if name not in names:
         raise DataError(
-            f"{file} must have a column `{name}`, but has only {', '.join(map(shown, names))}"
+            f"{file} must have a column `{name}`, but has only {', '.join(map(base.shown, names))}"
             f"{did_you_mean(name, names) or '.'} Set `{field}`."
         )
