@@ -21,7 +21,8 @@ from torchvision.datasets import CIFAR10
 from tune_speed.components.models.networks.layers import rate_factors
 from tune_speed.components.optim.base import set_rates
 from tune_speed.core.errors import ConfigError, DataError
-from tune_speed.data.augmentation.config import Frame, draw
+from tune_speed.data.augmentation.base import Drawer
+from tune_speed.data.augmentation.config import draw
 from tune_speed.data.augmentation.mix import mixed
 from tune_speed.data.loaders.resident import Showing, View
 from tune_speed.experiments.exports.timm_arguments import timm_arguments
@@ -238,7 +239,7 @@ def test_mixes_are_drawn_by_timm_as_by_the_recipe(images: Path) -> None:
     pixels, halves = torch.zeros(4000, 1, 16, 16), torch.arange(4000) // 2000
     theirs = mixup(pixels.clone(), halves)[1][range(4000), halves]
     changes = file.recipe.augmentation
-    draws = draw(changes, Frame(4000, 16, 16), seed=1, epoch=0)
+    draws = draw(changes, Drawer(4000, 1, 0, 16, 16))
     tensors = {name: torch.from_numpy(values) for name, values in draws.items()}
     turns = torch.arange(4000) % 2
     ours = mixed(pixels, turns, tensors, num_classes=2)[1][range(4000), turns]
