@@ -20,7 +20,7 @@ from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data.base import Encoded, EncodedData, EncodedPart
 from tune_speed.data.datasets import image_parquet
 from tune_speed.data.datasets.builtin import read_batch
-from tune_speed.data.datasets.decoding import Storage, decode_images
+from tune_speed.data.datasets.decoding import ImageFiles, decode_images
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.study.file import parse_recipe
@@ -99,7 +99,7 @@ EPS = (
 def decode(content: bytes, folder: Path) -> None:
     part = EncodedPart("part", lambda: [Encoded(content, "image 0")], np.zeros(1, np.int64))
     data = EncodedData(part, None, ("a",))
-    decode_images(data, Storage(None, None, "auto"), folder, lambda *_: None)
+    decode_images(data, ImageFiles(), folder, lambda *_: None)
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:

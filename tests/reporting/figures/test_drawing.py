@@ -21,17 +21,8 @@ from PIL import Image
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures import (
-    DARK,
-    FIGURES,
-    LIGHT,
-    Drawn,
-    canvas,
-    draw_png,
-    draw_svg,
-    facts,
-)
-from tune_speed.reporting.figures.canvas import SENTINELS
+from tune_speed.reporting.figures import FIGURES, Drawn, canvas, draw_png, draw_svg, facts
+from tune_speed.reporting.figures.canvas import DARK, LIGHT, SENTINELS
 from tune_speed.reporting.importance import Importance, importance
 from tune_speed.reporting.leaderboard.ranking import make_row
 from tune_speed.reporting.study.view import StudyPart
