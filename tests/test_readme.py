@@ -64,13 +64,14 @@ EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=5 --set search
 SMALLER = {
     "search search_spaces/digits_quickstart.yaml": f"--trials {FIRST_TRIALS} {EASY}",
     "init photos": "--probe 1s --target 0.5",
-    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.1",
+    "search photos.yaml": "--trials 1 --set search.concurrent=1 --set workload.target.value=0.65"
+    " --set search.points_to_evaluate=[] --set recipe.epochs=2 --set workload.max_train_s=60",
     "search digits_quickstart --resume": f"--trials {FIRST_TRIALS} {EASY}",
     "search digits_quickstart --set study=on_a_cluster": f"--trials 1 {EASY}",
     "search techniques": f"--trials 1 {EASY}",
     "certify": "--top 1 --seeds 1 --final 0",
     "train best.yaml --against": "--seeds 1",
-    "ablate best.yaml": "--seeds 1 --set epochs=0.5",
+    "ablate best.yaml": "--seeds 1 --set epochs=0.5 --set label_smoothing=0.1",
     "profile": "--steps 4",
 }
 """What is appended to a command that trains for minutes: fewer and shorter runs of the same."""
@@ -112,9 +113,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    write_photos(folder / "photos" / "train", size=96)
-    write_photos(folder / "photos" / "test", size=96, count=16)
-    torch.save(timm.create_model("efficientnet_lite0").state_dict(), folder / "lite0.pt")
+    write_photos(folder / "photos" / "train", size=110)
+    write_photos(folder / "photos" / "test", size=110, count=16)
+    torch.save(timm.create_model("regnety_002").state_dict(), folder / "lite0.pt")
     return folder
 
 
