@@ -178,6 +178,11 @@ def next_steps(
     in_mlflow = "every trial" if num_undelivered == 0 else f"all but {num_undelivered}"
     verb = "is" if num_undelivered == 0 else "are"
     lines.append(f"results:  {folder} (ledger and study file); {in_mlflow} {verb} in MLflow")
+    if any(board.rows for board in boards) and not any(r.is_own_loop for r in records):
+        lines.append(
+            f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
+            f"{plugin_options()} && tune-speed train best.yaml{plugin_options()}"
+        )
     if certify and any(board.rows for board in boards):
         lines.append(f"certify the fastest:  {certify}")
     lines.append(f"look at it:  tune-speed report {study} --html report.html")
