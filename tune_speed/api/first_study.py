@@ -53,7 +53,7 @@ QUICK = 0.25
 EVALUATIONS = 6
 """Of the plain run of fine-tuning, from which its curve is read."""
 CERTIFY = {"top": 2, "seeds": 5, "final": 0}
-"""Options of a certification of which it is said how long it takes."""
+"""Options of the certification whose time `init` predicts."""
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
 """Of which the three largest are searched that give an epoch four steps; the plain run takes the
 middle one."""

@@ -208,7 +208,7 @@ LEAST_PAIRS_WITH_MISSES = 6
 # Suggested to someone who had fewer than three.
 LIKELY_PAIRS = 5
 POWER = 0.8
-# Beyond this many nobody would wait.
+# More runs would take too long to wait for.
 MOST_PAIRS = 1000
 
 

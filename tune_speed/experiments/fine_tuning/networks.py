@@ -63,7 +63,7 @@ TWINS = {
 HEAD = 1000
 """Classes that networks of the table are published with."""
 PROBED = 64
-"""Images by which twins are told apart."""
+"""Images that decide between twins."""
 
 
 def ordered(num_train: int, hardware: Hardware) -> list[str]:
@@ -141,10 +141,13 @@ def twin_of(name: str, file: str, images: Images, side: int) -> str:
     """Returns `name` or its twin: the one whose batch norms in `file` know such images better."""
     if (twin := TWINS.get(name)) is None:
         return name
-    return min((name, twin), key=lambda each: _mismatch(each, file, images, side))
+    from tune_speed.components.models.networks.libraries import read_weights
+
+    weights = read_weights(file)
+    return min((name, twin), key=lambda each: _mismatch(each, weights, images, side))
 
 
-def _mismatch(name: str, file: str, images: Images, side: int) -> float:
+def _mismatch(name: str, weights: "Mapping[str, Tensor]", images: Images, side: int) -> float:
     """Returns the mean of (ln σ² / s²)² over all channels of batch norms.
 
     σ² is the variance that the norm has in the file, s² that of its input, for `PROBED` images.
@@ -152,7 +155,7 @@ def _mismatch(name: str, file: str, images: Images, side: int) -> float:
     import timm
     import torch
 
-    from tune_speed.components.models.networks.libraries import load_weights, read_weights
+    from tune_speed.components.models.networks.libraries import load_weights
     from tune_speed.data.loaders.resident import View, eval_batches
 
     config, found = _config(name), list[torch.Tensor]()
@@ -162,9 +165,7 @@ def _mismatch(name: str, file: str, images: Images, side: int) -> float:
         seen, known = given[0].var((0, 2, 3)), norm.running_var
         found.append(((known + norm.eps) / (seen + norm.eps)).log() ** 2)
 
-    network = load_weights(
-        timm.create_model(name), read_weights(file), num_classes=HEAD, origin=file
-    ).eval()
+    network = load_weights(timm.create_model(name), weights, num_classes=HEAD, origin=name).eval()
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.register_forward_hook(compare)
