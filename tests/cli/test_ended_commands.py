@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import making
 from helpers.command import Done
 from helpers.experiments.ablations import RECIPE, ablated, make_run
 from helpers.experiments.profiles import make_profile
@@ -99,6 +100,20 @@ def test_search_without_a_hit_ends_with_code_1(given: Any, call: Call, tmp_path:
     given("search", study_of(make_record(status=Status.MISSED)))
     done = call("search", "tiny.yaml", folder=tmp_path)
     assert done.code == common.NOT_REACHED == 1, done.err
+
+
+def test_search_without_a_hit_leaves_the_recipe_that_came_nearest(
+    given: Any, call: Call, tmp_path: Path
+) -> None:
+    far, near, none = (make_record(f"t000{i}", Status.MISSED) for i in range(3))
+    runs = (making.make_run(Status.MISSED, accuracy=0.99),)
+    recipe = near.recipe | {"optimizer": {"sgd": {"lr": 0.3}}, "epochs": 2.5}
+    near = near.model_copy(update={"runs": runs, "recipe": recipe})
+    given("search", study_of(far, near, none))
+    done = call("search", "tiny.yaml", folder=tmp_path)
+    assert "wrote best.yaml" in done.err
+    text = (tmp_path / "best.yaml").read_text()
+    assert text.startswith(f"# study/{near.trial_id},") and "missed" in text.splitlines()[1]
 
 
 def test_search_that_was_stopped_says_how_to_go_on_without_its_password(

@@ -110,7 +110,9 @@ def test_photographs_are_fine_tuned_around_the_rate_of_a_range_test(
     monkeypatch.chdir("/")
     study = load_study(photographs / "photos.yaml")
     params = {parameter.name: parameter for parameter in study.space.parameters}
-    assert {"epochs", "batch_size", "image_size"} <= params.keys()
+    assert {"epochs", "batch_size"} <= params.keys()
+    assert study.space.tree["image_size"] == 96, "one size is left of images of 110 pixels"
+    assert "split" not in study.text, "the images have a validation part"
     assert study.certify is None, "a search ends with its budget"
     (first,) = study.search.points_to_evaluate
     assert first.keys() < params.keys()

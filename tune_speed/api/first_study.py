@@ -143,7 +143,7 @@ class _Machine:
     def image_sizes(self) -> list[int]:
         """Sides at which fine-tuning is searched [pixels], whole patches."""
         side = networks.PIXELS[self.hardware]
-        return [32 * round(factor * side / 32) for factor in (0.75, 1.0, 1.25)]
+        return [32 * round(factor * side / 32) for factor in (1.0, 1.25)]
 
     def budget_s(self, trial_s: float) -> float:
         """Returns the time of a search of usual trials [s], in whole minutes."""
@@ -189,8 +189,10 @@ def init(
     prepared = prepare(dataset, on_progress=progress.decoded)
     labels = prepared.train.labels
     share = guesses(labels, len(prepared.class_names))["accuracy"]
-    own = {"eval_batch_size": EVAL_BATCH_SIZE} if start else {}
-    workload = _workload(dataset, len(labels), probe_s, own)
+    own: Tree = {"eval_batch_size": EVAL_BATCH_SIZE} if start else {}
+    if len(labels) < SMALL_SET and not prepared.num_validation:
+        own["split"] = {"validation_frac": 0.2}
+    workload = _workload(dataset, probe_s, own)
     splits = make_splits(prepared, workload.split)
     for line in (
         *in_words(splits, prepared.class_names),
@@ -240,7 +242,8 @@ def init(
     )
     seen = _tree_of(_seen_from(dataset, file.parent))
     known = {"found": found, "fixed": fixed, "machine": machine, "name": name, "rates": rates}
-    text = _text(known | {"dataset": seen, "epochs": epochs}, machine.image_sizes)
+    known |= {"dataset": seen, "epochs": epochs, "workload": own}
+    text = _text(known, machine.image_sizes)
     study_of(scan_yaml(text, file=str(file)), check_data=False)
     write_file(file, text.encode())
     return found
@@ -351,13 +354,11 @@ def _seen_from(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
     return dataset.model_copy(update=ours)
 
 
-def _workload(dataset: DatasetConfig, num_images: int, probe_s: float, more: Tree) -> Workload:
-    split = {"validation_frac": 0.2} if num_images < SMALL_SET else {}
+def _workload(dataset: DatasetConfig, probe_s: float, more: Tree) -> Workload:
     tree = {
         "dataset": _tree_of(dataset),
         "target": {"value": 1.0},
         "max_train_s": 100 * probe_s,
-        "split": split,
         **more,
     }
     return Workload.model_validate(tree)
@@ -410,12 +411,12 @@ def _text(known: Tree, image_sizes: list[int]) -> str:
     dataset, epochs, own = known["dataset"], known["epochs"], known["fixed"]["image_size"] or 0
     lengths = (epochs / TIMES, epochs * TIMES) if known["rates"] else (epochs / 8, epochs)
     largest = dataset.get("store_size", 0) / STORED_MARGIN
+    sizes = sorted({own, *(size for size in image_sizes if size <= largest)})
     more: Tree = {
         "lengths": [float(f"{each:.2g}") for each in lengths],
-        "image_sizes": sorted({own, *(size for size in image_sizes if size <= largest)}),
+        "image_size": f"{{choices: {sizes}}}" if known["rates"] and len(sizes) > 1 else own,
         "most_pad": max(1, dataset.get("image_size", 32) // 8),
-        **{"small_set": SMALL_SET, "times": TIMES, "trials": TRIALS},
-        "eval_batch_size": EVAL_BATCH_SIZE,
+        **{"times": TIMES, "trials": TRIALS},
     }
     text = environment.from_string(template).render(known | more)
     # One column for all comments.

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from tune_speed.api.entry import agree_on_token, check_least, in_python, load_plugins
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
+from tune_speed.core.comparability import nearest
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import Recommended, TrialRecord
@@ -91,6 +92,11 @@ class Study(Shown):
         """The first trial of the recommended configuration; None: no trial met the target."""
         found = {record.trial_id: record for record in self.records}
         return None if self.recommended is None else found[self.recommended.trial_id]
+
+    @property
+    def to_train(self) -> TrialRecord | None:
+        """The best trial, else that which came nearest to the target; None: none was evaluated."""
+        return self.best or nearest(self.records)
 
     @property
     def params(self) -> dict[str, Any] | None:

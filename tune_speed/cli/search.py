@@ -61,7 +61,7 @@ def search(
 ) -> None:
     """Search for the recipe that reaches the target soonest; ends with a leaderboard.
 
-    The recommended recipe is written to best.yaml, for `train`.
+    The recommended recipe, or that of the nearest miss, is written to best.yaml, for `train`.
 
     With --train the values under `recipe` are those of a training function of your own, and
     `workload` has the target, `mode` and `max_train_s`.
@@ -76,9 +76,10 @@ def search(
         if not as_json:
             steps = found.next_steps(certify=_certify_command(found.name, train))
             common.show_parts([Boards(found.boards), steps], piped_width=common.BOARD_WIDTH)
-        if found.best is not None and found.loop is None:
+        if found.to_train is not None and found.loop is None:
+            file = _file_of_best(found.name)
             try:
-                common.write_recipe(_file_of_best(found.name), found.best, run_id=None, form="yaml")
+                common.write_recipe(file, found.to_train, run_id=None, form="yaml")
             except TuneSpeedError as error:
                 # A folder that takes no file is no reason for a search to fail.
                 common.note(str(error))

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
@@ -141,6 +141,14 @@ def goodness(metric: float | None, target: Target) -> float:
 
 def final_goodness(record: TrialRecord) -> float:
     return goodness(final_metric(record), target_of(record.workload))
+
+
+def nearest(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Returns the trial that came nearest to its target, whether it met that or not; None: none."""
+    measured = [record for record in records if best_metric(record) is not None]
+    return max(
+        measured, key=lambda r: goodness(best_metric(r), target_of(r.workload)), default=None
+    )
 
 
 def result_text(record: TrialRecord) -> str:

@@ -1,8 +1,8 @@
 """A range test: the loss over a learning rate that rises from step to step, and what it proposes.
 
 Source: Smith, "Cyclical learning rates for training neural networks", 2017 (arXiv:1506.01186),
-section 3.3. Where we differ: the rate rises exponentially, the loss is that of the batches,
-smoothed, and a rule reads the curve.
+section 3.3, whose upper bound is where the improvement slows. Where we differ: the rate rises
+exponentially, the loss is that of the batches, smoothed, and a rule reads the curve.
 """
 
 import time
@@ -30,11 +30,13 @@ STEPS = (40, 100)
 TIMED = 4
 LIMIT_S = 45.0
 SMOOTHING = 0.9
-WINDOW = 5
+FIRST = 10
+"""Steps whose median is the loss that it falls from."""
 DIVERGED = 4.0
 """Smoothed loss over the least one at which the test ends."""
-RISEN = 0.1
-"""Share of the whole fall of the loss by which it has risen again where it counts as diverging."""
+NEAR = 0.1
+"""Share of the loss's fall within which a loss is as good as the least; past that it diverges."""
+SAFE = 0.7
 
 
 class RateCurve(NamedTuple):
@@ -106,23 +108,20 @@ def smoothed(losses: Sequence[float]) -> list[float]:
 
 
 def proposed(tested: RateCurve) -> Range:
-    """Returns the range around the steepest descent of the loss over log rate, below divergence.
+    """Returns the range around the rate at which the loss stops falling, and below divergence.
 
-    A descent is the slope of a line through `WINDOW` steps to either side. Where the loss does not
-    fall, it is `USUAL`.
+    It has stopped where all but `NEAR` of its fall is made; the plain run begins at `SAFE` times
+    that rate. Where the loss does not fall, the range is `USUAL`.
     """
     losses, least = np.array(tested.losses), int(np.argmin(tested.losses))
-    if least < 2:
-        return USUAL
     # The first losses fall at any rate: those of a fresh head are large, and few are averaged.
-    middles = range(min(WINDOW, least), least + 1)
-    windows = [slice(max(0, middle - WINDOW), middle + WINDOW + 1) for middle in middles]
-    logs = np.log(tested.rates)
-    slopes = [np.polyfit(logs[some], losses[some], 1)[0] for some in windows]
-    steepest = middles[int(np.argmin(slopes))]
-    risen = losses[least:] > losses[least] + RISEN * (losses[0] - losses[least])
-    diverges = tested.rates[least + int(risen.argmax()) if risen.any() else -1]
-    start = min(tested.rates[steepest], diverges / 4)
+    fall = float(np.median(losses[:FIRST])) - losses[least]
+    if least < 2 or fall <= 0:
+        return USUAL
+    is_near = losses <= losses[least] + NEAR * fall
+    has_risen = ~is_near[least:]
+    diverges = tested.rates[least + int(has_risen.argmax()) if has_risen.any() else -1]
+    start = min(SAFE * tested.rates[int(is_near.argmax())], diverges / 4)
     ends = (start / 4, start, min(4 * start, diverges / 2))
     return Range(*(float(f"{rate:.2g}") for rate in ends))
 

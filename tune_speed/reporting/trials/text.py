@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.plugins import registry
-from tune_speed.core.comparability import best_metric, board_key, fastest, goodness, target_of
+from tune_speed.core.comparability import board_key, fastest, nearest, target_of
 from tune_speed.core.records import (
     Evaluation,
     Recommended,
@@ -160,11 +160,8 @@ def next_steps(
     """
     ended = ", ".join(f"{count} {word}" for word, count in counts_of_ends(records).items())
     lines = [f"{counted(len(records), 'trial')}: {ended or 'none'}"]
-    if records and not any(board.rows for board in boards):
-        nearest = max(records, key=lambda r: goodness(best_metric(r), target_of(r.workload)))
-        lines.append(
-            f"no trial met the target; nearest was {nearest.trial_id}: {nearest.stop_reason}"
-        )
+    if not any(board.rows for board in boards) and (near := nearest(records)):
+        lines.append(f"no trial met the target; nearest was {near.trial_id}: {near.stop_reason}")
     if recommended is not None:
         lines.append(f"recommended:  {recommended.text}")
         once = fastest(records)
