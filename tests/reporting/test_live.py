@@ -84,7 +84,7 @@ def test_time_left_comes_with_the_chance_of_the_goal_until_that_is_met() -> None
     view, _ = make_view(finished=[missed(number) for number in range(5)], left_s=lambda: 95.4)
     assert "by then" not in view.standing()
     view.trial_finished(record=missed(5))
-    assert re.search(r"left, \d+% to meet the target by then", view.standing())
+    assert re.search(r"left, (<1|\d+)% to meet the target by then", view.standing())
     view.replan(trials=9)
     assert "6/9 trials" in view.standing()
 

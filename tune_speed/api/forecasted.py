@@ -13,7 +13,7 @@ from tune_speed.api.shown import Shown
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.forecast import CHECKED_RATIO, LEAST_RUNS, Outlook, Range
 from tune_speed.core.targets import Target
-from tune_speed.core.text import counted, duration
+from tune_speed.core.text import chance_text, counted, duration
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.status import glance
 from tune_speed.study.settings import parse_duration_s
@@ -116,7 +116,7 @@ class Forecasted(Shown):
         return next(row.chance for row in self.rows if row.share == 1.0)
 
     def __repr__(self) -> str:
-        return f"Forecasted({self.study!r}: {self.target.words} {self.chance:.0%})"
+        return f"Forecasted({self.study!r}: {self.target.words} {chance_text(self.chance)})"
 
     def parts(self) -> Sequence[RenderableType]:
         """Returns the chance in words, and a table by the budget."""
@@ -128,7 +128,8 @@ class Forecasted(Shown):
         if is_best:
             said = f"{self.target.words} ({known})"
         elif self.met_by is None:
-            said = f"{self.target.words}: {self.chance:.0%} likely within the budget left ({known})"
+            likely = f"{chance_text(self.chance)} likely within the budget left"
+            said = f"{self.target.words}: {likely} ({known})"
             said += f"\nfirst hit in {middle} (80 %: {low} to {high})"
         chance = [] if is_best else ["chance"]
         table = Table("search for", "trials", *chance, f"best {metric}", "80 %", box=box.SIMPLE)
@@ -137,7 +138,7 @@ class Forecasted(Shown):
             table.add_row(
                 duration(row.after_s),
                 f"{row.trials:.0f}",
-                *(f"{row.chance:.0%}" for _ in chance),
+                *(chance_text(row.chance) for _ in chance),
                 f"{row.best.middle:.4f}",
                 f"{low_end:.4f}–{high_end:.4f}",
             )

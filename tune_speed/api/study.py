@@ -110,7 +110,7 @@ class Study(Shown):
         """A file for `train` that repeats the best trial; None: no trial, or a function's."""
         if self.best is None or self.loop is not None:
             return None
-        return recipe_yaml(self.best, run_id=None)
+        return recipe_yaml(self.best, run_id=None, known=self.recommended)
 
     @property
     def recipe(self) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tune_speed.api.shown import Shown
     from tune_speed.api.study import Study
     from tune_speed.core.comparability import Totals
-    from tune_speed.core.records import TrialRecord
+    from tune_speed.core.records import Recommended, TrialRecord
 
 STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PROPOSED = re.compile(rb'\{"event": "proposed", "trial_id": "(t[0-9]{4,})"')
@@ -263,8 +263,12 @@ def write_recipe(
     run_id: str | None,
     form: RecipeFormat | None,
     search: "Totals | None" = None,
+    known: "Recommended | None" = None,
 ) -> None:
-    """Writes a trial's recipe, by default in the suffix's form. Raises: a TuneSpeedError."""
+    """Writes a trial's recipe, by default in the suffix's form. Raises: a TuneSpeedError.
+
+    A recipe as YAML also says what is `known` of its configuration.
+    """
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
     from tune_speed.reporting.trials.text import plugin_options
     from tune_speed.runtime.atomic_file import write_file
@@ -276,7 +280,7 @@ def write_recipe(
         "timm": f"python train.py --config {quoted}",
     }.get(chosen, f"python {quoted}")
     if chosen == "yaml":
-        text = recipe_yaml(record, run_id=run_id, search=search, rerun=rerun)
+        text = recipe_yaml(record, run_id=run_id, search=search, rerun=rerun, known=known)
     else:
         # It needs torch.
         from tune_speed.experiments.exports.formats import exported

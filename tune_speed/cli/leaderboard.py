@@ -204,4 +204,4 @@ def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None)
     # --where may leave out trials of the search, but its cost counts all of them.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
     search = totals.get((board_key(record)._replace(kind="estimate"), record.study))
-    common.write_recipe(path, record, run_id=run_id, form=form, search=search)
+    common.write_recipe(path, record, run_id=run_id, form=form, search=search, known=best)

@@ -79,7 +79,9 @@ def search(
         if found.to_train is not None and found.loop is None:
             file = _file_of_best(found.name)
             try:
-                common.write_recipe(file, found.to_train, run_id=None, form="yaml")
+                common.write_recipe(
+                    file, found.to_train, run_id=None, form="yaml", known=found.recommended
+                )
             except TuneSpeedError as error:
                 # A folder that takes no file is no reason for a search to fail.
                 common.note(str(error))

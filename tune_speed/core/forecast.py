@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.targets import Target, hardest
+from tune_speed.core.text import chance_text
 
 LEAST_RUNS = 6
 """Runs that went to their end, before which nothing is forecast."""
@@ -153,4 +154,4 @@ class Outlook(NamedTuple):
         """Returns `63% to meet the target by then`; empty where it was met or is too far ahead."""
         if self.met_by or ratio > CHECKED_RATIO or self.target.seeks_best:
             return ""
-        return f"{self.chance(ratio):.0%} to meet the target by then"
+        return f"{chance_text(self.chance(ratio))} to meet the target by then"

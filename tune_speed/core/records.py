@@ -25,7 +25,7 @@ from pydantic import (
 from tune_speed.core.config import Config
 from tune_speed.core.prices import Prices, price_of
 from tune_speed.core.renamed import with_one_target, with_present_names
-from tune_speed.core.text import Interval, counted, interval_fields
+from tune_speed.core.text import Interval, chance_text, counted, interval_fields
 from tune_speed.core.words import (
     IN_WORDS,
     Device,
@@ -505,6 +505,8 @@ class Recommended(Record):
     """Those that met the target."""
     chance: Interval | None = None
     """Probability that another run meets the target, and 95 %; None: there is no model."""
+    final: float | None = Field(default=None, exclude_if=lambda final: final is None)
+    """Mean metric at the end of its runs, where their length is fixed; else None."""
     expected_s: Amount
     """Expected time to target where each miss is run again [s]."""
     metric: Interval | None = Field(default=None, exclude_if=lambda metric: metric is None)
@@ -533,7 +535,8 @@ class Recommended(Record):
     def of_scores(self, metric_of: Callable[[float], float]) -> "Recommended":
         """Returns it with the metric itself, where a policy told its scores (`Target.score`)."""
         metric = None if self.metric is None else self.metric.map(metric_of)
-        return self.model_copy(update={"metric": metric})
+        final = None if self.final is None else metric_of(self.final)
+        return self.model_copy(update={"metric": metric, "final": final})
 
     @property
     def text(self) -> str:
@@ -545,6 +548,7 @@ class Recommended(Record):
             return (
                 f"{self.trial_id}: {times}; another is expected to end at {self.metric.text('.4f')}"
             )
-        chance = f", another does with {self.chance.text('.0%')}" if self.chance else ""
-        met = f"{self.hits} of {counted(self.runs, 'run')} met the target{chance}"
+        chance = f", another does with {self.chance.text(chance_text)}" if self.chance else ""
+        ends = "" if self.final is None else f" and ended at {self.final:.4g} on average"
+        met = f"{self.hits} of {counted(self.runs, 'run')} met the target{ends}{chance}"
         return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

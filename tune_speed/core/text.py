@@ -102,10 +102,18 @@ class Interval:
         """Returns the interval of a rising or falling function of the figure."""
         return Interval(function(self.value), *sorted(map(function, self.ends or ())))
 
-    def text(self, form: str, *, to: str = " to ") -> str:
-        """Returns `70% (40% to 90%)` with the format `.0%`; the value alone without both ends."""
-        ends = "" if self.ends is None else f" ({to.join(format(end, form) for end in self.ends)})"
-        return f"{self.value:{form}}{ends}"
+    def text(self, form: str | Callable[[float], str], *, to: str = " to ") -> str:
+        """Returns `0.70 (0.40 to 0.90)` with `.2f`; the value alone without both ends."""
+        shown = (lambda value: format(value, form)) if isinstance(form, str) else form
+        ends = "" if self.ends is None else f" ({to.join(map(shown, self.ends))})"
+        return f"{shown(self.value)}{ends}"
+
+
+def chance_text(chance: float) -> str:
+    """Returns `83%`; `>99%` and `<1%` where rounding would call a chance certain."""
+    if chance >= 0.995:
+        return ">99%"
+    return "<1%" if chance < 0.005 else f"{chance:.0%}"
 
 
 def interval_fields(name: str, found: Interval | None) -> dict[str, float | None]:

@@ -19,7 +19,7 @@ from tune_speed.tuning.policy.acquisition import (
 from tune_speed.tuning.policy.base import AcquisitionSettings
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.expected_time import gain_of_run
+from tune_speed.tuning.policy.expected_time import gain_of_run, noise_at
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
 
 NAN = math.nan
@@ -71,7 +71,8 @@ def search_of(
     allowed: Any = cost_of,
     **settings: Any,
 ) -> _Search:
-    return _Search(model_of(evidence, objective, **settings), objective, running, allowed)
+    model = model_of(evidence, objective, **settings)
+    return _Search(model, objective, model.with_running(*running), allowed)
 
 
 def test_gain_before_a_hit_is_chance_times_log_of_the_saving_by_cost() -> None:
@@ -109,10 +110,12 @@ def near_evidence(**changes: Any) -> Evidence:
 
 def drawn(mean: float, sd: float, noise_sd: float, *, cost_s: float) -> FloatArray:
     rng = np.random.default_rng(1)
-    seen = rng.normal(mean, sd, 200_000) + rng.normal(0.0, noise_sd, 200_000)
-    weight = sd**2 / (sd**2 + noise_sd**2)
-    spread = math.hypot(sd * math.sqrt(1 - weight), noise_sd)
-    log_chance = norm.logcdf((mean + weight * (seen - mean)) / spread)
+    here = noise_at(np.array(mean), noise_sd)
+    seen = rng.normal(mean, sd, 200_000) + rng.normal(0.0, here, 200_000)
+    weight = sd**2 / (sd**2 + here**2)
+    after = mean + weight * (seen - mean)
+    spread = np.hypot(sd * np.sqrt(1 - weight), noise_at(after, noise_sd))
+    log_chance = norm.logcdf(after / spread)
     return math.log(cost_s) - log_chance + np.maximum(math.log(0.9) - log_chance, 0.0)
 
 
@@ -126,7 +129,7 @@ def test_gain_after_a_hit_is_what_a_run_saves_of_the_expected_time_by_the_root_o
     mean, sd = search._model.predict(search._of.points(new, costs))
     noise_sd = search._model.noise_sd
     means = mean[:, 0]
-    np.testing.assert_allclose(chances, norm.cdf(means / np.hypot(sd, noise_sd)))
+    np.testing.assert_allclose(chances, norm.cdf(means / np.hypot(sd, noise_at(means, noise_sd))))
     for i, cost_s in enumerate([5.0, 3.0, usual_s]):
         saved = np.maximum(math.log(20.0) - drawn(means[i], sd[i], noise_sd, cost_s=cost_s), 0.0)
         assert gains[i] == pytest.approx(saved.mean() / math.sqrt(cost_s), rel=0.03)
@@ -217,8 +220,8 @@ def test_chance_is_of_the_mean_to_come_half_a_unit_nearer_or_of_a_run_to_meet_th
     gain, chance = search._score(new, np.full(6, NAN))
     model = process_of(evidence.units, evidence)
     means, function_sd = model.predict(new)
-    observed_sd = np.hypot(function_sd, luck * model.noise_sd)
-    chances = norm.sf(threshold, means, observed_sd[:, None])
+    observed_sd = np.hypot(function_sd[:, None], luck * noise_at(means, model.noise_sd))
+    chances = norm.sf(threshold, means, observed_sd)
     np.testing.assert_allclose(chance, chances[:, 0])
     assert search._threshold == pytest.approx(threshold)
     np.testing.assert_allclose(gain, search._gain(chances, np.full(6, NAN)))
@@ -322,21 +325,21 @@ def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
     search = search_of(allowed=allowed)
     drawn = np.random.default_rng(1).random((3, 40, 2))
     for units in drawn:
-        search.add(units)
+        search._add(units)
     every = drawn.reshape(-1, 2)
     every = every[every[:, 1] <= refused]
     costs = 2.0 + 10 * every[:, 0]
     gains, chances = search._score(every, costs)
     order = np.argsort(-gains)[:6]
-    assert [gain for gain, _ in search.best] == pytest.approx(gains[order].tolist())
-    for place, (_, candidate) in zip(order, search.best, strict=True):
+    assert [gain for gain, _ in search._best] == pytest.approx(gains[order].tolist())
+    for place, (_, candidate) in zip(order, search._best, strict=True):
         np.testing.assert_array_equal(candidate.units, every[place])
         assert candidate.params == pytest.approx(dict(zip("xy", every[place], strict=True)))
         assert candidate.cost_s == pytest.approx(costs[place])
         assert candidate.chance == pytest.approx(chances[place])
     nothing = search_of(allowed=lambda params: None)
-    nothing.add(every)
-    assert nothing.best == []
+    nothing._add(every)
+    assert nothing._best == []
 
 
 @pytest.mark.parametrize("objective", [LED, FREE, BEFORE, FREE_BEFORE])
@@ -394,7 +397,7 @@ def test_another_run_is_worth_what_it_is_expected_to_save_of_the_least_expected_
     units, costs = np.array([each.units for each in tried]), np.full(4, 6.0)
     mean, sd = search._model.predict(search._of.points(units, costs))
     noise_sd = search._model.noise_sd
-    log_chance = norm.logcdf(mean[:, 0] / np.hypot(sd, noise_sd))
+    log_chance = norm.logcdf(mean[:, 0] / np.hypot(sd, noise_at(mean[:, 0], noise_sd)))
     now = math.log(6.0) - log_chance + np.maximum(math.log(0.9) - log_chance, 0.0)
     worth = []
     for i in range(4):

@@ -164,7 +164,7 @@ def test_where_no_end_is_known_only_the_clock_counts() -> None:
 
 
 def recommend(history: History, trial_id: str, expected_s: float) -> None:
-    best = Recommended(trial_id=trial_id, runs=4, hits=3, expected_s=expected_s)
+    best = Recommended(trial_id=trial_id, runs=4, hits=4, expected_s=expected_s)
     history.favourites = (best, best.model_copy(update={"trial_id": "t0099", "expected_s": 99.0}))
 
 

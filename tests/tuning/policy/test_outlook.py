@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.tuning.repeats import RIVALS, SHORT, TRIED, ask, ended, log_of, restored
 
-from tune_speed.core.words import ProposalReason
+from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -76,7 +76,9 @@ def test_what_people_want_tried_is_tried_though_the_search_has_settled() -> None
     policy.spent = 0.9
     policy.try_next({"x": 0.123, "epochs": 7}, reason=ProposalReason())
     assert ask(policy).params == {"x": 0.123, "epochs": 7}
-    assert policy.ask() is None
+    # And the favourite until it was run four times.
+    again = policy.ask()
+    assert again is not None and again.reason.kind is ProposalKind.AGAIN
 
 
 def test_more_known_misses_around_the_favourite_lower_the_chance() -> None:

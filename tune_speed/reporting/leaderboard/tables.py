@@ -9,7 +9,15 @@ from markupsafe import Markup
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from tune_speed.core.text import ABSENT, counted, device_text, factor, printable, significant
+from tune_speed.core.text import (
+    ABSENT,
+    chance_text,
+    counted,
+    device_text,
+    factor,
+    printable,
+    significant,
+)
 from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts, Row
 from tune_speed.reporting.leaderboard.text import (
     NO_TRIALS,
@@ -102,7 +110,7 @@ SHOWN: dict[str, Shown] = {
     ),
     DEVICE: Shown(lambda row: device_text(row.devices), "device", "Device", is_left=True),
     "chance": Shown(
-        lambda row: ABSENT if row.chance is None else f"{row.chance:.0%}", "chance", "Chance"
+        lambda row: ABSENT if row.chance is None else chance_text(row.chance), "chance", "Chance"
     ),
     "hits/n": Shown(lambda row: f"{row.hits}/{row.n}", "met", "Met / runs"),
     "final": _plain("final_metric", "Final"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tune_speed.core.comparability import fastest, final_goodness, final_metric, sign_of, totals_of
 from tune_speed.core.records import CLOCK_WORDS, Recommended, Status
-from tune_speed.core.text import counted, device_text
+from tune_speed.core.text import chance_text, counted, device_text
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.leaderboard.text import why_not_certified
 from tune_speed.reporting.page.words import seconds
@@ -84,7 +84,7 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         f"certified: median {seconds(row.time_to_target_s)},"
         f" {row.hits} of {counted(row.n, 'seed')}, expected with restarts {seconds(row.expected_s)}"
     )
-    rate = f"{100 * row.hit_rate_low:.0f} % and {100 * row.hit_rate_high:.0f} %"
+    rate = f"{chance_text(row.hit_rate_low)} and {chance_text(row.hit_rate_high)}"
     high = "∞" if row.median_high_s is None else seconds(row.median_high_s)
     own = {f"{t.record.study}/{t.record.trial_id}" for t in part.certified}
     is_beaten = row.rival is not None and row.rival not in own and (row.speedup or 1.0) < 1
@@ -217,7 +217,9 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Answer:
     once = fastest(trial.record for trial in part.trials)
     assert once is not None, best
-    chance = f"; the chance that another does is {best.chance.text('.0%')}" if best.chance else ""
+    chance = (
+        f"; the chance that another does is {best.chance.text(chance_text)}" if best.chance else ""
+    )
     sure = (
         f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
         f" {winner.record.evaluated_on} part{chance}.",

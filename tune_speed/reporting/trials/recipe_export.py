@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from tune_speed.components.plugins import registry
 from tune_speed.core.comparability import Totals, target_of
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import TrialRecord, named_settings
+from tune_speed.core.records import Recommended, TrialRecord, named_settings
 from tune_speed.core.text import counted, device_text, printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_row
 from tune_speed.reporting.leaderboard.text import interval_text
@@ -94,11 +94,13 @@ def recipe_yaml(
     run_id: str | None,
     search: Totals | None = None,
     rerun: str | None = None,
+    known: Recommended | None = None,
 ) -> str:
     """Returns a file for `tune-speed train` that repeats the record's last run, with its seed.
 
     Its first lines say where it comes from and how far to believe it: `search` is what the trials
-    of its search come to (None: not known), `rerun` trains the file.
+    of its search come to (None: not known), `rerun` trains the file, `known` is what all runs of
+    its configuration say.
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)
@@ -109,6 +111,8 @@ def recipe_yaml(
         "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device.kind},
     }
     origin = origin_comment(record, run_id=run_id, search=search, rerun=rerun)
+    if known is not None and known.trial_id == record.trial_id:
+        origin += f"\n# recommended: {printable(known.text)}"
     try:
         return f"{origin}\n{dump_yaml(tree)}"
     except ValueError as error:

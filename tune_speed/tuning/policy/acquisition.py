@@ -13,11 +13,17 @@ Before any run has met the target:
 Afterwards, the gain of `expected_time`, over c^κ where c is known. What was tried competes with
 what was not: another run of it tells luck from speed.
 
+The longest runs come nearest, so that this alone would bet the budget on them, and afterwards on
+runs like the first hit. Where the length is fixed, every other run is therefore one of the bracket
+of costs (c in L/6 · [1, 3], L/18 · [1, 3], …) of which the least was spent, as in Hyperband (Li et
+al. 2018), with the first of these gains and θ of the bracket; once there is a hit, only where a run
+may meet the target.
+
 | symbol | meaning                                                                           |
 |--------|-----------------------------------------------------------------------------------|
 | L      | twice the longest known cost                                                       |
 | τ_k    | fractions of the time to beat (before there is one, of the longest run)            |
-| θ      | 0; before any run is near the target, a little beyond the best so far, since       |
+| θ      | 0; before any run has met the target, a little beyond the best so far, since      |
 |        | chances that are all 0 do not rank; those are of the mean, without a run's luck     |
 | κ      | weight of the cost                                                                  |
 
@@ -37,7 +43,12 @@ from scipy.special import ndtr
 from tune_speed.tuning.policy.base import AcquisitionSettings
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import BoolArray, Encoder
-from tune_speed.tuning.policy.expected_time import gain_of_metric, gain_of_run, log_expected_s
+from tune_speed.tuning.policy.expected_time import (
+    gain_of_metric,
+    gain_of_run,
+    log_expected_s,
+    noise_at,
+)
 from tune_speed.tuning.policy.gaussian_process import (
     GaussianProcess,
     Scales,
@@ -63,6 +74,34 @@ class Evidence(NamedTuple):
     """(N,) whether it had enough memory (feasible); if not, its distances mean nothing."""
 
 
+NUM_BRACKETS, BRACKET = 4, 3.0
+"""Brackets of costs, and the factor that one spans; the last has all that is cheaper."""
+
+
+class Brackets(NamedTuple):
+    """How much was spent on runs of which costs, from the longest on."""
+
+    longest_s: float
+    spent_s: tuple[float, ...]
+    """(B,) [s]"""
+
+    @classmethod
+    def of_runs(cls, longest_s: float, cost_s: FloatArray, spent_s: FloatArray) -> "Brackets":
+        brackets = cls(longest_s, ()).of(cost_s)
+        sums = np.bincount(brackets, spent_s, minlength=NUM_BRACKETS)
+        return cls(longest_s, tuple(sums.tolist()))
+
+    def of(self, cost_s: FloatArray) -> npt.NDArray[np.int_]:
+        """Returns the bracket (M,) of each cost, 0 for the longest runs."""
+        places = np.log(self.longest_s / np.maximum(cost_s, 1e-9)) / math.log(BRACKET)
+        return np.clip(np.floor(places), 0, NUM_BRACKETS - 1).astype(int)
+
+    @property
+    def order(self) -> list[int]:
+        """The brackets, that with the least spent first."""
+        return sorted(range(NUM_BRACKETS), key=self.spent_s.__getitem__)
+
+
 class Objective(NamedTuple):
     """What the acquisition function measures gains against."""
 
@@ -77,6 +116,8 @@ class Objective(NamedTuple):
     """Whether only what was tried may be run."""
     is_end: bool = False
     """Whether the favourites are told apart, whatever it brings: the budget is held back for it."""
+    brackets: Brackets | None = None
+    """The next run has a cost of which the least was spent; None: any."""
     best_y: float | None = None
     """Where the metric counts and not the time: the distance to be beaten. Then −y takes the place
     of ln E in all gains."""
@@ -128,7 +169,6 @@ class Model:
         rows, usual = rows[some], usual[some]
         points = self.points(evidence.units[rows], evidence.costs[rows])
         values, variances = evidence.distances[rows], evidence.variances[rows]
-        self.threshold = min(0.0, float(values[:, 0].max()) + settings.margin)
         # Of a spread of the metric, the logarithm far from the target shows little.
         shares = np.maximum(np.exp(-2 * np.abs(usual)), settings.least_share)
         few = _some(np.arange(len(rows)), usual, settings.fit_points, rng)
@@ -206,21 +246,24 @@ def best_candidate(
 
     Of running trials there are units (R, P) and likely costs (R,) [s]. `tried` may be run again.
     """
-    search = _Search(model, objective, running, allowed)
+    search = _Search(model, objective, model.with_running(*running), allowed)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
     again = search.again(tried)
     if objective.only_again:
         return again[1] if again else None
-    for part in np.split(candidates(model, model.settings.num_candidates, rng), 2):
-        search.add(part)
-    for narrow in (0.08, 0.02):
-        if search.best:
-            centers = np.array([candidate.units for _, candidate in search.best[:4]])
-            search.add(_mutated(model.encoder, np.repeat(centers, 12, axis=0), narrow, rng))
-    if again and (not search.best or again[0] > search.best[0][0]):
+    pool = candidates(model, model.settings.num_candidates, rng)
+    for bracket in objective.brackets.order if objective.brackets else ():
+        found = search.within(bracket).maximum(pool, rng)
+        # Once there is a time to beat, what could not meet the target is of no use at any cost.
+        if found and (not objective.has_leader or found[1].chance >= model.settings.least_chance):
+            return found[1]
+    if objective.brackets:
+        return None
+    best = search.maximum(pool, rng)
+    if again and (best is None or again[0] > best[0]):
         return again[1]
-    return search.best[0][1] if search.best else None
+    return best[1] if best else None
 
 
 def candidates(model: Model, num: int, rng: np.random.Generator) -> FloatArray:
@@ -240,37 +283,75 @@ class _Search:
         self,
         model: Model,
         objective: Objective,
-        running: tuple[FloatArray, FloatArray],
+        process: GaussianProcess,
         allowed: Allowed,
+        bracket: int | None = None,
     ) -> None:
-        self._objective, self._allowed = objective, allowed
-        self._of, self._settings, self._threshold = model, model.settings, model.threshold
-        self.best: list[tuple[float, Candidate]] = []
+        """Takes the process with what is running; `bracket` is the only one to search in."""
+        self._objective, self._allowed, self._bracket = objective, allowed, bracket
+        self._of, self._settings, self._model = model, model.settings, process
+        self._best: list[tuple[float, Candidate]] = []
         """The best candidates so far, with their gains."""
-        self._model = model.with_running(*running)
         self._fractions = np.array(objective.fractions)
+        self._threshold = self._to_meet()
 
-    def add(self, units: FloatArray) -> None:
+    def within(self, bracket: int) -> "_Search":
+        return _Search(self._of, self._objective, self._model, self._allowed, bracket)
+
+    def maximum(self, pool: FloatArray, rng: np.random.Generator) -> tuple[float, Candidate] | None:
+        """Returns the largest gain, and of what; None where nothing of the pool is allowed."""
+        for part in np.split(pool, 2):
+            self._add(part)
+        for narrow in (0.08, 0.02):
+            if self._best:
+                centers = np.array([candidate.units for _, candidate in self._best[:4]])
+                self._add(_mutated(self._of.encoder, np.repeat(centers, 12, axis=0), narrow, rng))
+        return self._best[0] if self._best else None
+
+    def _add(self, units: FloatArray) -> None:
         params = self._of.encoder.params(units)
         costs = [self._allowed(each) for each in params]
         rows = [row for row, cost in enumerate(costs) if cost is not None]
         if not rows:
             return
         cost_s = np.array([costs[row] for row in rows], dtype=float)
+        is_here = self._is_here(cost_s)
+        rows, cost_s = (
+            [row for row, here in zip(rows, is_here, strict=True) if here],
+            cost_s[is_here],
+        )
+        if not rows:
+            return
         gain, chance = self._score(units[rows], cost_s)
         for i in np.argsort(-gain, kind="stable")[:6]:
             row, cost = rows[i], float(cost_s[i])
             candidate = Candidate(units[row], params[row], cost, float(chance[i]))
-            self.best.append((float(gain[i]), candidate))
-        self.best.sort(key=lambda scored: -scored[0])
-        del self.best[6:]
+            self._best.append((float(gain[i]), candidate))
+        self._best.sort(key=lambda scored: -scored[0])
+        del self._best[6:]
+
+    def _is_here(self, cost_s: FloatArray) -> BoolArray:
+        brackets = self._objective.brackets
+        if self._bracket is None or brackets is None:
+            return np.ones(len(cost_s), dtype=bool)
+        here: BoolArray = brackets.of(self._of.likely_s(cost_s)) == self._bracket
+        return here
+
+    def _to_meet(self) -> float:
+        """Returns θ: 0, or before the first hit a little beyond the best of the bracket so far."""
+        if self._objective.has_leader:
+            return 0.0
+        evidence = self._of.evidence
+        y, costs = evidence.distances[evidence.fits, 0], evidence.costs[evidence.fits]
+        best = y[self._is_here(costs)].max(initial=y.min())
+        return min(0.0, float(best) + self._settings.margin)
 
     def again(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
         """Returns the gain of another run where it is worth most, and of what; None: nowhere."""
         if not tried or not self._objective.has_leader:
             return None
         mean, sd, costs = self._predicted(tried)
-        now = self._log_expected(mean, np.hypot(sd, self._model.noise_sd), costs)
+        now = self._log_expected(mean, sd, costs)
         # What is to be beaten is the best of all; by another run of that one, the next.
         order = np.argsort(now, kind="stable")
         others = np.full(len(now), now[order[0]])
@@ -290,8 +371,8 @@ class _Search:
         The worth of one more run, as in `again`, is next to nothing where several turn the order.
         """
         mean, sd, costs = self._predicted(tried)
-        noise = np.full(len(sd), max(self._model.noise_sd, 1e-6))
-        return tried[int(self._log_expected(mean + sd[:, None], noise, costs).argmin())]
+        known = np.zeros(len(sd))
+        return tried[int(self._log_expected(mean + sd[:, None], known, costs).argmin())]
 
     def _predicted(self, tried: Sequence[Candidate]) -> tuple[FloatArray, FloatArray, FloatArray]:
         costs = np.array([each.cost_s for each in tried])
@@ -307,9 +388,9 @@ class _Search:
             # Luck comes nearer the target, but not to it: with it one corner was run fifty times.
             noise_sd = 0.0
         # The run's own metric has to meet the target, and that includes its noise.
-        spread = np.maximum(np.hypot(sd, noise_sd), 1e-9)
-        chances = ndtr((mean - self._threshold) / spread[:, None])
-        if self._objective.has_leader:
+        spread = np.hypot(sd[:, None], noise_at(mean, noise_sd))
+        chances = ndtr((mean - self._threshold) / spread)
+        if self._objective.has_leader and self._bracket is None:
             best_y = self._objective.best_y
             best = math.log(self._objective.best_s) if best_y is None else -best_y
             to_beat = np.full(len(sd), best)
@@ -340,7 +421,8 @@ class _Search:
             return -mean[:, 0]
         at_end = self._objective.at_end
         log_cost = np.log(self._of.likely_s(costs)) if at_end else None
-        share = log_expected_s(mean, sd, log_cost=log_cost, fractions=self._fractions)
+        noise_sd = self._model.noise_sd
+        share = log_expected_s(mean, sd, noise_sd, log_cost=log_cost, fractions=self._fractions)
         return share if at_end else share + math.log(self._objective.best_s)
 
     def _price(self, costs: FloatArray) -> FloatArray | float:

@@ -209,6 +209,8 @@ class AcquisitionSettings:
     cost_feature: bool = True
     """Whether the cost is an input of the model, next to the configuration, less what is due to
     choices: a longer run of a network comes nearer the target, that of a slower one does not."""
+    least_chance: float = 0.005
+    """Chance to meet the target that a run much cheaper than the leader must promise."""
     least_gain: float = 0.003
     """Gain, of ln E*, that another run of what was tried must promise."""
     least_share: float = 0.05
@@ -244,6 +246,9 @@ class Parts:
     """Each of these is the cheapest of so many."""
     explore_every: int = 10
     """After the start, one in so many proposals is quasi-random; 0: none."""
+    spread_every: int = 2
+    """Where the length is fixed, one in so many proposals of the model has a cost on which the
+    least was spent; 0: none."""
     no_chance: float = 0.005
     """Where the model gives no configuration a larger chance, one is drawn without it."""
     audit_share: float = 0.05

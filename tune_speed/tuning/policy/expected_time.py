@@ -11,8 +11,15 @@ at fractions τ of the time to beat. The latter is the best of the restarts afte
 et al. 1993), between linear pieces of F. We differ in the second factor: a recipe whose runs often
 miss is of less use than its T/p says, and short runs that are met by luck alone would win by it.
 
-The model has y = f(x) + ε with ε ~ N(0, n²), and f(x) ~ N(m, s²) by what has been seen. A further
-run moves m by s²/√(s² + n²) times a standard normal z, and leaves of s² the part s²n²/(s² + n²).
+The model has y = f(x) + ε with ε ~ N(0, n(f)²), and f(x) ~ N(m, s²) by what has been seen. The
+spread of the metric is the same near the target and far from it, y is not: its scale is logarithmic
+there, so a normal on it would let far too many runs jump over the target. So that P(y ≥ 0 | f) is
+that of the metric, with n = n(0)
+
+    n(f) = n |f| / (exp |f| − 1).
+
+A further run moves m by s²/√(s² + n²) times a standard normal z, and leaves of s² the part
+s²n²/(s² + n²).
 Its worth is the knowledge gradient (Frazier et al. 2009) of ln E of what is recommended:
 
     gain(x) = E_z[max(0, ln E* − ln E(x | z))],     E* the least expected time of the others;
@@ -41,14 +48,26 @@ def doubt(chances: FloatArray) -> FloatArray:
     return counted
 
 
+def noise_at(mean: FloatArray, noise_sd: float) -> FloatArray:
+    """Returns n(f), the standard deviation between runs at this mean of theirs."""
+    far = np.clip(np.abs(mean), 1e-9, 50.0)
+    spread: FloatArray = noise_sd * far / np.expm1(far)
+    return np.maximum(spread, 1e-9)
+
+
 def log_expected_s(
-    mean: FloatArray, sd: FloatArray, *, log_cost: FloatArray | None, fractions: FloatArray
+    mean: FloatArray,
+    sd: FloatArray,
+    noise_sd: float,
+    *,
+    log_cost: FloatArray | None,
+    fractions: FloatArray,
 ) -> FloatArray:
-    """Returns ln E (...,) of runs whose y is N(mean, sd²): mean (..., K), sd (...,).
+    """Returns ln E (...,) of runs whose f is N(mean, sd²): mean (..., K), sd (...,).
 
     `log_cost` (...,) is ln c; None: the length is free, and E is a share of the time to beat.
     """
-    chances = ndtr(mean / sd[..., None])
+    chances = ndtr(mean / np.hypot(sd[..., None], noise_at(mean, noise_sd)))
     if log_cost is not None:
         chance = np.maximum(chances[..., 0], LEAST_CHANCE)
         first: FloatArray = log_cost - np.log(chance) + doubt(chance)
@@ -76,11 +95,13 @@ def gain_of_run(
 
     `mean` (M, K) and `sd` (M,) are f's, `to_beat` (M,) is the ln E of the best other one.
     """
-    moved = sd**2 / np.hypot(sd, noise_sd)
-    left = sd * noise_sd / np.hypot(sd, noise_sd)
+    noise = noise_at(mean[:, 0], noise_sd)
+    moved = sd**2 / np.hypot(sd, noise)
+    left = sd * noise / np.hypot(sd, noise)
     after = log_expected_s(
         mean[None] + (Z[:, None] * moved)[..., None],
-        np.broadcast_to(np.hypot(left, max(noise_sd, 1e-6)), (len(Z), len(sd))),
+        np.broadcast_to(left, (len(Z), len(sd))),
+        max(noise_sd, 1e-6),
         log_cost=log_cost,
         fractions=fractions,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.acquisition import Evidence
+from tune_speed.tuning.policy.acquisition import Brackets, Evidence
 from tune_speed.tuning.policy.base import Leader, Outcome, Parts, Problem, Proposal
 from tune_speed.tuning.policy.curve import CurveTable, FloatArray, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
@@ -34,6 +34,8 @@ class History:
         self.leader: Leader | None = None
         self.favourites: tuple[Recommended, ...] = ()
         """Configurations by their expected times to target, once a model says these."""
+        self.leading_s: float | None = None
+        """E of the first by the model [s], as `expected_time` has it; None: there is no model."""
         self.num_proposed = 0
         self._num_prior = 0
         self._tried: dict[base.ParamsKey, set[int]] = {}  # With the numbers of its trials.
@@ -113,15 +115,28 @@ class History:
         longest_s = min(limit_s if longest_s == -math.inf else longest_s, limit_s)
         return longest_s if math.isfinite(longest_s) else math.nan
 
+    def brackets(self) -> Brackets | None:
+        """Returns what the study's runs took or will take; None where costs are not known."""
+        longest_s = self.longest_s()
+        if not self.knows_length or math.isnan(longest_s):
+            return None
+        own = [trial for trial in self.ended.trials if trial.number >= 0]
+        took = [(trial.likely_s, trial.ended.curve.end_s) for trial in own]
+        took += [(trial.likely_s, trial.likely_s) for trial in self.running.values()]
+        cost_s, spent_s = np.nan_to_num(np.array(took).reshape(-1, 2)).T
+        return Brackets.of_runs(longest_s, cost_s, spent_s)
+
     def to_beat_s(self) -> float:
         """Returns the time in which a run must meet the target to be of use [s]."""
         if self.target.best:
             return self.target.max_train_s
         if self.leader is None:
             return self.longest_s()
+        if self.knows_length and self.leading_s is not None:
+            return self.leading_s
         if self.knows_length:
             best = (*self.favourites, *base.alone(self.leader))[0]
-            return best.expected_s * max(1.0, RELIABLE / (float(best.chance or 1.0) or 1.0))
+            return best.expected_s * max(1.0, RELIABLE * best.runs / best.hits)
         return min(known.cautious_s for known in self.ended.known())
 
     def table(self) -> CurveTable:

@@ -13,7 +13,6 @@ left, at the rate so far, over the runs that one must have to be recommended.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtr
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.core.stats import wilson_interval
@@ -23,8 +22,9 @@ from tune_speed.study.settings import UntilConfig
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Allowed, Candidate, Model, candidates
 from tune_speed.tuning.policy.base import Parts
+from tune_speed.tuning.policy.chances import chances
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
+from tune_speed.tuning.policy.expected_time import log_expected_s
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.trials import Known, Trial
@@ -67,7 +67,7 @@ class Learned:
                     rng=np.random.default_rng([self._seed, number, 11]),
                 )
             self._num_seen, self.model = number, model
-            self.tried, known = [], history.ended.known()
+            self.tried, known, history.leading_s = [], history.ended.known(), None
             if known and history.knows_length and model is not None:
                 history.favourites = self._by_the_model(model, known)
             else:
@@ -86,16 +86,25 @@ class Learned:
         fit = [i for i in np.argsort(expected, kind="stable") if not is_oom[i]]
         self._keep([runs[i][0] for i in fit], costs[fit])
         met = [i for i, own in enumerate(runs) if any(trial.met for trial in own)]
-        expected, mean, sd = expected[met], mean[met], sd[met]
-        noise_sd = max(model.process.noise_sd, 1e-9)
-        chance = ndtr(mean / np.hypot(sd, noise_sd))
-        low, high = (ndtr((mean + z * sd) / noise_sd) for z in (-1.96, 1.96))
+        expected, mean, sd, costs = expected[met], mean[met], sd[met], costs[met]
         order = np.argsort(expected, kind="stable")[:NUM_FAVOURITES]
-        chances = list(map(Interval, chance.tolist(), low.tolist(), high.tolist()))
-        times_s = np.exp(expected - doubt(chance)).tolist()
+        self._history.leading_s = float(np.exp(expected[order[0]]))
+        found = chances(
+            mean[order],
+            sd[order],
+            noise_sd=model.process.noise_sd,
+            repeats=sum(map(len, runs)) - len(runs),
+            hits=np.array([known[i].hits for i in order]),
+            runs=np.array([len(known[i].runs) for i in order]),
+        )
         return tuple(
-            known[i].recommended(known[i].fastest, chance=chances[i], expected_s=times_s[i])
-            for i in order
+            known[i].recommended(
+                known[i].fastest,
+                chance=chance,
+                final=known[i].final,
+                expected_s=float(costs[i]) / chance.value,
+            )
+            for i, chance in zip(order, found, strict=True)
         )
 
     def _keep(self, trials: Sequence[Trial], costs: FloatArray) -> None:
@@ -111,7 +120,8 @@ class Learned:
         mean, sd = model.process.predict(model.points(units, costs))
         expected = log_expected_s(
             mean,
-            np.hypot(sd, model.process.noise_sd),
+            sd,
+            model.process.noise_sd,
             log_cost=np.log(model.likely_s(costs)),
             fractions=np.array(self._history.fractions),
         )
@@ -145,7 +155,10 @@ class Settling:
                 self.chance = self._history.ended.num, self._chance(model, until, spent, allowed)
             if self.chance[1] < until.probability_of_better:
                 self.at = spent, self.chance[1]
-        return self.at is not None and spent >= self.at[0] / (1 - hold_back)
+        if self.at is None or spent < self.at[0] / (1 - hold_back):
+            return False
+        best = self._learned.favourites[0]
+        return not self._parts.repeats or best.runs >= self._parts.sure_runs
 
     @one_thread()
     def _chance(self, model: Model, until: UntilConfig, spent: float, allowed: Allowed) -> float:
@@ -164,7 +177,8 @@ class Settling:
         drawn = model.process.sample(points, NUM_DRAWS, rng)
         expected = log_expected_s(
             drawn,
-            np.full(drawn.shape[:2], max(model.process.noise_sd, 1e-6)),
+            np.zeros(drawn.shape[:2]),
+            model.process.noise_sd,
             log_cost=np.log(model.likely_s(cost_s)) if self._history.by_share else None,
             fractions=np.array(self._history.fractions),
         )
@@ -178,5 +192,6 @@ class Settling:
 
 def _by_their_runs(known: Known) -> Recommended:
     hits, runs = known.hits, len(known.runs)
-    chance = Interval(hits / runs, *wilson_interval(hits, runs))
+    # A half each: no number of hits makes the next one certain.
+    chance = Interval((hits + 0.5) / (runs + 1), *wilson_interval(hits, runs))
     return known.recommended(known.fastest, chance=chance, expected_s=known.expected_s)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tune_speed.core.records import ENDS, Recommended, Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Cost, Outcome, Proposal
@@ -100,6 +102,12 @@ class Known(NamedTuple):
         met = [trial for trial in self.runs if trial.met]
         best = min(met, key=lambda trial: (trial.spent_s(), -trial.ended.curve.metric[-1]))
         return best.proposal.trial_id
+
+    @property
+    def final(self) -> float:
+        """Mean metric at the ends of its runs."""
+        ends = [trial.ended.curve.metric[-1:] for trial in self.runs]
+        return float(np.nanmean(np.concatenate(ends)))
 
     def recommended(self, trial_id: str, **figures: Any) -> Recommended:
         return Recommended(trial_id=trial_id, runs=len(self.runs), hits=self.hits, **figures)
