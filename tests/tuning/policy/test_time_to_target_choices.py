@@ -9,6 +9,7 @@ from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.acquisition import Candidate
 from tune_speed.tuning.policy.base import (
+    AcquisitionSettings,
     Cost,
     Leader,
     Outcome,
@@ -152,11 +153,12 @@ def miss(policy: Any, num: int) -> list[str]:
 
 
 def test_model_proposes_after_the_start_unless_it_sees_no_chance() -> None:
-    quick = {"start_runs": math.inf, "num_start": 5, "explore_every": 0, "no_chance": 0.0}
+    some, never = (AcquisitionSettings(least_chance=chance) for chance in (0.0, 1.01))
+    quick = {"start_runs": math.inf, "num_start": 5, "explore_every": 0, "acquisition": some}
     usual = miss(make_policy(parts=Parts(**quick)), 7)
     assert all(reason.kind == "start" for reason in usual[:5])
     assert all(reason.kind == "nearer" for reason in usual[5:])
-    sober = miss(make_policy(parts=Parts(**{**quick, "no_chance": 1.01})), 7)
+    sober = miss(make_policy(parts=Parts(**{**quick, "acquisition": never})), 7)
     assert [reason.kind for reason in sober[5:]] == ["no_chance"] * 2
     explored = miss(make_policy(parts=Parts(**{**quick, "explore_every": 3})), 7)
     assert [reason.kind for reason in explored[5:]] == ["nearer", "exploration"]

@@ -249,7 +249,7 @@ def best_candidate(
     search = _Search(model, objective, model.with_running(*running), allowed)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
-    again = search.again(tried)
+    again = None if objective.brackets else search.again(tried)
     if objective.only_again:
         return again[1] if again else None
     pool = candidates(model, model.settings.num_candidates, rng)

@@ -210,7 +210,8 @@ class AcquisitionSettings:
     """Whether the cost is an input of the model, next to the configuration, less what is due to
     choices: a longer run of a network comes nearer the target, that of a slower one does not."""
     least_chance: float = 0.005
-    """Chance to meet the target that a run much cheaper than the leader must promise."""
+    """Chance below which a run is hopeless: where the model gives no configuration more, one is
+    drawn without it, and a cost at which none has more is left out once there is a hit."""
     least_gain: float = 0.003
     """Gain, of ln E*, that another run of what was tried must promise."""
     least_share: float = 0.05
@@ -249,8 +250,6 @@ class Parts:
     spread_every: int = 2
     """Where the length is fixed, one in so many proposals of the model has a cost on which the
     least was spent; 0: none."""
-    no_chance: float = 0.005
-    """Where the model gives no configuration a larger chance, one is drawn without it."""
     audit_share: float = 0.05
     """Share of trials that no rung stops, so that rungs can be checked."""
     rung_factor: float = 3.0

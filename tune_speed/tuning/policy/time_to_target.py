@@ -274,7 +274,7 @@ class TimeToTarget:
             return None
         if history.was_tried(candidate.params):
             return candidate.params, self._reason_again(candidate.params)
-        is_hopeless = candidate.chance < parts.no_chance
+        is_hopeless = candidate.chance < parts.acquisition.least_chance
         return None if is_hopeless else (candidate.params, self._reason(candidate))
 
     def _objective(self, *, only_again: bool, is_end: bool, is_spread: bool) -> Objective:
