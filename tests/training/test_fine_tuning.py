@@ -20,6 +20,7 @@ from tune_speed.training.step.step import Group, Stepper, build_optimizer
 SPLITS = make_splits(num_train=20, channels=1)
 NET = ResNet(depth=8)
 UNTIL = {"until": "blocks.1", "steps": 3}
+SCHEDULE_FREE = {"optimizer": {"schedule_free_adamw": {"lr": 0.01}}}
 
 
 def recipe_of(**fields: Any) -> Any:
@@ -128,6 +129,9 @@ def test_the_head_starts_fresh_where_asked_and_all_else_is_the_files(tmp_path: P
         ({"activation_checkpointing": True, "cuda_graph": True}, "cuda_graph"),
         ({"activation_checkpointing": True, "speedups": {"depth": "boosted"}}, "boosted"),
         ({"freeze": UNTIL, "order": "curriculum"}, "curriculum"),
+        ({**SCHEDULE_FREE, "lr_schedule": "one_cycle"}, "lr_schedule"),
+        ({**SCHEDULE_FREE, "freeze": UNTIL}, "freeze"),
+        ({**SCHEDULE_FREE, "speedups": {"averaging": "ema"}}, "ema"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, Any], said: str) -> None:

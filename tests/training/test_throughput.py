@@ -287,7 +287,7 @@ def test_an_optimizer_costs_the_same_under_all_schedules_with_which_it_has_one_k
     for zeros in ({}, *({m: 0.0} for m in momenta), dict.fromkeys(momenta, 0.0)):
         plain = {"nesterov": False} if momenta else {}
         optimizer = kind(**{"lr": 0.01, **plain, **zeros})
-        for schedule in CYCLES:
+        for schedule in CYCLES[:1] if kind.averages_weights else CYCLES:
             recipe = make_recipe(model=ResNet(depth=8), optimizer=optimizer, lr_schedule=schedule)
             counts, key = operations(recipe, Shape(6, 6)), repr(recipe.speed_fields())
             assert counted.setdefault(key, counts) == counts

@@ -120,7 +120,7 @@ def _before_first_step(
     recipe.begin_step(model, job.shapes[0])
     if earlier is None:
         _begin(training, forward)
-    stepper.averager = progress.evaluator.averager = recipe.speedups.averaging.averager(model)
+    stepper.averager = progress.evaluator.averager = recipe.averager(model, stepper.optimizer)
     progress.figures = getattr(stepper.optimizer, "figures", progress.figures)
     if checkpoints is not None and earlier is not None:
         with clock.span("setup_s"):

@@ -13,7 +13,7 @@ from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.optim.base import OptimizerConfig, given_momenta, momenta
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.schedules.base import Constant, ScheduleConfig
-from tune_speed.components.speedups.base import Shape, SpeedupConfig
+from tune_speed.components.speedups.base import Averager, Shape, SpeedupConfig
 from tune_speed.components.speedups.chosen import Speedups, conflicts
 from tune_speed.core.config import Component, Config, left_out
 from tune_speed.core.errors import ConfigError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import nn
+    from torch.optim import Optimizer
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
@@ -273,6 +274,8 @@ class Recipe(Config):
         is_loaded = self.model.weights_file or getattr(self.model, "pretrained", False)
         if optimizer.finds_rate and (self.layer_decay is not None or self.head_lr_scale != 1.0):
             yield "layer_decay and head_lr_scale must be left out with an optimizer of one rate"
+        if optimizer.averages_weights:
+            yield from self._conflicts_of_schedule_free()
         if self.reinit_head and not is_loaded:
             yield "reinit_head must be false where the model loads no weights: all start fresh"
         is_trained_before = self.speedups.sets_weights or isinstance(self.order, Curriculum)
@@ -283,6 +286,16 @@ class Recipe(Config):
             others += {"boosted", "stochastic_depth"} & named.keys()
             if others:
                 yield f"activation_checkpointing must be false with {others[0]}"
+
+    def _conflicts_of_schedule_free(self) -> Iterator[str]:
+        if any(each is not None for each in given_momenta(self.lr_schedule)):
+            yield "lr_schedule must leave the momentum as it is with a schedule-free optimizer"
+        # Weights that join later would take steps of many times the rate: the correction of the
+        # second moment's bias counts all steps of the run.
+        others = ["freeze"] * (self.freeze is not None)
+        others += [f"speedups: {n}" for n in ("ema", "boosted") if n in self.speedups.named()]
+        if others:
+            yield f"{others[0]} must be left out with a schedule-free optimizer"
 
     @property
     def _accumulates(self) -> bool:
@@ -343,6 +356,11 @@ class Recipe(Config):
             self.speedups.shape(shape, frac=step / len(bases)) for step, shape in enumerate(bases)
         )
         return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
+
+    def averager(self, model: "nn.Module", optimizer: "Optimizer") -> Averager | None:
+        """Returns what has the weights to be evaluated; None: the model itself."""
+        own = self.optimizer.averager(model, optimizer)
+        return own or self.speedups.averaging.averager(model)
 
     def begin_step(self, model: "nn.Module", shape: Shape) -> None:
         """Readies the model for an optimizer step of that shape: what is frozen, and speed-ups."""

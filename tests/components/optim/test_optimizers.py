@@ -191,8 +191,10 @@ CASES["swats switching"] = OPTIMIZERS["swats"](lr=0.05, switch_at_step=2)
 CASES["yellowfin"] = OPTIMIZERS["yellowfin"](lr=1.0)
 CASES["yellowfin closed"] = OPTIMIZERS["yellowfin"](lr=1.0, closed_loop=True, staleness=1)
 NAMES = sorted(CASES)
-# YellowFin's rate is on the device, where fused kernels take none; timm has foreach kernels.
-FUSED = sorted(OPTIMIZERS.keys() - {"yellowfin", "timm"})
+# YellowFin's rate is on the device, where fused kernels take none; others have foreach kernels.
+FUSED = sorted(
+    OPTIMIZERS.keys() - {"yellowfin", "timm", "schedule_free_sgd", "schedule_free_adamw"}
+)
 # They set the rate, or the momentum, by themselves.
 SCHEDULED = sorted(name for name in NAMES if "yellowfin" not in name)
 

@@ -1,7 +1,11 @@
 """Optimizers."""
 
 from tune_speed.components.optim.base import OptimizerConfig
-from tune_speed.components.optim.libraries import TimmOptimizer
+from tune_speed.components.optim.libraries import (
+    ScheduleFreeAdamW,
+    ScheduleFreeSgd,
+    TimmOptimizer,
+)
 from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
@@ -11,5 +15,7 @@ OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
     "swats": Swats,
     "yellowfin": YellowFin,
     "muon": Muon,
+    "schedule_free_sgd": ScheduleFreeSgd,
+    "schedule_free_adamw": ScheduleFreeAdamW,
     "timm": TimmOptimizer,
 }

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from tune_speed.components.speedups.base import Averager
+
 Groups = list[dict[str, Any]]
 LrScales = Annotated[
     tuple[Annotated[float, Field(ge=0)], ...],
@@ -32,6 +34,8 @@ class OptimizerConfig(Config):
     switch_fields: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
     finds_rate: ClassVar[bool] = False
     """Whether it finds a rate by itself, which is one for all weights."""
+    averages_weights: ClassVar[bool] = False
+    """Whether an average that it keeps is evaluated, and not the weights that train."""
 
     lr: float = Field(gt=0)
     """Learning rate, above 0: of one step, or per `lr_per_examples` examples."""
@@ -50,6 +54,10 @@ class OptimizerConfig(Config):
         A step has `effective_batch_size` samples, for `lr_per_examples`. With `fused` it uses
         torch's fused kernels, which the device must have.
         """
+
+    def averager(self, model: "nn.Module", optimizer: "Optimizer") -> "Averager | None":
+        """Returns what has the weights to be evaluated, of what `build` returned; None: `model`."""
+        return None
 
     def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
         """Returns whether a step asks the host nothing, with those kernels and a loss scale."""

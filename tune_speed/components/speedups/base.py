@@ -73,8 +73,9 @@ class Start(NamedTuple):
 class Averager(Protocol):
     """Weights averaged over steps."""
 
-    model: "nn.Module"
-    """Has the averaged weights; it is what is evaluated."""
+    @property
+    def model(self) -> "nn.Module":
+        """Has the averaged weights; it is what is evaluated."""
 
     def update(self, model: "nn.Module", *, frac: float) -> None:
         """Takes in the weights after the optimizer step that ends at `frac` of the run."""

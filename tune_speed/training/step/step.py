@@ -260,7 +260,7 @@ class Stepper:
     ) -> Self:
         """Returns one whose steps, by `take_still`, are no part of a training."""
         stepper = cls(model, forward, recipe, device=device, ranks=ranks, is_recorded=is_recorded)
-        stepper.averager = recipe.speedups.averaging.averager(model)
+        stepper.averager = recipe.averager(model, stepper.optimizer)
         # A rate of zero takes as long, and weights that go astray may not.
         for parameters in stepper.optimizer.param_groups:
             parameters["lr"] = 0.0

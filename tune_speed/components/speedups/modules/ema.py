@@ -30,12 +30,12 @@ class MovingAverage:
             self._frac = frac
 
     def state(self) -> dict[str, Any]:
-        tensors = _tensors(self.model)
+        tensors = tensors_of(self.model)
         return {"tensors": tensors, "num_steps": self._num_steps, "frac": self._frac}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        for mean, saved in zip(_tensors(self.model), state["tensors"], strict=True):
+        for mean, saved in zip(tensors_of(self.model), state["tensors"], strict=True):
             mean.copy_(saved)
         self._num_steps, self._frac = state["num_steps"], state["frac"]
 
@@ -45,7 +45,7 @@ class MovingAverage:
 
 @torch.no_grad()
 def _move(average: nn.Module, model: nn.Module, *, weight: float) -> None:
-    pairs = list(zip(_tensors(average), _tensors(model), strict=True))
+    pairs = list(zip(tensors_of(average), tensors_of(model), strict=True))
     floats = [(mean, new) for mean, new in pairs if mean.is_floating_point()]
     torch._foreach_lerp_([mean for mean, _ in floats], [new for _, new in floats], weight)
     # Counts, as those of the batches that a batch norm has seen: torch has no lerp of integers.
@@ -54,5 +54,5 @@ def _move(average: nn.Module, model: nn.Module, *, weight: float) -> None:
             mean.copy_(new)
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
+def tensors_of(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
