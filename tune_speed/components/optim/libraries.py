@@ -164,7 +164,7 @@ class ScheduleFreeSgd(OptimizerConfig):
         return _in_training(SGDScheduleFree(groups, momentum=self.beta1))
 
     def averager(self, model: "nn.Module", optimizer: "Optimizer") -> "Averager":
-        from tune_speed.components.optim.torch.schedule_free import Interpolated
+        from tune_speed.components.speedups.modules.ema import Interpolated
 
         return Interpolated(model, optimizer, beta=self.beta1)
 
