@@ -11,7 +11,12 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.trial import make_record as record_of
 from tune_speed.tuning.driver.prior_trials import Machine
-from tune_speed.tuning.services import describe, read_earlier, refuse_unknown_studies
+from tune_speed.tuning.services import (
+    describe,
+    read_earlier,
+    read_related,
+    refuse_unknown_studies,
+)
 
 STUDY = """
 study: warm
@@ -77,6 +82,20 @@ def test_trials_come_from_mlflow_with_their_curves(study: StudyFile, uri: str) -
         "1 with an error, which says nothing of a recipe, "
         "1 with other data, split or evaluation grid"
     )
+
+
+def test_auto_takes_what_is_of_this_task_and_what_is_related(study: StudyFile, uri: str) -> None:
+    """Of other data and the same network recipes are read; this study itself is left out."""
+    tracker = Tracker(open_store(uri), study="warm", study_tags={}, linger_s=0.02)
+    tracker.trial_finished(record=trial_of(study, "t0000", Status.REACHED))
+    assert tracker.close(timeout_s=30) == ()
+    machine = Machine("cpu (1 threads, test)", "none")
+    same = read_related(study, uri, "data", machine)
+    assert [trial.task for trial in same["old"].trials] == [""] and set(same) == {"old"}
+    (other,) = read_related(study, uri, "other data", machine)["old"].trials
+    assert (other.task, other.params) == ("old", {"optimizer.sgd.lr": 0.1, "epochs": 2})
+    said = describe("old", (other,), {"another network and other data": 2})
+    assert said == "warm start: the best recipes of old first, by 1 of its 3 trials"
 
 
 def test_line_on_a_study_of_which_all_carries_over_is_short() -> None:

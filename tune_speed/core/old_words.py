@@ -72,6 +72,7 @@ def _pattern(template: str) -> tuple[re.Pattern[str], frozenset[str]]:
             one, _, noun = form.partition(" ")
             written = _FORMS.get(form) or (r"[\d.]+%" if form.endswith("%") else _NUMBER)
             written = re.escape(form[1:]) if form[:1] == "?" else written
+            written = r"[<>]?[\d.]+%" if form == "chance" else written
             numbers |= set() if form in _FORMS else {name}
             places += f"(?P<{name}>{written})" if name else written
             places += f" {noun}s?" if one == "counted" else ""

@@ -1,8 +1,8 @@
 """Why things happen, as data: a kind and its figures. Sentences are made here, one place a kind.
 
 A sentence is a format string over the figures. What is in square brackets is left out where one
-of its figures is missing. Beside Python's formats there are `{steps:counted step}`, `{s:compact}`
-and `{flag:?text}`, which is `text`. Devices, too, are named here.
+of its figures is missing. Beside Python's formats there are `{steps:counted step}`, `{s:compact}`,
+`{p:chance}` and `{flag:?text}`, which is `text`. Devices, too, are named here.
 """
 
 import math
@@ -28,7 +28,7 @@ from tune_speed.core import old_words
 from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of
 from tune_speed.core.old_words import read_device
-from tune_speed.core.text import compact, counted
+from tune_speed.core.text import chance_text, compact, counted
 
 IN_WORDS = "in words"
 """Context in which records are dumped for people and scripts, who read sentences."""
@@ -115,22 +115,27 @@ class ProposalKind(Kind):
     OPTUNA_SEARCH = "optuna_search", "OptunaSearch's proposal"
     OBSERVED = "observed", "proposed in the Optuna study"
     START = "start", "start: spread evenly[, {cost_s:.1f} s the cheapest of {num:d}]"
+    RELATED = (
+        "related",
+        "one of the best of study {study}[, whose trials rank as {num:d} of this one's:"
+        " {correlation:.2f}]",
+    )
     EXPLORATION = "exploration", "exploration: spread evenly"
     NO_CHANCE = "no_chance", "spread evenly: the model sees no chance"
     NOTHING_COULD_WIN = ("nothing_could_win", "spread evenly: {sampler} has nothing that could win")
     NEARER = (
         "nearer",
-        "gain: {chance:.0%} likely to come nearer the target than any so far"
+        "gain: {chance:chance} likely to come nearer the target than any so far"
         "[ at a cost of {cost_s:.1f} s]",
     )
     GAIN = (
         "gain",
-        "gain: {chance:.0%} likely to meet the target[ at a cost of {cost_s:.1f} s],"
+        "gain: {chance:chance} likely to meet the target[ at a cost of {cost_s:.1f} s],"
         " {to_beat_s:.1f} s to beat",
     )
     BETTER_END = (
         "better_end",
-        "gain: {chance:.0%} likely to end better than any so far[ at a cost of {cost_s:.1f} s]",
+        "gain: {chance:chance} likely to end better than any so far[ at a cost of {cost_s:.1f} s]",
     )
     AGAIN = (
         "again",
@@ -171,7 +176,8 @@ class _Words(Formatter):
         try:
             if name == "counted":
                 return counted(int(value), noun)
-            return compact(value) if name == "compact" else format(value, format_spec)
+            own = {"compact": compact, "chance": chance_text}.get(name)
+            return own(value) if own else format(value, format_spec)
         except (ValueError, OverflowError):
             return str(value)
 

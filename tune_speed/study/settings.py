@@ -120,13 +120,17 @@ class SearchConfig(Config):
     """Configurations to try first, in this order: mappings from the dotted name of a searched
     parameter to its value. What a mapping leaves out is the policy's choice. Those that are added
     before `--resume` are tried next."""
-    warm_start: list[Annotated[str, Field(min_length=1)] | PriorFile] = Field(default=[])
+    warm_start: Literal["auto"] | list[Annotated[str, Field(min_length=1)] | PriorFile] = Field(
+        default=[]
+    )
     """Studies in MLflow, or files of other tools' trials, from whose finished trials the policy
     learns before its first proposal. They must have the same data, split and evaluation grid, and
     parameters that this space has; target, crossing mode, time limit and device may differ. Curves
     carry over: how far a trial stayed from this study's target is computed again. Times carry over
     only from the same device and torch version. No prior trial becomes the leader: its
-    configuration is run again."""
+    configuration is run again. `auto`: the twelve newest studies of the store; of those with other
+    data and the same network, or with the same data and another split, the best recipes are tried
+    first, as long as their trials rank as this study's do."""
     storage: Annotated[str, Field(min_length=1)] | None = None
     """Where the sampler stores its trials, so that several searches of the same space and workload
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or

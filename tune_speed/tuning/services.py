@@ -22,6 +22,7 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import PriorFile, SearchConfig
 from tune_speed.study.validation import most_devices
 from tune_speed.tracking.reader.queries import find_trials, study_names
+from tune_speed.tracking.reader.studies import list_studies
 from tune_speed.tracking.store.errors import begun, errors_of
 from tune_speed.tracking.store.store import open_store, refuse_deleted
 from tune_speed.tracking.store.uri import strip_secrets
@@ -30,7 +31,12 @@ from tune_speed.training.trial import utc_now
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.admission import Admitted, pinned_device
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.prior_trials import CarriedOver, Machine, carry_over
+from tune_speed.tuning.driver.prior_trials import (
+    CarriedOver,
+    Machine,
+    carry_over,
+    related_trials,
+)
 from tune_speed.tuning.policy.base import PriorTrial
 from tune_speed.tuning.precheck import Precheck
 from tune_speed.tuning.ray.health import Head
@@ -131,7 +137,7 @@ def tags_of(
         "searched": ", ".join(parameter.name for parameter in study.space.parameters),
         "policy": search.policy,
         **({"sampler": search.sampler} if has_sampler else {}),
-        **({"warm_start": ", ".join(map(name_of, search.warm_start))} if search.warm_start else {}),
+        **({"warm_start": _named(search.warm_start)} if search.warm_start else {}),
         "protocol_version": str(PROTOCOL_VERSION),
     }
 
@@ -143,6 +149,8 @@ def ends_at(left_s: float | None) -> str:
     return (datetime.fromisoformat(utc_now()) + timedelta(seconds=left_s)).isoformat()
 
 
+MOST_RELATED, MOST_OF_RELATED = 12, 300
+"""Studies of the store, and trials of each, that `warm_start: auto` reads."""
 NO_CURVE = "a curve that is gone from MLflow"
 
 
@@ -153,6 +161,9 @@ def read_new(
     if admitted.data is None:
         return {}
     uri, data_hash = admitted.uri, admitted.data.data_hash
+    if study.search.warm_start == "auto":
+        is_new = not (ledger.proposals or ledger.prior_trials)
+        return read_related(study, uri, data_hash, machine()) if is_new else {}
     new = [each for each in study.search.warm_start if name_of(each) not in ledger.prior_trials]
     names = [each for each in new if isinstance(each, str)]
     found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}
@@ -170,6 +181,29 @@ def _imported(study: StudyFile, file: PriorFile) -> CarriedOver:
 
     assert isinstance(study.workload, Workload), "no warm start for a training function"
     return import_trials(file, space=study.space, workload=study.workload)
+
+
+def _named(warm_start: str | Sequence[str | PriorFile]) -> str:
+    return warm_start if isinstance(warm_start, str) else ", ".join(map(name_of, warm_start))
+
+
+def read_related(
+    study: StudyFile, uri: str, data_hash: str, machine: Machine
+) -> dict[str, CarriedOver]:
+    """Returns what the newest other studies of the store say, of the same task or a related one."""
+    assert isinstance(study.workload, Workload), "no warm start for a training function"
+    ours: Any = {"space": study.space, "workload": study.workload}
+    names = [each.name for each in list_studies(uri) if each.name != study.name]
+    read: dict[str, CarriedOver] = {}
+    for name in names[:MOST_RELATED]:
+        found = find_trials(uri, study=name, kind="estimate", limit=MOST_OF_RELATED)
+        records = [trial.record for trial in found]
+        same = carry_over(records, data_hash=data_hash, machine=machine, **ours)
+        if same.trials:  # Once more, with their curves.
+            read[name] = read_earlier(study, name, uri=uri, data_hash=data_hash, machine=machine)
+        else:
+            read[name] = related_trials(records, name=name, **ours)
+    return {name: carried for name, carried in read.items() if carried.trials}
 
 
 def name_of(prior: str | PriorFile) -> str:
@@ -208,6 +242,9 @@ def read_earlier(
 
 def describe(name: str, trials: tuple[PriorTrial, ...], left_out: Mapping[str, int]) -> str:
     total = len(trials) + sum(left_out.values())
+    if any(trial.task for trial in trials):
+        which = counted(total, "trial")
+        return f"warm start: the best recipes of {name} first, by {len(trials)} of its {which}"
     timed = sum(trial.same_times for trial in trials)
     line = f"warm start: {len(trials)} of {counted(total, 'trial')} of {name} carry over"
     line += f", {timed} of them with their times" if trials else ""

@@ -1,3 +1,4 @@
+import json
 import math
 from typing import Any
 
@@ -8,6 +9,7 @@ from helpers.making import make_evaluation, make_run
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.core.words import Device
 from tune_speed.data.datasets.builtin import Digits
+from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
@@ -19,8 +21,10 @@ from tune_speed.tuning.driver.prior_trials import (
     carry_over,
     curve_of,
     outcome_of,
+    params_in,
     prior_from_json,
     prior_to_json,
+    related_trials,
 )
 from tune_speed.tuning.policy.base import Outcome
 
@@ -267,3 +271,38 @@ def test_earlier_trial_reads_back_from_json() -> None:
 def test_run_result_without_a_limit_has_no_memory_ratio() -> None:
     run = RunResult(status=Status.CAPPED, seed=0, stop_reason="", peak_memory_gib=1.0)
     assert told(record(0.5).model_copy(update={"runs": (run,)})).memory_ratio is None
+
+
+def related(found: TrialRecord, *, space: SearchSpace = SPACE, **changes: Any) -> CarriedOver:
+    return related_trials([found], name="earlier", space=space, workload=changed(**changes))
+
+
+def test_trial_of_the_same_network_or_data_is_related_by_its_recipe() -> None:
+    """Its rate lies outside of this range, and counts as the range's end."""
+    space = SearchSpace.from_tree({**TREE, "optimizer": {"sgd": {"lr": {"low": 0.6, "high": 2.0}}}})
+    other = {"dataset": ImageFolder(root="flowers")}
+    (trial,) = related(record(0.5, 0.7, 0.95), space=space, **other).trials
+    assert (trial.task, trial.params) == ("earlier", {"optimizer.sgd.lr": 0.6, "epochs": 3})
+    assert trial.outcome.curve.metric.tolist() == [0.5, 0.7, 0.95]
+    assert prior_from_json(json.loads(json.dumps(prior_to_json(trial)))).task == "earlier"
+    wider = SearchSpace.from_tree({**TREE, "model": {"resnet": {"depth": 8}}})
+    assert len(related(record(0.5), space=wider).trials) == 1, "the same data"
+    assert reasons(related(record(0.5), space=wider, **other)) == ["another network and other data"]
+
+
+def test_what_cannot_be_compared_is_not_related() -> None:
+    unlike = "parameters that do not fit this space"
+    assert reasons(related(record(0.5, status=Status.FAILED))) == [unlike]
+    space = SearchSpace.from_tree({**TREE, "batch_size": {"choices": [64, 128]}})
+    assert reasons(related(record(0.5), space=space)) == [unlike]
+
+
+def test_parameters_are_read_off_a_recipe_through_what_was_chosen() -> None:
+    choices = {"sgd": {"lr": {"low": 0.1, "high": 1.0}}, "adam": {"lr": {"low": 0.1, "high": 1.0}}}
+    space = SearchSpace.from_tree(
+        {"optimizer": {"choices": choices}, "epochs": {"choices": [2, 3]}}
+    )
+    recipe = {"optimizer": {"adam": {"lr": 0.3, "eps": 1e-8}}, "epochs": 3, "batch_size": 64}
+    assert params_in(recipe, space) == {"optimizer": "adam", "optimizer.adam.lr": 0.3, "epochs": 3}
+    assert params_in({"optimizer": {"muon": {"lr": 0.3}}, "epochs": 3}, space) is None
+    assert params_in({"optimizer": {"sgd": {}}, "epochs": 3}, space) is None

@@ -114,7 +114,7 @@ def test_nothing_is_proposed_that_would_end_past_the_limit() -> None:
 
 def test_what_is_likely_to_end_past_the_limit_is_not_tried_once_any_run_was_in_time() -> None:
     policy = policy_of()
-    policy._cost_of = lambda params: Cost(1.0, guess_s=1.0 * params["epochs"])
+    policy._history.cost_of = lambda params: Cost(1.0, guess_s=1.0 * params["epochs"])
     long, short = {"x": 0.2, "epochs": 19}, {"x": 0.2, "epochs": 18}
     assert policy._allowed(long) == 19.0
     policy.restore(finished=SEEN, unfinished=())

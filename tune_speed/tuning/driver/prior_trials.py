@@ -19,6 +19,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import PROTOCOL_VERSION, RunResult, Status, TrialRecord
 from tune_speed.core.targets import Task
 from tune_speed.core.words import StopKind
+from tune_speed.study.parameter import is_number
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
@@ -107,6 +108,57 @@ def carry_over(
     return CarriedOver(tuple(trials), dict(left_out))
 
 
+def related_trials(
+    records: Iterable[TrialRecord], *, name: str, space: SearchSpace, workload: Workload
+) -> CarriedOver:
+    """Returns those of the study `name`, of the same network or data, as trials of another task.
+
+    What this space searches is read off their recipes; what is outside of a range lies at its end.
+    """
+    trials: list[PriorTrial] = []
+    left_out: Counter[str] = Counter()
+    dataset = workload.model_dump(mode="json")["dataset"]
+    for record in records:
+        params = None if record.status == Status.FAILED else params_in(record.recipe, space)
+        try:
+            ours = Recipe.model_validate(space.build(params or {}))
+            theirs = Recipe.model_validate(record.recipe)
+            outcome = outcome_of(record, workload, num_train=None)
+        except (ConfigError, ValidationError, ValueError):
+            left_out["parameters that do not fit this space"] += 1
+            continue
+        same_data = record.workload.get("dataset") == dataset
+        if not (same_data or _network_of(ours) == _network_of(theirs)):
+            left_out["another network and other data"] += 1
+            continue
+        trials.append(PriorTrial(params or {}, outcome, False, name))
+    return CarriedOver(tuple(trials), dict(left_out))
+
+
+def _network_of(recipe: Recipe) -> tuple[type, str]:
+    return type(recipe.model), getattr(recipe.model, "name", "")
+
+
+def params_in(recipe: Mapping[str, Any], space: SearchSpace) -> dict[str, Any] | None:
+    """Returns what `space` searches as a recipe has it; None where a value is no choice here."""
+    params: dict[str, Any] = {}
+    for parameter in space.parameters:
+        if not parameter.is_active(params):
+            continue
+        value: Any = recipe
+        for key in parameter.name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):  # A component, whose name was chosen.
+            value = next(iter(value), None)
+        if parameter.low is not None and parameter.high is not None and is_number(value):
+            value = min(max(value, parameter.low), parameter.high)
+        try:
+            params[parameter.name] = parameter.read(value)
+        except ValueError:
+            return None
+    return params
+
+
 def _unusable(
     record: TrialRecord, space: SearchSpace, workload: Workload, data_hash: str, *, same_times: bool
 ) -> str | None:
@@ -185,6 +237,7 @@ def prior_to_json(trial: PriorTrial) -> dict[str, Any]:
         "status": outcome.status.value,
         "curve": {"train_s": outcome.curve.train_s.tolist(), "metric": metric},
         "same_times": trial.same_times,
+        **({"task": trial.task} if trial.task else {}),
     }
 
 
@@ -202,4 +255,5 @@ def prior_from_json(fields: Mapping[str, Any]) -> PriorTrial:
     clock_s = np.array([outcome.train_s, *outcome.curve.train_s])
     if len(metric) + 1 != len(clock_s) or not ((clock_s >= 0) & (clock_s < math.inf)).all():
         raise ValueError("a trial must have a time of 0 or more for each metric")
-    return PriorTrial(dict(fields["params"]), outcome, bool(fields["same_times"]))
+    same_times, task = bool(fields["same_times"]), str(fields.get("task", ""))
+    return PriorTrial(dict(fields["params"]), outcome, same_times, task)

@@ -85,12 +85,14 @@ class Outcome(NamedTuple):
 
 
 class PriorTrial(NamedTuple):
-    """A trial of another study of the same data."""
+    """A trial of another study."""
 
     params: dict[str, Any]
     outcome: Outcome
     same_times: bool
     """Whether its clock means the same here: same device, same versions."""
+    task: str = ""
+    """Name of that study where it has another task, such as other data; empty: the same task."""
 
 
 class Leader(NamedTuple):
@@ -245,6 +247,8 @@ class Parts:
     # With 1, it takes 1.41 times as long to come near the best in anytime mode.
     start_pool: int = 3
     """Each of these is the cheapest of so many."""
+    own_start_every: int = 4
+    """Of the start, with studies of related tasks, one in so many proposals owes them nothing."""
     explore_every: int = 10
     """After the start, one in so many proposals is quasi-random; 0: none."""
     spread_every: int = 2

@@ -28,7 +28,7 @@ class History:
 
     def __init__(self, problem: Problem, parts: Parts) -> None:
         self.encoder, self.target = Encoder(problem.space), problem.target
-        self._cost_of, self._share_first = problem.cost_of, parts.share_first
+        self.cost_of, self._share_first = problem.cost_of, parts.share_first
         self.ended = Ended(self.encoder, self.target, parts.most_trials)
         self.running: dict[str, Trial] = {}
         self.leader: Leader | None = None
@@ -100,7 +100,7 @@ class History:
 
     def _trial(self, number: int, proposal: Proposal) -> Trial:
         units = self.encoder.units(proposal.params)
-        return Trial(number, proposal, units, self._cost_of(proposal.params))
+        return Trial(number, proposal, units, self.cost_of(proposal.params))
 
     def _add(self, trial: Trial) -> None:
         if trial.ended.status != Status.FAILED:
@@ -177,7 +177,7 @@ class History:
         """Returns what a finished trial took [s], or is likely to take on this clock; or NaN."""
         if not trial.is_foreign:
             return trial.likely_s
-        cost = self._cost_of(trial.proposal.params)
+        cost = self.cost_of(trial.proposal.params)
         return math.nan if cost is None else cost.likely_s
 
     def evidence(self, *, graded: bool, memory: bool) -> Evidence:

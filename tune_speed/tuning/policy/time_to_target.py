@@ -24,6 +24,7 @@ from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.learned import Learned, Settling
 from tune_speed.tuning.policy.optuna_study import GAIN, OptunaStudy, Sampling
+from tune_speed.tuning.policy.related import Related
 from tune_speed.tuning.policy.trials import WHOLE, Trial
 
 NUM_REPEATED = 3
@@ -49,7 +50,7 @@ class TimeToTarget:
     ) -> None:
         """Fills in what points, which are tried first, leave out; prior trials are of others."""
         parts = Parts() if parts is None else parts
-        self._parts, self._seed, self._cost_of = parts, problem.seed, problem.cost_of
+        self._parts, self._seed = parts, problem.seed
         self._history = History(problem, parts)
         self._encoder = self._history.encoder
         self._spread = EvenSpread(self._encoder, parts, seed=problem.seed)
@@ -58,9 +59,13 @@ class TimeToTarget:
         self._settling = Settling(self._history, self._learned, parts, seed=problem.seed)
         self._sampler = sampling.name
         self._optuna = OptunaStudy(problem, sampling, graded=parts.graded)
-        for trial in prior_trials:
+        same = [trial for trial in prior_trials if not trial.task]
+        others = (trial for trial in prior_trials if trial.task)
+        by_time = not (self._history.knows_length or problem.target.best)
+        self._related = Related(others, self._encoder, by_time=by_time)
+        for trial in same:
             self._history.add_prior(trial)
-        self._points = [dict(point) for point in points] + _best_of(prior_trials)
+        self._points = [dict(point) for point in points] + _best_of(same)
         self._again: list[Proposal] = []
         self._wanted: list[Choice] = []
         """What people want tried, and why."""
@@ -208,7 +213,7 @@ class TimeToTarget:
         is_costly = history.ended.spent_s >= parts.start_runs * history.longest_s()
         is_start = number < parts.num_start and not is_costly
         if is_start or history.ended.num < min(4, parts.num_start):
-            return self._start(rng)
+            return self._of_a_relative(number) or self._start(rng)
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, ProposalKind.EXPLORATION)
         is_spread = parts.spread_every > 0 and number % parts.spread_every == 0
@@ -219,7 +224,7 @@ class TimeToTarget:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
         if self._history.was_tried(params):
             return None
-        cost = self._cost_of(params)
+        cost = self._history.cost_of(params)
         if cost is None:
             return math.nan
         is_screened = self._parts.cost and self._history.knows_length
@@ -227,6 +232,15 @@ class TimeToTarget:
         if is_screened and cost.train_s >= self._history.to_beat_s():
             return None
         return cost.likely_s
+
+    def _of_a_relative(self, number: int) -> Choice | None:
+        # The start is spread evenly, too: what is related may not be alike.
+        every = self._parts.own_start_every
+        if number % every == every - 1:
+            return None
+        return self._related.choice(
+            self._history.ended.trials, lambda params: self._allowed(params) is not None
+        )
 
     def _start(self, rng: np.random.Generator) -> Choice | None:
         pool = self._spread.pool(self._history.num_proposed)
