@@ -73,7 +73,7 @@ PROPOSALS = {
     "start: spread evenly": "start",
     "start: spread evenly, 0.1 s the cheapest of 3": "start",
     "one of the best of study flowers": "related",
-    "one of the best of study flowers, whose trials rank as 6 of this one's: 0.71": "related",
+    "one of the best of study flowers, which agrees with 6 trials of this one: 0.71": "related",
     "exploration: spread evenly": "exploration",
     "spread evenly: the model sees no chance": "no_chance",
     "spread evenly: tpe has nothing that could win": "nothing_could_win",

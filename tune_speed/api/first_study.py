@@ -281,7 +281,7 @@ def _fixed(
         "precision": machine.precision,
         "loader": "auto",
         "label_smoothing": 0.1 if start and not are_several else 0.0,
-        "speedups": {"loss": "bce"} if are_several else {},
+        "speedups": ({"loss": "bce"} if are_several else {}) | ({"views": "tta"} if start else {}),
         "image_size": None,
     }
     if isinstance(dataset, ImageFiles) and dataset.store_size is not None:

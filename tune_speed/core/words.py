@@ -117,7 +117,7 @@ class ProposalKind(Kind):
     START = "start", "start: spread evenly[, {cost_s:.1f} s the cheapest of {num:d}]"
     RELATED = (
         "related",
-        "one of the best of study {study}[, whose trials rank as {num:d} of this one's:"
+        "one of the best of study {study}[, which agrees with {num:d} trials of this one:"
         " {correlation:.2f}]",
     )
     EXPLORATION = "exploration", "exploration: spread evenly"

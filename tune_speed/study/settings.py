@@ -130,7 +130,7 @@ class SearchConfig(Config):
     only from the same device and torch version. No prior trial becomes the leader: its
     configuration is run again. `auto`: the twelve newest studies of the store; of those with other
     data and the same network, or with the same data and another split, the best recipes are tried
-    first, as long as their trials rank as this study's do."""
+    first, as long as their trials agree with this study's."""
     storage: Annotated[str, Field(min_length=1)] | None = None
     """Where the sampler stores its trials, so that several searches of the same space and workload
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or

@@ -1,18 +1,17 @@
-"""What studies of related tasks say of where to begin: their best recipes, while their ranks hold.
+"""Where to begin, by studies of related tasks: with their best recipes, as long as they agree.
 
-Configurations of each other study are ranked twice: those that met its target by c / p, with the
+Configurations of each other study are listed twice: those that met its target by c / p, with the
 mean cost c of n runs and their chance p = (hits + ½) / (n + 1), and all by how their runs ended.
-The first of either list are tried by turns. A study whose trials agree with ours comes first: the
-agreement is Spearman's rank correlation between the ends of our trials and what a random forest
-of its trials expects of them. Below `LEAST` it is asked no more.
+The first of either list are tried by turns. A study that agrees with our trials comes first:
+agreement is Kendall's τ between how these ended and what a random forest of its trials expects
+of them. Below `LEAST` a study suggests nothing more.
 
 Source: best recipes of earlier tasks as a start, Feurer, Springenberg and Hutter, "Initializing
-Bayesian hyperparameter optimization via meta-learning", AAAI 2015; weights by how well ranks are
-predicted, Feurer et al., arXiv 1802.02219, with a correlation in place of the share of pairs.
+Bayesian hyperparameter optimization via meta-learning", AAAI 2015; weights by the pairs of trials
+that are predicted in the right order, Feurer et al., arXiv 1802.02219.
 """
 
 import functools
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
@@ -28,7 +27,7 @@ from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.trials import Trial
 
 LEAST = 0.2
-"""Least agreement of a study that is asked on."""
+"""Least agreement of a study that suggests recipes."""
 MOST_OF_STUDY = 4
 """Recipes of one study that are tried, at most."""
 FEW = 4
@@ -40,7 +39,7 @@ class Agreement(NamedTuple):
 
     study: str
     value: float | None
-    """Rank correlation, in [-1, 1]; None: too few of ours ended."""
+    """Kendall's τ, in [-1, 1]; None: too few of ours ended."""
     num: int
     """Our trials that it is over."""
 
@@ -82,7 +81,7 @@ class Related:
             return [Agreement(name, None, num) for name in self._studies]
         units = np.array([t.units for t in own])
         return [
-            Agreement(name, _rank_correlation(study.expected(units), grades), num)
+            Agreement(name, _correlation(study.expected(units), grades), num)
             for name, study in self._studies.items()
         ]
 
@@ -119,9 +118,9 @@ class _Study:
         return cost_s * (len(own) + 1) / (sum(map(self._met, own)) + 0.5)
 
     def expected(self, units: FloatArray) -> FloatArray:
-        """Returns the ranks (N,), in [0, 1], that its trials let expect at units (N, P)."""
-        ranks: FloatArray = self._forest.predict(self._encoder.points(units))
-        return ranks
+        """Returns the quantiles (N,) of its grades that its trials let expect at units (N, P)."""
+        quantiles: FloatArray = self._forest.predict(self._encoder.points(units))
+        return quantiles
 
     @functools.cached_property
     def _forest(self) -> Any:
@@ -142,10 +141,9 @@ def _grade(outcome: Outcome, *, by_time: bool) -> float:
     return end[0] if end and np.isfinite(end[0]) else -1e6
 
 
-def _rank_correlation(expected: FloatArray, grades: Sequence[float]) -> float:
-    from scipy.stats import spearmanr
+def _correlation(expected: FloatArray, grades: Sequence[float]) -> float:
+    from scipy.stats import kendalltau
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a forest that expects the same everywhere: no number.
-        value = float(spearmanr(expected, grades).statistic)
+    value = float(kendalltau(expected, grades).statistic)
+    # A forest that expects the same everywhere has none.
     return value if np.isfinite(value) else 0.0
